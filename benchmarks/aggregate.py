@@ -33,9 +33,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from clients.models import networks
 from fedshift.engine.inline import InlineGrid
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models import networks
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     ARRAYS,
@@ -51,8 +51,8 @@ from fedshift_core.wire.names import (
     SHARED_TEST,
 )  # fmt: skip
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.federation.context import Engine, ModelFacts, RunContext
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.context import Engine, ModelFacts, RunContext
 
 TARGET_RATIO = 1.5
 TARGET_MODELS = 2.0

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from clients.features.figures import count
-from strategies.features import figures
+from fedshift_clients.features.figures import count
+from fedshift_strategies.features import figures
 
 IMAGES, RUNS = 1000, 5
 

@@ -22,8 +22,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from datasets.io import cache, integrity
-from datasets.listing import Item, Listing
+from fedshift_datasets.io import cache, integrity
+from fedshift_datasets.listing import Item, Listing
 
 REPEATS = 5
 SETTLED = 0.5  # seconds after which a file that was written is believed to stay as it is

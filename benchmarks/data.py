@@ -1,8 +1,8 @@
 """Images per second of the training input path: whole batches against one PIL image at a time.
 
-Ours: uint8 images in memory (a memory-mapped array at 128 pixels), ``clients.images.augment.Pipeline`` on batches
-of 64. Theirs: torch's DataLoader over PIL images with torchvision's v1 transforms, as in the papers' code; at 128
-pixels the images are opened from JPEG files. Both cut with padding 4, flip and normalise, in one thread and one
+Ours: uint8 images in memory (a memory-mapped array at 128 pixels), ``fedshift_clients.images.augment.Pipeline`` on
+batches of 64. Theirs: torch's DataLoader over PIL images with torchvision's v1 transforms, as in the papers' code; at
+128 pixels the images are opened from JPEG files. Both cut with padding 4, flip and normalise, in one thread and one
 process, in turns, and see every image once a repetition. Before timing, both must agree without augmentation.
 
 The real images are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data next to the repository; where they
@@ -32,10 +32,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1  # type: ignore[import-untyped]
 
-from clients.images.augment import Pipeline
-from clients.training.settings import ImageConfig
-from datasets import catalog
-from datasets.base import Source
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.training.settings import ImageConfig
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
 
 BATCH = 64
 IMAGES = {32: 6400, 128: 1920}  # a repetition at each size

@@ -28,7 +28,6 @@ from typing import Any
 import machine
 import psutil
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
@@ -36,6 +35,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.polling import PLAIN_WAITS
 from fedshift_app.node import state_folder
 from fedshift_app.run.files import METRICS_FILE
+from fedshift_datasets.io import cache
 
 ABOVE, RATIO = 2.0, 5.0  # targets: seconds above the arithmetic, and times faster than plain
 MB = 1e6

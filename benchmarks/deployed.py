@@ -33,8 +33,6 @@ import machine
 import psutil
 import slow_link
 
-from datasets import catalog
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
@@ -44,6 +42,8 @@ from fedshift_app.config.registry import table
 from fedshift_app.node import state_folder
 from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.versions import commit, versions
+from fedshift_datasets import catalog
+from fedshift_datasets.io import cache
 
 TINY = "train.epochs=1 allocation.share=0.1 allocation.with_replacement=true train.precision=float32"
 ABOVE = 2.0  # target, in seconds

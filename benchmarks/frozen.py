@@ -47,15 +47,15 @@ import turns
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from clients.training.precomputed import FrozenFeatures
-from datasets.io.cache import CACHE_DIR
-from datasets.listing import ImageSet
 from fedshift_app.config import resolving
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model
+from fedshift_clients.training.precomputed import FrozenFeatures
+from fedshift_datasets.io.cache import CACHE_DIR
+from fedshift_datasets.listing import ImageSet
 
 ROOT = Path(alone.__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "PACS"

@@ -28,10 +28,10 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from datasets.io import cache
 from fedshift_app.config.files import APP
 from fedshift_app.config.registry import table
 from fedshift_app.run.versions import commit
+from fedshift_datasets.io import cache
 
 SITES, CLASSES, PIXELS = 6, 10, 64
 HEAD = ("what", "images or nodes", "CPU s", "s", "peak MB", "images a CPU s")
@@ -52,7 +52,7 @@ assert seen == int(sys.argv[3]), seen
 #: Runs until the first training step.
 STARTED = """
 import os, sys
-from clients.training import trainer
+from fedshift_clients.training import trainer
 def begun(*_given, **_named):
     os._exit(0)
 trainer.LocalTrainer._train = begun

@@ -1,9 +1,9 @@
 """A client's local epoch against a plain PyTorch loop over the same images, for FedAvg, F2DC and FedCode.
 
-Ours: the training loop of ``clients.base``, in the arithmetic that ``precision=auto`` takes here, which is measured
-first. Plain: as the papers' code does it, float32, maps in the order NCHW, PIL images through torchvision's transforms
-one by one in a DataLoader, a new SGD, and the loss read off after every step. ResNet-10 at 32x32, batches of 64, the
-same number of threads, in turns.
+Ours: the training loop of ``fedshift_clients.base``, in the arithmetic that ``precision=auto`` takes here, which is
+measured first. Plain: as the papers' code does it, float32, maps in the order NCHW, PIL images through torchvision's
+transforms one by one in a DataLoader, a new SGD, and the loss read off after every step. ResNet-10 at 32x32, batches
+of 64, the same number of threads, in turns.
 F2DC and FedCode train with all their terms, as from round 2 on; in the plain loop SAIN is written as its equations.
 
 How many times faster it can be depends on the machine, so that is measured as well: the convolutions and products of
@@ -35,21 +35,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1  # type: ignore[import-untyped]
 
-from clients.base import ClientSetup, DomainClient, Phase, RoundInputs
-from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
-from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel
-from clients.modules.base import AllModules
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.training import autotune, memory, precision
-from clients.training.batches import Batch
-from clients.training.model_cache import Workbench
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets import catalog
-from datasets.base import ImageSet, Source
+from fedshift_clients.base import ClientSetup, DomainClient, Phase, RoundInputs
+from fedshift_clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
+from fedshift_clients.models import networks
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.modules.base import AllModules
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training import autotune, memory, precision
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Arithmetic, Params
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source
 
 ABOVE = 1.4  # times its convolutions and products that a step of FedAvg may take
 PRODUCTS, SQUARE = "products", "square"

@@ -17,8 +17,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from datasets import catalog
-from datasets.base import SPLITS, Source
+from fedshift_datasets import catalog
+from fedshift_datasets.base import SPLITS, Source
 
 PROCESSES = (2, 8)
 #: A process may own so many MB more than one that read nothing.

@@ -33,13 +33,13 @@ ROOF = """\
 
 | name | is | for |
 | --- | --- | --- |
-| `fs.Client` | `clients.base.DomainClient` | the node's side ([hooks](../guide/own-method.md#hooks)) |
-| `fs.Strategy` | `strategies.base.DomainStrategy` | the server's side |
+| `fs.Client` | `fedshift_clients.base.DomainClient` | the node's side ([hooks](../guide/own-method.md#hooks)) |
+| `fs.Strategy` | `fedshift_strategies.base.DomainStrategy` | the server's side |
 | `fs.Params`, `fs.Field` | `fedshift_core.params.Params`, pydantic's `Field` | parameters with default and range |
 | `fs.Method` | `fedshift_core.registry.Method` | all that is said of a method |
 | `fs.Batch`, `fs.Phase`, `fs.Scores` | of `clients` | what `loss` gets, what `phases` and `score_test` return |
-| `fs.losses` | `clients.losses` | `cross_entropy` and other terms |
-| `fs.Update`, `fs.Node` | of `strategies.federation` | a node's reply, and who it is |
+| `fs.losses` | `fedshift_clients.losses` | `cross_entropy` and other terms |
+| `fs.Update`, `fs.Node` | of `fedshift_strategies.federation` | a node's reply, and who it is |
 | `fs.Arrays` | `fedshift_core.arrays.Arrays` | arrays by name |
 | `fs.decode`, `fs.encode`, `fs.average` | of the same | from a record of weights to arrays and back, their average |"""
 

@@ -29,12 +29,15 @@ EVERY = 0.001  # seconds of processor time between two samples
 SMALL = "allocation.share=0.02 train.epochs=1 model.name=cnn"  # a few images a node, the smallest network
 #: Parts by what a file's path begins with; the first that fits the innermost frame of ours counts.
 PARTS = (
-    ("checks", ("strategies/federation/checks", "fedshift_app/node/requests", "fedshift_app/node/pins",
-                "strategies/federation/updates", "strategies/contributions", "fedshift_core/limits")),
+    ("checks", ("strategies/fedshift_strategies/federation/checks", "fedshift_app/node/requests",
+    "fedshift_app/node/pins",
+                "strategies/fedshift_strategies/federation/updates", "strategies/fedshift_strategies/contributions",
+                "fedshift_core/limits")),
     ("configuration", ("fedshift_app/config", "fedshift_core/registry", "fedshift_core/extensions")),
-    ("messages", ("fedshift_core/wire", "strategies/federation/dispatch", "fedshift/engine", "fedshift_app/flower")),
+    ("messages", ("fedshift_core/wire", "strategies/fedshift_strategies/federation/dispatch", "fedshift/engine",
+    "fedshift_app/flower")),
     ("checkpoints and lines", ("fedshift_app/run", "fedshift_core/atomic_io", "fedshift_app/node/state_store")),
-    ("images", ("datasets", "clients/images")),
+    ("images", ("datasets", "clients/fedshift_clients/images")),
     ("training and scores", ("clients",)),
     ("server", ("strategies", "fedshift_core")),
     ("node", ("fedshift_app/client_app", "fedshift_app/node")),

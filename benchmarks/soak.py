@@ -21,13 +21,13 @@ from typing import Any
 
 import psutil
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_app.run.files import METRICS_FILE
+from fedshift_datasets.io import cache
 
 SETTINGS = "train.epochs=1 allocation.share=0.04 train.batch_size=32"
 EVERY, FIRST = 20, 40

@@ -28,8 +28,8 @@ import torch
 import turns
 from torch import nn
 
-from clients.models import depthwise, networks
-from clients.training import memory, precision
+from fedshift_clients.models import depthwise, networks
+from fedshift_clients.training import memory, precision
 from fedshift_core.params import Arithmetic
 
 USUAL = "usual"
@@ -45,8 +45,8 @@ class Variant:
         sgd: ``foreach``, ``fused`` or ``loop``, one parameter after another.
         keep: Gradients are zeroed instead of let go.
         inplace: ReLU modules work in place.
-        depthwise: Gradients of depthwise convolutions are ours (``clients.models.depthwise``), where they gain.
-        tf32: Float32 products may be rounded (CUDA).
+        depthwise: Gradients of depthwise convolutions are ours (``fedshift_clients.models.depthwise``), where they
+        gain. tf32: Float32 products may be rounded (CUDA).
         graph: The step is recorded once and played (CUDA).
         compiled: By torch.compile.
     """

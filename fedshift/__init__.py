@@ -7,8 +7,8 @@
 ``fedshift.api`` has the functions, docs/reference/python.md lists them. The names below are imported when they are
 first used, so that the command starts at once. Importing the package puts the Flower app's packages on the path.
 
-A wheel holds this package alone, with the whole app in its folder ``app``: the app's packages would not be alone under
-their names in an environment (``datasets`` is also Hugging Face's library). In a checkout the app is the checkout.
+A wheel holds this package alone, with the whole app in its folder ``app``, which ``flwr run`` takes. In a checkout the
+app is the checkout.
 """
 
 import os
@@ -22,11 +22,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from pydantic import Field as Field
 
-    from clients import losses as losses
-    from clients.base import DomainClient
-    from clients.base import Scores as Scores
-    from clients.training.batches import Batch as Batch
-    from clients.training.phases import Phase as Phase
     from fedshift import testing as testing
     from fedshift.api import Tuned as Tuned
     from fedshift.api import compare as compare
@@ -46,6 +41,11 @@ if TYPE_CHECKING:
     from fedshift.python.model import Model as Model
     from fedshift.python.runs import Results as Results
     from fedshift.python.runs import Run as Run
+    from fedshift_clients import losses as losses
+    from fedshift_clients.base import DomainClient
+    from fedshift_clients.base import Scores as Scores
+    from fedshift_clients.training.batches import Batch as Batch
+    from fedshift_clients.training.phases import Phase as Phase
     from fedshift_core import __version__ as __version__
     from fedshift_core.arrays import Arrays as Arrays
     from fedshift_core.errors import ConfigError as ConfigError
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from fedshift_core.params import Params as Params
     from fedshift_core.registry import Method as Method
     from fedshift_core.wire.records import encode as encode
-    from strategies.base import DomainStrategy
-    from strategies.federation.nodes import Node as Node
-    from strategies.federation.updates import Update as Update
-    from strategies.federation.updates import average as average
-    from strategies.federation.updates import decode as decode
+    from fedshift_strategies.base import DomainStrategy
+    from fedshift_strategies.federation.nodes import Node as Node
+    from fedshift_strategies.federation.updates import Update as Update
+    from fedshift_strategies.federation.updates import average as average
+    from fedshift_strategies.federation.updates import decode as decode
 
     Client = DomainClient
     Strategy = DomainStrategy
@@ -74,19 +74,19 @@ _FROM = {
     "Model": "fedshift.python.model",
     **dict.fromkeys(("Results", "Run"), "fedshift.python.runs"),
     **dict.fromkeys(("ConfigError", "DataError", "FederationError", "FedShiftError"), "fedshift_core.errors"),
-    "Client": "clients.base:DomainClient",
-    "Strategy": "strategies.base:DomainStrategy",
+    "Client": "fedshift_clients.base:DomainClient",
+    "Strategy": "fedshift_strategies.base:DomainStrategy",
     "Arrays": "fedshift_core.arrays",
     "Params": "fedshift_core.params",
     "Field": "pydantic",
     "Method": "fedshift_core.registry",
-    "Batch": "clients.training.batches",
-    "Phase": "clients.training.phases",
-    "Scores": "clients.base",
-    "Node": "strategies.federation.nodes",
-    **dict.fromkeys(("Update", "average", "decode"), "strategies.federation.updates"),
+    "Batch": "fedshift_clients.training.batches",
+    "Phase": "fedshift_clients.training.phases",
+    "Scores": "fedshift_clients.base",
+    "Node": "fedshift_strategies.federation.nodes",
+    **dict.fromkeys(("Update", "average", "decode"), "fedshift_strategies.federation.updates"),
     "encode": "fedshift_core.wire.records",
-    "losses": "clients.losses:",
+    "losses": "fedshift_clients.losses:",
     "testing": "fedshift.testing:",
     "__version__": "fedshift_core",
 }
@@ -129,11 +129,10 @@ def app_dir() -> Path:
 
 def put_on_path() -> None:
     """Let this process, and what it starts, import the app's packages before others of their names."""
-    folder = str(app_dir())
-    sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
-    given = os.environ.get("PYTHONPATH", "")
-    others = [place for place in given.split(os.pathsep) if place != folder] if given else []
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
+    ours = [str(app_dir() / folder) for folder in ("", "strategies", "clients", "datasets")]
+    sys.path[:] = [*ours, *(place for place in sys.path if place not in ours)]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *(place for place in given if place not in ours)])
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -23,11 +23,11 @@ from fedshift_core.limits import MOST_BATCH
 from fedshift_core.paths import path_text, user_path
 
 if TYPE_CHECKING:
-    from clients.base import DomainClient as Client
     from fedshift.evaluate.table import Evaluation
     from fedshift.export.predicting import Predicted
     from fedshift.python.model import Model
-    from strategies.base import DomainStrategy as Strategy
+    from fedshift_clients.base import DomainClient as Client
+    from fedshift_strategies.base import DomainStrategy as Strategy
 
 Engine = Literal["simulation", "inline"]
 

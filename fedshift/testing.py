@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from flwr.app import Message, MessageType
 
-from clients.base import DomainClient
 from fedshift.engine import inline
 from fedshift.launch import runner
 from fedshift.python import calling, keys, registering
@@ -31,12 +30,13 @@ from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import checkpoints
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import as_found
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import CE, LOSS_TERM
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 NODES = 4
 LEARNING_ROUNDS = 8  # of the run that has to beat chance

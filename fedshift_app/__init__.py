@@ -3,15 +3,10 @@
 import sys
 from pathlib import Path
 
-# Hugging Face's library is called `datasets` too: FedShift's folder comes first. (A Flower App Bundle is
-# first on the path anyway.)
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# The packages of a bundle, a checkout and a wheel are in folders of these names next to this package.
+APP = Path(__file__).resolve().parent.parent
+for _folder in ("datasets", "clients", "strategies", ""):
+    if (_place := str(APP / _folder)) not in sys.path:
+        sys.path.insert(0, _place)
 
-import datasets
-from fedshift_core import __version__ as __version__
-
-if not getattr(datasets, "FEDSHIFT", False):
-    raise ImportError(
-        f"FedShift's package 'datasets' is hidden by {datasets.__file__}, which this process imported before: "
-        "run FedShift in a process of its own, see docs/start/installing.md."
-    )
+from fedshift_core import __version__ as __version__  # noqa: E402

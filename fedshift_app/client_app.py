@@ -10,9 +10,6 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.base import DomainClient, RoundInputs
-from clients.features import catalog as features
-from clients.features.base import About, Metrics, Reply
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
 from fedshift_app.node import (
@@ -40,6 +37,9 @@ from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
+from fedshift_clients.base import DomainClient, RoundInputs
+from fedshift_clients.features import catalog as features
+from fedshift_clients.features.base import About, Metrics, Reply
 from fedshift_core.arrays import Arrays, check_kept
 from fedshift_core.errors import NotFiniteError
 from fedshift_core.limits import largest, plain

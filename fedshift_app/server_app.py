@@ -13,7 +13,6 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from datasets.io import looks
 from fedshift_app.config import registry
 from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.sections import RunConfig
@@ -60,11 +59,12 @@ from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.options.scoring import INITIAL_MODEL
 from fedshift_core.plural import plural
-from strategies.base import DomainStrategy
-from strategies.features.base import ServerFeature
-from strategies.federation.context import RoundResult
-from strategies.federation.memory import NodeMemory
-from strategies.federation.roster import Node
+from fedshift_datasets.io import looks
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.memory import NodeMemory
+from fedshift_strategies.federation.roster import Node
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 NAMED_NODES = 20  # of a domain; of more only the number is said

@@ -7,9 +7,10 @@
 | ``class`` | rows, each of the images of one class | if each class that is there has ``least_images`` or more |
 | ``image`` | rows, each of one image, or of some that nobody counts | no, unless ``least_images`` is 1 |
 
-A method states the word of each array that its nodes contribute (:attr:`strategies.hooks.MethodHooks.behind`), a
-feature that of each of its keys (:class:`fedshift_core.features.Key`). The policy, secure sums, the log of what leaves
-a node and the pages go by these; tests/security/test_word_of_each_array.py derives each word from what a node sends.
+A method states the word of each array that its nodes contribute
+(:attr:`fedshift_strategies.hooks.MethodHooks.behind`), a feature that of each of its keys
+(:class:`fedshift_core.features.Key`). The policy, secure sums, the log of what leaves a node and the pages go by
+these; tests/security/test_word_of_each_array.py derives each word from what a node sends.
 """
 
 from collections.abc import Mapping, Sequence

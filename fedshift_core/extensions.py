@@ -29,6 +29,8 @@ from fedshift_core.spelling import meant
 
 OURS = "fedshift"  # origin of FedShift's own things
 MOST_REASON = 200  # characters of a package's own error in a message
+#: Names that FedShift's packages had once; Hugging Face's library has one of them.
+BEFORE = ("datasets", "clients", "strategies")
 
 
 class Named(Protocol):
@@ -201,7 +203,7 @@ class Registry(Mapping[str, T], Generic[T]):
         try:
             thing = offer.point.load()
         except Exception as error:  # a package's code may raise any type
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]
+            reason = _reason(error)
             raise ConfigError(
                 f"package {offer.package}, which has the {self.kind} {name!r}, cannot be imported: {reason}"
             ) from None
@@ -354,6 +356,13 @@ def _content(file: Path) -> bytes:
         raise ConfigError(f"plugins: cannot read {file}: {error.strerror}") from None
 
 
+def _reason(error: Exception) -> str:
+    """Return an error of somebody else's code in one line; of an import of an old name of ours with the new one."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]
+    root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return f"{reason}; FedShift's package {root} is now called fedshift_{root}" if root in BEFORE else reason
+
+
 class _ContentLoader(SourceFileLoader):
     """Runs a content of a file: bytecode next to it goes by seconds, and may be that of an earlier content."""
 
@@ -377,6 +386,6 @@ def _module(file: Path, content: bytes) -> ModuleType:
         loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]
+        reason = _reason(error)
         raise ConfigError(f"plugins: {file} cannot be run: {reason}") from None
     return module

@@ -1,8 +1,9 @@
 """What composes with every method: each feature's names on the wire, and its class on either side.
 
-A feature is one entry of ``FEATURES``, one class in ``strategies/features`` and one in ``clients/features``. The names
-that it declares are all that it may send: the node's check of messages (``fedshift_app.node.requests``), the server's
-check of replies, and the table of docs/reference/wire.md are made of them.
+A feature is one entry of ``FEATURES``, one class in ``strategies/fedshift_strategies/features`` and one in
+``clients/fedshift_clients/features``. The names that it declares are all that it may send: the node's check of
+messages (``fedshift_app.node.requests``), the server's check of replies, and the table of docs/reference/wire.md are
+made of them.
 
 A package adds a feature by an entry point of the group ``fedshift.features``; a run uses it where its configuration
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
@@ -152,7 +153,7 @@ CORE = Feature(
 OURS = (
     Feature(
         "profile", "Where the time of a round goes", "profile=true",
-        "strategies.features.profile:Profile", "clients.features.profile:ProfileOnNode",
+        "fedshift_strategies.features.profile:Profile", "fedshift_clients.features.profile:ProfileOnNode",
         train_reply=(
             Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
             Key(wire.PROCESS, "int", "number of the process that worked"),
@@ -165,7 +166,7 @@ OURS = (
     ),
     Feature(
         "public-set", "One copy of the public images on all nodes", "dataset.public",
-        "strategies.features.public_set:PublicSet", "clients.features.public_set:PublicSetOnNode",
+        "fedshift_strategies.features.public_set:PublicSet", "fedshift_clients.features.public_set:PublicSetOnNode",
         introduction=(
             Key(wire.PUBLIC, "text", "SHA-256 of the node's copy of the public images"),
             Key(wire.NUM_PUBLIC, "int", "number of public images"),
@@ -173,8 +174,8 @@ OURS = (
     ),
     Feature(
         "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
-        "strategies.features.bn_statistics:BatchNormStatistics",
-        "clients.features.bn_statistics:BatchNormStatisticsOnNode",
+        "fedshift_strategies.features.bn_statistics:BatchNormStatistics",
+        "fedshift_clients.features.bn_statistics:BatchNormStatisticsOnNode",
         evaluate=(
             Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
             Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
@@ -191,7 +192,8 @@ OURS = (
     ),
     Feature(
         "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
-        "strategies.features.statistics:SiteStatistics", "clients.features.statistics:SiteStatisticsOnNode",
+        "fedshift_strategies.features.statistics:SiteStatistics",
+        "fedshift_clients.features.statistics:SiteStatisticsOnNode",
         train=(
             Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
             Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
@@ -220,15 +222,15 @@ OURS = (
         "statistics.image_share means and deviations of single ones",
     ),
     Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
-            node="clients.features.normalization:NormalizationOnNode"),
+            node="fedshift_clients.features.normalization:NormalizationOnNode"),
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
-        "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
+        "fedshift_strategies.features.privacy:Privacy", "fedshift_clients.features.privacy:PrivacyOnNode",
         train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
     ),
     Feature(
         "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",
-        "strategies.features.secure_sums:SecureSums", "clients.features.secure_sums:SecureSumsOnNode",
+        "fedshift_strategies.features.secure_sums:SecureSums", "fedshift_clients.features.secure_sums:SecureSumsOnNode",
         train=(
             Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
             Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
@@ -263,12 +265,12 @@ OURS = (
         ),
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
-            "strategies.features.robust:Robust"),
+            "fedshift_strategies.features.robust:Robust"),
     Feature("gma", "Masks by the agreement of the nodes' signs", "aggregation.gma_tau",
-            "strategies.features.gma:GradientMasks"),
+            "fedshift_strategies.features.gma:GradientMasks"),
     Feature(
         "ga", "Weights of nodes by generalisation gaps", "aggregation.weights=ga",
-        "strategies.features.ga:GeneralisationAdjustment", "clients.features.ga:GapsOnNode",
+        "fedshift_strategies.features.ga:GeneralisationAdjustment", "fedshift_clients.features.ga:GapsOnNode",
         train=(Key(wire.GAP, "list of two texts", "loss or accuracy, on images of train or validation"),),
         train_reply=(
             Key(wire.LOCAL_RECEIVED, "float", "loss or accuracy of the weights as they came"),
@@ -278,16 +280,17 @@ OURS = (
     ),
     Feature(
         "afl", "Weights of the domains with the largest loss", "aggregation.weights=afl",
-        "strategies.features.afl:WorstDomainWeights", "clients.features.afl:ReceivedLossOnNode",
+        "fedshift_strategies.features.afl:WorstDomainWeights", "fedshift_clients.features.afl:ReceivedLossOnNode",
         train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
         train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
         word=SUM, tells="mean loss on the node's training images",
     ),
     Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
-            "strategies.features.server_optimizer:ServerOptimizer"),
+            "fedshift_strategies.features.server_optimizer:ServerOptimizer"),
     Feature(
         "client-scores", "Scores of the nodes' own models right after local training", "evaluate.client_models",
-        "strategies.features.client_scores:ClientModels", "clients.features.client_scores:ClientModelsOnNode",
+        "fedshift_strategies.features.client_scores:ClientModels",
+        "fedshift_clients.features.client_scores:ClientModelsOnNode",
         train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
         train_reply=(
             Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),
@@ -299,14 +302,15 @@ OURS = (
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
-        "strategies.features.figures:CountedFigures", "clients.features.figures:FiguresOnNode",
+        "fedshift_strategies.features.figures:CountedFigures", "fedshift_clients.features.figures:FiguresOnNode",
         evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
         records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
         word=CLASS, tells="counts of test images by class, prediction and confidence", shows=True,
     ),
     Feature(
         "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
-        "strategies.features.site_figures:SiteFigures", "clients.features.site_figures:SiteFiguresOnNode",
+        "fedshift_strategies.features.site_figures:SiteFigures",
+        "fedshift_clients.features.site_figures:SiteFiguresOnNode",
         evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),
         records=(
             Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),
@@ -316,13 +320,14 @@ OURS = (
     ),
     Feature(
         "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
-        "strategies.features.class_balance:ClassBalance", "clients.features.class_balance:ClassBalanceOnNode",
+        "fedshift_strategies.features.class_balance:ClassBalance",
+        "fedshift_clients.features.class_balance:ClassBalanceOnNode",
         train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
         evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
     ),
     Feature(
         "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",
-        "strategies.features.validation:Validation", "clients.features.validation:ValidationOnNode",
+        "fedshift_strategies.features.validation:Validation", "fedshift_clients.features.validation:ValidationOnNode",
         evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
         evaluate_reply=(
             Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
@@ -333,7 +338,7 @@ OURS = (
         word=SUM, tells="correct predictions and summed loss on validation images",
     ),
     Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
-            "strategies.features.missing_tests:MissingTests"),
+            "fedshift_strategies.features.missing_tests:MissingTests"),
 )  # fmt: skip
 
 FEATURES: Registry[Feature] = Registry(

@@ -29,7 +29,7 @@ from fedshift_core.params import Params
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
 
-FEDAVG_STRATEGY, FEDAVG_CLIENT = "strategies.base:DomainStrategy", "clients.base:DomainClient"
+FEDAVG_STRATEGY, FEDAVG_CLIENT = "fedshift_strategies.base:DomainStrategy", "fedshift_clients.base:DomainClient"
 Group = Literal["papers", "weights", "prototypes", "personal", "test-time", "other"]
 
 

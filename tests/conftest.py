@@ -101,7 +101,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True, scope="session")
 def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep decoded images of tests apart from those of the person who runs them."""
-    from datasets.io import cache
+    from fedshift_datasets.io import cache
 
     before = os.environ.get(cache.CACHE_DIR)
     os.environ[cache.CACHE_DIR] = str(tmp_path_factory.mktemp("images"))

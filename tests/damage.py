@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat
 
-from datasets.io import decode, files, trees
-from datasets.listing import Item
-from datasets.sets import cifar, digits
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import decode, files, trees
+from fedshift_datasets.listing import Item
+from fedshift_datasets.sets import cifar, digits
 
 LONGEST = 30  # seconds for one file, after which the process shows where it hangs, and ends
 TIFFS = ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")

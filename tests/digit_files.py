@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat
 
-from datasets.base import ImageSet, Source, Split
-from datasets.io import decode, files
-from datasets.listing import ImageFiles, Listing
-from datasets.sets import digits
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.io import decode, files
+from fedshift_datasets.listing import ImageFiles, Listing
+from fedshift_datasets.sets import digits
 
 LABELS = np.arange(12) % 10
 

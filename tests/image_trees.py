@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 from support import refusal_of
 
-from datasets.base import Source, Split
-from datasets.listing import Listing
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import Source, Split
+from fedshift_datasets.listing import Listing
 
 SPLITS: tuple[Split, Split] = ("train", "test")
 #: The real images, which are no part of the project.

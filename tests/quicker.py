@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from clients.models import networks
-from datasets.base import ImageSet, Split
-from datasets.sets import handwritten
 from fedshift.report import analysis
+from fedshift_clients.models import networks
+from fedshift_datasets.base import ImageSet, Split
+from fedshift_datasets.sets import handwritten
 
 
 def _built_once(bare: Callable[..., networks.SplitModel]) -> Callable[..., networks.SplitModel]:

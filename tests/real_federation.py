@@ -14,7 +14,6 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from support import ROOT
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.deploy.supernode import COLD
@@ -24,6 +23,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.node import own_code, state_folder
 from fedshift_app.node.chained_log import REPLY
 from fedshift_core.secure import identity
+from fedshift_datasets.io import cache
 
 #: Nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"

@@ -20,31 +20,31 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.adapt.base import Adaptation
-from clients.base import ClientSetup, DomainClient, RoundInputs, Scores
-from clients.models.networks import Blueprint, SplitModel
-from clients.modules.base import AllModules, Modules
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
 from fedshift.engine import inline
 from fedshift.results import loading, setting_cache
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.base import Adaptation
+from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs, Scores
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.modules.base import AllModules, Modules
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.params import Params
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
-from strategies.base import DomainStrategy
-from strategies.contributions import check_contribution
-from strategies.features.base import ServerFeature
-from strategies.features.catalog import Features
-from strategies.features.public_set import PublicSet
-from strategies.federation.context import Ask, Engine, ModelFacts, RunContext
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
+from fedshift_datasets.base import ImageSet
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import check_contribution
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.public_set import PublicSet
+from fedshift_strategies.federation.context import Ask, Engine, ModelFacts, RunContext
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
 

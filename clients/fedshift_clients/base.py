@@ -16,24 +16,24 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.adapt.base import Adaptation
-from clients.features import catalog
-from clients.features.catalog import Features
-from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel, batchnorm_names
-from clients.modules.base import AllModules
-from clients.training.eval_slices import Scores, asked_images, warn_if_by_class
-from clients.training.inputs import ClientSetup, RoundInputs
-from clients.training.model_cache import Workbench
-from clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.trainer import LocalTrainer
-from datasets.base import ImageSet
+from fedshift_clients.adapt.base import Adaptation
+from fedshift_clients.features import catalog
+from fedshift_clients.features.catalog import Features
+from fedshift_clients.models import networks
+from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names
+from fedshift_clients.modules.base import AllModules
+from fedshift_clients.training.eval_slices import Scores, asked_images, warn_if_by_class
+from fedshift_clients.training.inputs import ClientSetup, RoundInputs
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, says_again
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import SERVER_ROUND
 from fedshift_core.wire.scores import DomainScore
+from fedshift_datasets.base import ImageSet
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 

@@ -13,11 +13,11 @@ adaptation, which needs images of the target domain, is left out.
 import torch
 from torch import Tensor
 
-from clients import heads
-from clients.base import DomainClient
-from clients.losses import copa as terms_of_copa
-from clients.params.copa import CopaParams
-from clients.training.batches import Batch
+from fedshift_clients import heads
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import copa as terms_of_copa
+from fedshift_clients.params.copa import CopaParams
+from fedshift_clients.training.batches import Batch
 
 
 class CopaClient(DomainClient[CopaParams]):

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.base import DomainClient
-from clients.losses import fdse as terms_of_fdse
-from clients.losses.fdse import Outcome, Running
-from clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
-from clients.params.fdse import FDSEParams
-from clients.training.arrays import view
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fdse as terms_of_fdse
+from fedshift_clients.losses.fdse import Outcome, Running
+from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
+from fedshift_clients.params.fdse import FDSEParams
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.plural import plural

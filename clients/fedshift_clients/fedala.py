@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import fedala as terms_of_fedala
-from clients.models.networks import SplitModel, set_training
-from clients.params.fedala import FedALAParams
-from clients.training.arrays import own_array, view
-from clients.training.settings import ModelConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedala as terms_of_fedala
+from fedshift_clients.models.networks import SplitModel, set_training
+from fedshift_clients.params.fedala import FedALAParams
+from fedshift_clients.training.arrays import own_array, view
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import CLASSIFIER
+from fedshift_datasets.base import ImageSet
 
 OWN, WEIGHTS = "own/", "weights/"  # prefixes in a node's memory: of its model after training, of W
 TIMES = "times"  # in a node's memory: how often it has trained

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import fedccrl as terms_of_fedccrl
-from clients.modules import mixstyle
-from clients.params.fedccrl import FedCCRLParams
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedccrl as terms_of_fedccrl
+from fedshift_clients.modules import mixstyle
+from fedshift_clients.params.fedccrl import FedCCRLParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.seeding import generator
 
@@ -101,7 +101,7 @@ class FedCCRLClient(DomainClient[FedCCRLParams]):
         return mixstyle.restyled(x, mixstyle.style(x), other, torch.from_numpy(lam).to(x.device))
 
     def _through_augmix(self, x: Tensor) -> Tensor:
-        from clients.images.augmix import augmix  # with torchvision, which takes a second to import
+        from fedshift_clients.images.augmix import augmix  # with torchvision, which takes a second to import
 
         mean, std = self._scale
         pixels = (x * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)

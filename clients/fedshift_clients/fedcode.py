@@ -18,21 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.base import DomainClient, Scores
-from clients.losses import fedcode as terms
-from clients.models import networks
-from clients.models.libraries import LibraryEncoder
-from clients.models.networks import Blueprint, SplitModel, follows
-from clients.models.projection import Projection, projection_of, put_into, unprojected
-from clients.models.stages import feature_stages
-from clients.params.fedcode import FedCodeParams
-from clients.training import precision
-from clients.training.arrays import own_array
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient, Scores
+from fedshift_clients.losses import fedcode as terms
+from fedshift_clients.models import networks
+from fedshift_clients.models.libraries import LibraryEncoder
+from fedshift_clients.models.networks import Blueprint, SplitModel, follows
+from fedshift_clients.models.projection import Projection, projection_of, put_into, unprojected
+from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.params.fedcode import FedCodeParams
+from fedshift_clients.training import precision
+from fedshift_clients.training.arrays import own_array
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
 
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.losses.common import contrast_of_each
-from clients.losses.feddap import turned_of_each
-from clients.params.feddap import FedDAPParams
-from clients.training.batches import Batch
-from clients.training.prototypes import PrototypeClient, by_class
+from fedshift_clients.losses.common import contrast_of_each
+from fedshift_clients.losses.feddap import turned_of_each
+from fedshift_clients.params.feddap import FedDAPParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
 
 

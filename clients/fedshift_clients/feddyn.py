@@ -23,11 +23,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses.fedprox import proximal
-from clients.params.feddyn import FedDynParams
-from clients.training.arrays import view
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses.fedprox import proximal
+from fedshift_clients.params.feddyn import FedDynParams
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight

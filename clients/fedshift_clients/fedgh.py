@@ -18,12 +18,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients import heads
-from clients.models.networks import SplitModel
-from clients.params.fedgh import FedGHParams
-from clients.training.batches import Batch
-from clients.training.prototypes import PrototypeClient
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients import heads
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedgh import FedGHParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 
 

@@ -8,10 +8,10 @@ Symbols: theta encoder, z = h(x; theta) its output, tau temperature, P_i trainin
 A(x) all views of the batch but x, P(x) those of its class.
 
 * LIE, local invariance extraction: encoder rounds on the contrast of two views (Eq. 2).
-* GIS, global invariance sharing: the server averages the encoders (Eq. 4, ``strategies.fedicon``).
+* GIS, global invariance sharing: the server averages the encoders (Eq. 4, ``fedshift_strategies.fedicon``).
 * Classifier rounds: the linear layer on the frozen encoder; then each node makes it its own.
 * TTA, test-time adaptation: the encoder is tuned on the node's unlabelled test images (Eq. 5): ``adapt.name=fedicon``,
-  in ``clients.adapt.fedicon``.
+  in ``fedshift_clients.adapt.fedicon``.
 
 Deviations: (1) A(x) is the two-view batch (methods A3); (2) losses are means over anchors (A4); (3) the personal
 classifier is made anew, from the weights received, whenever a test set is scored (A7); (4) numbers of rounds, epochs
@@ -21,16 +21,16 @@ and rates that the paper does not give are parameters.
 import torch
 from torch import Tensor, nn
 
-from clients.adapt.fedicon import PROJECTION, two_views
-from clients.base import DomainClient, Phase, Scores
-from clients.losses import fedicon as terms
-from clients.models.networks import Blueprint, SplitModel, initialised
-from clients.params.fedicon import FedICONParams
-from clients.training.batches import Batch
-from clients.training.model_cache import optimizer_of
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
+from fedshift_clients.adapt.fedicon import PROJECTION, two_views
+from fedshift_clients.base import DomainClient, Phase, Scores
+from fedshift_clients.losses import fedicon as terms
+from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
+from fedshift_clients.params.fedicon import FedICONParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.model_cache import optimizer_of
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 

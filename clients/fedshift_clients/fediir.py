@@ -16,10 +16,10 @@ linear by default (the code: ``model.head=mlp-half``, but for RotatedMNIST).
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import fediir as terms_of_fediir
-from clients.params.fediir import FedIIRParams
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fediir as terms_of_fediir
+from fedshift_clients.params.fediir import FedIIRParams
+from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural

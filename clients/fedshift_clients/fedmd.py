@@ -22,17 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import DomainClient, Phase
-from clients.losses import fedmd as terms_of_fedmd
-from clients.models.networks import SplitModel
-from clients.params.fedmd import FedMDParams
-from clients.training.batches import Batch
-from clients.training.node import MODEL_PART
-from clients.training.settings import ModelConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient, Phase
+from fedshift_clients.losses import fedmd as terms_of_fedmd
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedmd import FedMDParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.node import MODEL_PART
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural
+from fedshift_datasets.base import ImageSet
 
 
 class FedMDClient(DomainClient[FedMDParams]):

@@ -5,16 +5,16 @@ Pattern Recognition 153 (2024) 110542, https://arxiv.org/abs/2312.09881. Referen
 the abstract could be had: it names a regulariser of prototypes, one of semantic prototypes and one between tasks that
 change in time. What follows is a reading of the first two; the data here do not change, so there is no third.
 
-Symbols: z features, P global prototypes, S semantic ones (``clients.losses.fedmlp``), tau temperature.
+Symbols: z features, P global prototypes, S semantic ones (``fedshift_clients.losses.fedmlp``), tau temperature.
 """
 
 from torch import Tensor
 
-from clients.losses import fedmlp as terms_of_fedmlp
-from clients.losses.fedproto import prototype_distance
-from clients.params.fedmlp import FedMLPParams
-from clients.training.batches import Batch
-from clients.training.prototypes import PrototypeClient, by_class
+from fedshift_clients.losses import fedmlp as terms_of_fedmlp
+from fedshift_clients.losses.fedproto import prototype_distance
+from fedshift_clients.params.fedmlp import FedMLPParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import PrototypeClient, by_class
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):

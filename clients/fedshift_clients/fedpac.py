@@ -14,14 +14,14 @@ they come, in the mode the model is in); (2) momentum and weight decay are the e
 import torch
 from torch import Tensor
 
-from clients import heads
-from clients.base import Phase
-from clients.losses import fedpac as terms_of_fedpac
-from clients.models.networks import SplitModel
-from clients.params.fedpac import FedPACParams
-from clients.training.batches import Batch
-from clients.training.prototypes import by_class, contribution
-from clients.training.settings import ModelConfig
+from fedshift_clients import heads
+from fedshift_clients.base import Phase
+from fedshift_clients.losses import fedpac as terms_of_fedpac
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedpac import FedPACParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import CLASSIFIER
 

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients import heads
-from clients.base import DomainClient
-from clients.losses import fedpall as terms_of_fedpall
-from clients.models.networks import SplitModel
-from clients.params.fedpall import FedPallParams
-from clients.training.batches import Batch
-from clients.training.prototypes import by_class, contribution
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients import heads
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedpall as terms_of_fedpall
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedpall import FedPallParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 

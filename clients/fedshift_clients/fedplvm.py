@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses
-from clients.base import DomainClient
-from clients.losses import fedplvm as terms_of_fedplvm
-from clients.params.fedplvm import FedPLVMParams
-from clients.training.batches import Batch
+from fedshift_clients import losses
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedplvm as terms_of_fedplvm
+from fedshift_clients.params.fedplvm import FedPLVMParams
+from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
 from fedshift_core.seeding import generator

@@ -12,11 +12,11 @@ leave nothing; (2) the contrast is on the encoder's features, without a projecti
 
 from torch import Tensor
 
-from clients import losses
-from clients.base import DomainClient
-from clients.params.fedproc import FedProcParams
-from clients.training.batches import Batch
-from clients.training.prototypes import contribution
+from fedshift_clients import losses
+from fedshift_clients.base import DomainClient
+from fedshift_clients.params.fedproc import FedProcParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import contribution
 from fedshift_core.arrays import Arrays
 
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.losses import fedproto as terms_of_fedproto
-from clients.own_models import OwnModelClient
-from clients.params.fedproto import FedProtoParams
-from clients.training.batches import Batch
+from fedshift_clients.losses import fedproto as terms_of_fedproto
+from fedshift_clients.own_models import OwnModelClient
+from fedshift_clients.params.fedproto import FedProtoParams
+from fedshift_clients.training.batches import Batch
 
 FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 

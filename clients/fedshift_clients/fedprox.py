@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import fedprox as terms_of_fedprox
-from clients.params.fedprox import FedProxParams
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedprox as terms_of_fedprox
+from fedshift_clients.params.fedprox import FedProxParams
+from fedshift_clients.training.batches import Batch
 
 
 class FedProxClient(DomainClient[FedProxParams]):

@@ -15,12 +15,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import fedrcl as terms_of_fedrcl
-from clients.models.levels import level_features, levels_of
-from clients.models.networks import Blueprint, SplitModel
-from clients.params.fedrcl import FedRCLParams
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedrcl as terms_of_fedrcl
+from fedshift_clients.models.levels import level_features, levels_of
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.params.fedrcl import FedRCLParams
+from fedshift_clients.training.batches import Batch
 
 
 class FedRCLClient(DomainClient[FedRCLParams]):

@@ -13,11 +13,11 @@ the head of their last training, as in the reference code's rounds; its further 
 is left out.
 """
 
-from clients.base import Phase
-from clients.heads import HeadFirst
-from clients.models.networks import SplitModel
-from clients.params.fedrep import FedRepParams
-from clients.training.settings import ModelConfig
+from fedshift_clients.base import Phase
+from fedshift_clients.heads import HeadFirst
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedrep import FedRepParams
+from fedshift_clients.training.settings import ModelConfig
 
 HEAD = "classifier."  # begins the names of the head
 

@@ -19,10 +19,10 @@ local epochs while it trains); (2) classification is by the head, the code's by 
 import torch
 from torch import Tensor
 
-from clients.losses import fedsa as terms_of_fedsa
-from clients.own_models import OwnModelClient
-from clients.params.fedsa import FedSAParams
-from clients.training.batches import Batch
+from fedshift_clients.losses import fedsa as terms_of_fedsa
+from fedshift_clients.own_models import OwnModelClient
+from fedshift_clients.params.fedsa import FedSAParams
+from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 
 GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the nearest other, (1,), float32

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from clients.base import DomainClient, Phase
-from clients.losses import fedseproto as eq
-from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel
-from clients.params.fedseproto import FedSeProtoParams
-from clients.training import precision
-from clients.training.batches import Batch
-from clients.training.prototypes import by_class, contribution
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient, Phase
+from fedshift_clients.losses import fedseproto as eq
+from fedshift_clients.models import networks
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.params.fedseproto import FedSeProtoParams
+from fedshift_clients.training import precision
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 

@@ -13,8 +13,8 @@ classification is by the head, the code's by the nearest prototype (``predict_by
 (``share_weights``), as later papers compare with it.
 """
 
-from clients.fedproto import FedProtoClient
-from clients.params.fedtgp import FedTGPParams
+from fedshift_clients.fedproto import FedProtoClient
+from fedshift_clients.params.fedtgp import FedTGPParams
 
 
 class FedTGPClient(FedProtoClient[FedTGPParams]):

@@ -14,13 +14,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients import losses
-from clients.losses import fpl as terms_of_fpl
-from clients.losses.common import contrast_of_each
-from clients.losses.fedproto import distance_of_each
-from clients.params.fpl import FPLParams
-from clients.training.batches import Batch
-from clients.training.prototypes import PrototypeClient
+from fedshift_clients import losses
+from fedshift_clients.losses import fpl as terms_of_fpl
+from fedshift_clients.losses.common import contrast_of_each
+from fedshift_clients.losses.fedproto import distance_of_each
+from fedshift_clients.params.fpl import FPLParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import PrototypeClient
 
 
 class FPLClient(PrototypeClient[FPLParams]):

@@ -26,20 +26,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import ggeur as geometry
-from clients.models.networks import SplitModel
-from clients.models.projection import projection_of, unprojected
-from clients.modules.base import AllModules
-from clients.params.ggeur import GGEURParams
-from clients.training import precision
-from clients.training.batches import Batch, cut
-from clients.training.phases import Phase
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import ggeur as geometry
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import projection_of, unprojected
+from fedshift_clients.modules.base import AllModules
+from fedshift_clients.params.ggeur import GGEURParams
+from fedshift_clients.training import precision
+from fedshift_clients.training.batches import Batch, cut
+from fedshift_clients.training.phases import Phase
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.plural import plural
+from fedshift_datasets.base import ImageSet
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.base import DomainClient
-from clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
-from clients.params.gperxan import GPerXANParams
-from clients.training.arrays import own_array, view
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
+from fedshift_clients.params.gperxan import GPerXANParams
+from fedshift_clients.training.arrays import own_array, view
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from clients.base import DomainClient
-from clients.models.networks import set_training
-from clients.training.node import NodeTools
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import set_training
+from fedshift_clients.training.node import NodeTools
 from fedshift_core.params import P
 from fedshift_core.wire.names import HEAD, HEADS
 

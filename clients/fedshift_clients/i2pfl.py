@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses
-from clients.losses import i2pfl as terms_of_i2pfl
-from clients.params.i2pfl import I2PFLParams
-from clients.training.batches import Batch
-from clients.training.phases import PROTOTYPES
-from clients.training.prototypes import PrototypeClient
+from fedshift_clients import losses
+from fedshift_clients.losses import i2pfl as terms_of_i2pfl
+from fedshift_clients.params.i2pfl import I2PFLParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.phases import PROTOTYPES
+from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import generator
 

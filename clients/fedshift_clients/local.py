@@ -8,9 +8,9 @@ Deviations: none. The optimiser's momentum starts anew each round, as in every f
 
 from typing import ClassVar
 
-from clients.base import DomainClient
-from clients.models.networks import SplitModel
-from clients.training.settings import ModelConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.params import Params
 
 

@@ -17,14 +17,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from clients.base import DomainClient
-from clients.losses import moon as terms_of_moon
-from clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
-from clients.params.moon import MoonParams
-from clients.training import precision
-from clients.training.arrays import own_array, view
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import moon as terms_of_moon
+from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
+from fedshift_clients.params.moon import MoonParams
+from fedshift_clients.training import precision
+from fedshift_clients.training.arrays import own_array, view
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.losses.fedproto import nearness
-from clients.models.networks import SplitModel
-from clients.params.own_models import OwnModelParams
-from clients.training.prototypes import PrototypeClient, by_class
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.losses.fedproto import nearness
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.own_models import OwnModelParams
+from fedshift_clients.training.prototypes import PrototypeClient, by_class
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)

@@ -23,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.losses import scaffold as equations
-from clients.losses.common import shifted
-from clients.params.scaffold import ScaffoldParams
-from clients.training.arrays import view
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import scaffold as equations
+from fedshift_clients.losses.common import shifted
+from fedshift_clients.params.scaffold import ScaffoldParams
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.names import CE

@@ -29,18 +29,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.base import DomainClient
-from clients.losses import stablefdg as styles
-from clients.losses.styles import with_style
-from clients.models.networks import Blueprint, SplitModel, initialised, new_head
-from clients.models.stages import Stages, feature_stages
-from clients.modules.at_stages import MOST_LOWER
-from clients.modules.base import AllModules
-from clients.modules.mixstyle import style
-from clients.params.stablefdg import StableFDGParams
-from clients.training import precision
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import stablefdg as styles
+from fedshift_clients.losses.styles import with_style
+from fedshift_clients.models.networks import Blueprint, SplitModel, initialised, new_head
+from fedshift_clients.models.stages import Stages, feature_stages
+from fedshift_clients.modules.at_stages import MOST_LOWER
+from fedshift_clients.modules.base import AllModules
+from fedshift_clients.modules.mixstyle import style
+from fedshift_clients.params.stablefdg import StableFDGParams
+from fedshift_clients.training import precision
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.seeding import generator

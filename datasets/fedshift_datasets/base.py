@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.listing import ImageFiles
-from datasets.listing import ImageSet as ImageSet
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.listing import ImageFiles
+from fedshift_datasets.listing import ImageSet as ImageSet
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")  # of every data set
@@ -105,7 +105,7 @@ class Dataset:
             and ``domains`` if a run does not have all of them.
         own: For a data set with a user's domains and classes, a function that finds them; it names none itself.
         find_own: Finds one domain and split in the folder of a real node, None if there is no such split; by default
-            in the plain layouts (:func:`datasets.io.trees.find_plain`).
+            in the plain layouts (:func:`fedshift_datasets.io.trees.find_plain`).
         validates: Its sites may have a split validation, for which ``find`` and ``find_own`` are called.
     """
 

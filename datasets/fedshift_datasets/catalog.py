@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
-from datasets.io import cache, corrupt_files, files, layout, same_file, trees
-from datasets.io.decode import Progress, no_progress
-from datasets.listing import Arrays, Files, ImageFiles, Listing
-from datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
 from fedshift_core.errors import DataError
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import shown
+from fedshift_datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
+from fedshift_datasets.io import cache, corrupt_files, files, layout, same_file, trees
+from fedshift_datasets.io.decode import Progress, no_progress
+from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
+from fedshift_datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
 
 #: Name of a real node's copy of the public set in its folder, in place of a domain.
 PUBLIC = "public"

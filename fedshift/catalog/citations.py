@@ -127,9 +127,9 @@ def add_named(citations: Citations, methods: str, datasets: str, networks: str) 
     Raises:
         ConfigError: If a name is unknown; the message lists those there are.
     """
-    from clients.models.catalog import NETWORKS
-    from datasets import catalog
     from fedshift_app.config import registry
+    from fedshift_clients.models.catalog import NETWORKS
+    from fedshift_datasets import catalog
 
     for name in _split(methods):
         registry.METHODS.named(name, "--method")

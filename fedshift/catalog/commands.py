@@ -68,8 +68,8 @@ def data_sets(
     ] = None,
 ) -> None:
     """List the data sets, one line each, with the package that they come from; or show all of one."""
-    from datasets import catalog
     from fedshift.catalog import things
+    from fedshift_datasets import catalog
 
     if name is not None:
         typer.echo(things.dataset(name))
@@ -101,7 +101,7 @@ def models(
 
         typer.echo(networks.table(names, size, markdown=markdown))
         return
-    from clients.models.catalog import FAMILIES, NETWORKS
+    from fedshift_clients.models.catalog import FAMILIES, NETWORKS
 
     show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
     for family in FAMILIES.values():

@@ -55,7 +55,7 @@ def methods(incomplete: str) -> list[str]:
 
 def data_sets(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from datasets import catalog
+    from fedshift_datasets import catalog
 
     return begun_with(catalog.DATASETS, incomplete)
 
@@ -74,7 +74,7 @@ def experiments(incomplete: str) -> list[str]:
 
 def networks(incomplete: str) -> list[str]:
     """Complete the name of a network."""
-    from clients.models.catalog import NETWORKS
+    from fedshift_clients.models.catalog import NETWORKS
 
     return begun_with(NETWORKS, incomplete)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.modules.catalog import MODULES
 from fedshift.catalog import methods, ranges
 from fedshift.tables import columns, wrapped
 from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found

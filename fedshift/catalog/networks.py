@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from clients.models import networks, packages, timm_nets, torchvision_nets
-from clients.models.catalog import NETWORKS
-from clients.models.libraries import LibraryEncoder, without_weights
-from clients.models.networks import SplitModel
-from clients.models.stages import feature_stages
 from fedshift.tables import columns
+from fedshift_clients.models import networks, packages, timm_nets, torchvision_nets
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.libraries import LibraryEncoder, without_weights
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")

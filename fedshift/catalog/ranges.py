@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.modules.catalog import MODULES
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.registry import params_of
 
 MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten

@@ -5,18 +5,18 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 
-from clients.models import packages
-from datasets import catalog
-from datasets.base import Dataset
 from fedshift.tables import facts
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import section_of
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models import packages
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Dataset
 
 MOST_CLASSES = 40  # that are named
 DRAWN = ("handwritten",)  # data sets that need no data-dir

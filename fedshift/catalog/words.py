@@ -9,18 +9,18 @@ from typing import Literal, get_args, get_origin
 
 import typer
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.models.catalog import NETWORKS
-from clients.models.packages import PREFIX, WEIGHTS
-from clients.modules.catalog import MODULES
-from datasets import catalog
 from fedshift.catalog.ranges import model_of
 from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
 from fedshift_app.config.resolving import FLAT_KEYS
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.packages import PREFIX, WEIGHTS
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import FedShiftError
 from fedshift_core.extensions import OURS
 from fedshift_core.spelling import begun_with
+from fedshift_datasets import catalog
 
 SWITCHES = ("true", "false")
 _OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import cache
 
-from clients.models.catalog import NETWORKS
 from fedshift.results.loading import Run
 from fedshift.results.settings import BN_ORDER
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
 from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN, SIMULATION
@@ -66,8 +66,8 @@ def _all_frozen(settings: str) -> bool:
     Args:
         settings: The configuration of a run, as JSON.
     """
-    from clients.training import statistics  # these import torch
     from fedshift_app.run import initial_model
+    from fedshift_clients.training import statistics  # these import torch
 
     try:
         return not statistics.free_layers(initial_model.plain(RunConfig.model_validate_json(settings)).model)

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from datasets import catalog
 from fedshift.compare import pools
 from fedshift.compare.bn_statistics import why_not
 from fedshift.compare.claim_rule import (
@@ -35,6 +34,7 @@ from fedshift_core.accuracies import OVERALL
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
+from fedshift_datasets import catalog
 
 
 def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:

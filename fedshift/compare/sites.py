@@ -21,7 +21,7 @@ from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
-from strategies.features.site_section import Figure, Site, Sites, how_intervals
+from fedshift_strategies.features.site_section import Figure, Site, Sites, how_intervals
 
 ALL = "all sites"
 

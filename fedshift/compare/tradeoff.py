@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from clients.training.settings import ModelConfig
 from fedshift.compare.rows import Row, named
 from fedshift.results import contents, grouping
 from fedshift.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig

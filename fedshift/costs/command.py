@@ -43,8 +43,8 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
     if any(point.config.rounds == 0 for point in points):
         raise ConfigError("rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1 or more")
-    from clients.training import machine  # torch: only where there is something to measure
     from fedshift.costs import measuring  # torch: only where there is something to measure
+    from fedshift_clients.training import machine  # torch: only where there is something to measure
 
     console.set_up(aside=True)
     costs: list[measuring.Costs] = []

@@ -11,8 +11,6 @@ import torch
 import yaml
 from flwr.app import ConfigRecord
 
-from clients.base import DomainClient
-from clients.training import machine
 from fedshift.costs.measuring import begin
 from fedshift.costs.node_steps import Counted, Measured, count_flops, file_pages, measure
 from fedshift.tables import columns, facts
@@ -22,14 +20,16 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import build as run_build
 from fedshift_app.run import console, disk_space
 from fedshift_app.run.disk_space import Needed
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training import machine
 from fedshift_core.plural import plural
 from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import OWN, RETAKEN
-from strategies.features.bn_statistics import expected_images, statistics_of
-from strategies.features.catalog import Features
-from strategies.federation.context import RunContext
-from strategies.federation.roster import Node
-from strategies.federation.updates import num_bytes
+from fedshift_strategies.features.bn_statistics import expected_images, statistics_of
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import num_bytes
 
 
 @dataclass(frozen=True)

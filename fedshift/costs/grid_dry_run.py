@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.training import machine
 from fedshift.costs.grid_estimate import Measurements, RunCost, makespan, share, without_scorings
 from fedshift.launch import worker_count
 from fedshift.sweep import grid, sweeping
@@ -15,6 +14,7 @@ from fedshift.tune import requested as tune_requested
 from fedshift_app.run import disk_space
 from fedshift_app.run.console import duration
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
+from fedshift_clients.training import machine
 from fedshift_core.limits import MOST_NAME, plain, shortened
 from fedshift_core.plural import plural
 

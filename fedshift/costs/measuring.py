@@ -17,8 +17,6 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from clients.base import DomainClient
-from clients.training.phases import Phase
 from fedshift.engine.inline import InlineGrid
 from fedshift_app import client_app
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as_requested, flat
@@ -26,12 +24,14 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.records import decode
-from strategies.base import DomainStrategy
-from strategies.federation.roster import Listener, Node
-from strategies.federation.updates import num_bytes
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.roster import Listener, Node
+from fedshift_strategies.federation.updates import num_bytes
 
 MEASURED = (2, 3)  # measured rounds, besides the last, in which some methods train differently
 

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from clients.base import DomainClient
-from clients.training.phases import Phase
-from datasets.base import ImageSet
 from fedshift.costs.measuring import step_flops
 from fedshift_app.node import setup
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.phases import Phase
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import ARRAYS, DOMAINS, KNOWLEDGE, OWN, RETAKEN
 from fedshift_core.wire.records import decode, encode
-from strategies.federation.updates import num_bytes
+from fedshift_datasets.base import ImageSet
+from fedshift_strategies.federation.updates import num_bytes
 
 BATCHES = 2  # of the node in each epoch
 EPOCHS = 2  # the first step includes preparations and does not count

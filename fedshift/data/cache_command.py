@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 
 import typer
 
-from datasets.io import building, cache
 from fedshift import tables
 from fedshift.data import inventory
 from fedshift.data.inventory import Entry
@@ -16,6 +15,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
+from fedshift_datasets.io import building, cache
 
 DAY = 86_400
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

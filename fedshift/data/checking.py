@@ -5,17 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import catalog
-from datasets.base import ImageSet, Split
-from datasets.io import looks
-from datasets.listing import joined
-from datasets.partition.shares import divide_given
-from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Split
+from fedshift_datasets.io import looks
+from fedshift_datasets.listing import joined
+from fedshift_datasets.partition.shares import divide_given
+from fedshift_datasets.partition.splits import domain_parts
 
-UNREADABLE = ": cannot be read ("  # of an image file (``datasets.io.pictures``)
+UNREADABLE = ": cannot be read ("  # of an image file (``fedshift_datasets.io.pictures``)
 REMEDY = (
     "to list all such files: fedshift prepare, with the same experiment and data-dir; "
     "to continue without them: dataset.skip_broken=true"

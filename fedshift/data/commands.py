@@ -83,8 +83,8 @@ def preview(
 
     Keys: those of `fedshift prepare`. Images that cannot be read are named and left out.
     """
-    from datasets.base import SPLITS, Split
     from fedshift.data import prepare as prepare_module
+    from fedshift_datasets.base import SPLITS, Split
 
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.base import OWN_SPLITS, SPLITS, Split
-from datasets.io import cache, trees
-from datasets.partition.allocation import Allocation
-from datasets.quality.checkup import Checkup, Part
-from datasets.sets import folders
 from fedshift import tables
 from fedshift.data import pixels
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import OWN_SPLITS, SPLITS, Split
+from fedshift_datasets.io import cache, trees
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.quality.checkup import Checkup, Part
+from fedshift_datasets.sets import folders
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
@@ -30,7 +30,7 @@ class Around:
     """The remarks on a user's own folders.
 
     Attributes:
-        layouts: Of each domain, as :class:`datasets.sets.folders.Site`.
+        layouts: Of each domain, as :class:`fedshift_datasets.sets.folders.Site`.
         not_taken: Files that were left out, each with its reason.
         notes: Problems of the folders, one per line.
         patients: What does not tell the patients of images, one per line.

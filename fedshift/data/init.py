@@ -10,23 +10,23 @@ from pathlib import Path
 
 import typer
 
-from clients.models import packages
-from datasets.base import OWN_SPLITS
-from datasets.io import patients, sites
-from datasets.listing import Item
-from datasets.quality import checkup
-from datasets.sets import folders
 from fedshift.data import checking
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.files import doc_page
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
+from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
+from fedshift_datasets.base import OWN_SPLITS
+from fedshift_datasets.io import patients, sites
+from fedshift_datasets.listing import Item
+from fedshift_datasets.quality import checkup
+from fedshift_datasets.sets import folders
 
 LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")

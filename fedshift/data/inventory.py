@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from datasets import catalog
-from datasets.io import cache, feature_store, integrity, part_folder
 from fedshift_core import private_files
 from fedshift_core.limits import MOST_NAME, plain, shown
 from fedshift_core.plural import plural
+from fedshift_datasets import catalog
+from fedshift_datasets.io import cache, feature_store, integrity, part_folder
 
 KINDS: tuple["KindName", ...] = ("images", "features")
 KindName = Literal["images", "features"]
@@ -27,7 +27,7 @@ _PART = re.compile(
     r"(?P<head>.+)-(?P<split>train|validation|test)(?P<form>(?:-crop|-pad)?(?:-w.+?to.+?)?(?:-exif)?)"
     r"-(?P<size>\d+)px-[0-9a-f]{16}"
 )  # of ``cache.Part.stem`` and the fingerprint
-_BUILD = re.compile(r"\..+px-[^.]+")  # of ``datasets.io.building``
+_BUILD = re.compile(r"\..+px-[^.]+")  # of ``fedshift_datasets.io.building``
 
 
 @dataclass(frozen=True)

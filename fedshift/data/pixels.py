@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from datasets.quality.checkup import Part
-from datasets.quality.pixel_statistics import PixelStatistics
 from fedshift import tables
 from fedshift_core import site_differences
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_datasets.quality.checkup import Part
+from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 
 BARS = " ▁▂▃▄▅▆▇█"  # of a histogram, from none to the most of a bin
 HEAD = ["pixels, 0 to 1", "mean", "std", "5 %", "95 %", "histogram"]

@@ -11,18 +11,6 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from datasets import catalog
-from datasets.base import ImageSet, Split
-from datasets.corruptions import CORRUPTIONS
-from datasets.io import feature_store, looks
-from datasets.io.decode import Progress as Report
-from datasets.io.decode import no_progress
-from datasets.io.feature_store import Done
-from datasets.partition.allocation import Allocation
-from datasets.quality import checkup
-from datasets.quality.corruption_sheet import corruption_sheet
-from datasets.quality.preview import contact_sheet
-from datasets.sets import folders
 from fedshift.data import checking, data_check
 from fedshift.data.cache_command import size_of
 from fedshift_app.config import files
@@ -37,6 +25,18 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Split
+from fedshift_datasets.corruptions import CORRUPTIONS
+from fedshift_datasets.io import feature_store, looks
+from fedshift_datasets.io.decode import Progress as Report
+from fedshift_datasets.io.decode import no_progress
+from fedshift_datasets.io.feature_store import Done
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.quality import checkup
+from fedshift_datasets.quality.corruption_sheet import corruption_sheet
+from fedshift_datasets.quality.preview import contact_sheet
+from fedshift_datasets.sets import folders
 
 
 @looks.handed_on()

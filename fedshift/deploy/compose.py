@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from clients.models import packages
 from fedshift.deploy.exporting import NodeFolder
 from fedshift.launch import credentials
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.policy import STRICT
+from fedshift_clients.models import packages
 from fedshift_core import private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets.io import cache
 from fedshift.deploy import exporting, fork_server
 from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
@@ -16,6 +15,7 @@ from fedshift_app.node import policy, state_folder
 from fedshift_app.run import naming
 from fedshift_core.env import WARM
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.io import cache
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # the most SuperNodes of a demo

@@ -9,10 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import catalog
-from datasets.base import ImageSet, Split
-from datasets.io import files
-from datasets.partition import shares
 from fedshift.launch import credentials, runner
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import (
@@ -29,6 +25,10 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path
 from fedshift_core.seeding import generator
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Split
+from fedshift_datasets.io import files
+from fedshift_datasets.partition import shares
 
 _QUOTES = "'\"\\"
 

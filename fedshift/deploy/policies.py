@@ -17,7 +17,7 @@ from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
-from strategies.contributions import behind
+from fedshift_strategies.contributions import behind
 
 _QUOTES = "'\"\\"
 _HEAD = """\

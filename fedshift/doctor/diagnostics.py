@@ -15,11 +15,11 @@ import psutil
 import torch
 from packaging.requirements import Requirement
 
-from datasets.io import cache
 from fedshift.launch import orphans
 from fedshift_app.node import state_folder
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.io import cache
 
 DISTRIBUTION = "fedshift"
 LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte

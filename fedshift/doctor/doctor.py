@@ -12,8 +12,6 @@ from typing import Any
 import psutil
 import torch
 
-from clients.training import machine, precision
-from datasets.io import cache
 from fedshift.doctor import diagnostics, hub_check
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
@@ -21,8 +19,10 @@ from fedshift_app.node import precision as node_precision
 from fedshift_app.node import state_folder
 from fedshift_app.run import exit_codes
 from fedshift_app.run.versions import VERSIONS_OF
+from fedshift_clients.training import machine, precision
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
+from fedshift_datasets.io import cache
 
 #: Instructions of a processor that decide how fast it trains, by their names in /proc/cpuinfo.
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd", "bf16")

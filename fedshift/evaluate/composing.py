@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import catalog
-from datasets.base import Names
 from fedshift.evaluate.keys import KEYS, SECTIONS, allowed
 from fedshift.evaluate.models import Model
 from fedshift_app.config import folder_classes
@@ -20,6 +18,8 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import as_yaml
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Names
 
 #: Settings of images that belong to the model, where its data set is exchanged.
 OF_IMAGES = ("resize", "window", "exif")

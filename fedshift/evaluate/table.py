@@ -13,7 +13,7 @@ from fedshift_app.config import registry
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.cells import csv_text
 from fedshift_core.limits import few, plain
-from strategies.features.figures import test_images
+from fedshift_strategies.features.figures import test_images
 
 if TYPE_CHECKING:
     import pandas as pd

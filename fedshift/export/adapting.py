@@ -6,13 +6,13 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from clients.adapt import eata, t3a, tent
-from clients.params import eata as eata_params
-from clients.params import t3a as t3a_params
-from clients.params import tent as tent_params
 from fedshift.export import opening
 from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
+from fedshift_clients.adapt import eata, t3a, tent
+from fedshift_clients.params import eata as eata_params
+from fedshift_clients.params import t3a as t3a_params
+from fedshift_clients.params import tent as tent_params
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant

@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
 from fedshift.export.saved import SavedModel, Shown
 from fedshift_app.config import registry
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import plain, some
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Exif, Resize
 
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import Form
-from datasets.io import files, layout, pictures, presence
-from datasets.io.decode import decode
-from datasets.listing import Item
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Form
+from fedshift_datasets.io import files, layout, pictures, presence
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import Item
 
 MOST_CLASSES = 10  # named in a line
 _SCORED = "FOLDER/<class>/* is"

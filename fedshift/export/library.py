@@ -15,14 +15,14 @@ import torch
 from torch import nn
 from torchvision import models  # type: ignore[import-untyped]
 
-from clients.models import timm_nets, torchvision_nets
-from clients.models.libraries import LibraryEncoder
-from clients.models.networks import SplitModel
 from fedshift.export import saved, saving, scorer
 from fedshift.export.saving import Wanted
 from fedshift.export.scorer import Scorer
 from fedshift.report import reading
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models import timm_nets, torchvision_nets
+from fedshift_clients.models.libraries import LibraryEncoder
+from fedshift_clients.models.networks import SplitModel
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from clients.features.normalization import normalising, of_rows
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_clients.features.normalization import normalising, of_rows
 from fedshift_core.errors import ConfigError
-from strategies.features.statistics import federation_images
-from strategies.federation.roster import Node
+from fedshift_strategies.features.statistics import federation_images
+from fedshift_strategies.federation.roster import Node
 
 
 def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> RunConfig:

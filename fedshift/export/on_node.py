@@ -7,9 +7,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.base import RoundInputs
-from clients.models.catalog import NETWORKS
-from datasets.base import Source
 from fedshift.export import programs, saved, saving, scorer
 from fedshift.export.forms import Form
 from fedshift.export.opening import configuration_of
@@ -18,8 +15,11 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_folder
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
+from fedshift_clients.base import RoundInputs
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
+from fedshift_datasets.base import Source
 
 _NUMBERED = re.compile(r"node-(\d{1,7})")
 

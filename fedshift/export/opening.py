@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clients.training import precision
 from fedshift.export import programs, saved, scorer
 from fedshift.export.programs import Program
 from fedshift.export.saved import SavedModel
@@ -13,6 +12,7 @@ from fedshift.export.scorer import Scorer
 from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import image_size
+from fedshift_clients.training import precision
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 

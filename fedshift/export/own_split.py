@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets import catalog
-from datasets.base import SPLITS, Split
-from datasets.io import corrupt_files
-from datasets.listing import Listing
 from fedshift.export import opening
 from fedshift.export.images import Picture
 from fedshift.export.saved import SavedModel
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
+from fedshift_datasets import catalog
+from fedshift_datasets.base import SPLITS, Split
+from fedshift_datasets.io import corrupt_files
+from fedshift_datasets.listing import Listing
 
 
 def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str) -> list[Picture]:

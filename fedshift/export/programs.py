@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from datasets.io import files
 from fedshift.export.forms import FILES, Form
 from fedshift.export.scorer import Scorer
 from fedshift_core import log_levels
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural
+from fedshift_datasets.io import files
 
 Program = Callable[[Tensor], Tensor]
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")

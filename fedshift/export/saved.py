@@ -17,15 +17,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
-from clients.training.settings import ImageConfig
-from datasets import base
-from datasets.base import Exif, Resize
 from fedshift.export.forms import FILES, Form
 from fedshift_app.config.sections import RunConfig, WindowEnd
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
 from fedshift_core.plural import plural
+from fedshift_datasets import base
+from fedshift_datasets.base import Exif, Resize
 
 VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.base import RoundInputs
-from clients.training.node import MODEL_PART
-from clients.training.settings import ModelConfig
-from datasets.base import Source
 from fedshift.export import programs, run_sections, saved, scorer
 from fedshift.export.card import card
 from fedshift.export.forms import Form
@@ -24,6 +20,9 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_clients.base import RoundInputs
+from fedshift_clients.training.node import MODEL_PART
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
@@ -32,9 +31,10 @@ from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import BN_SCORE
-from strategies.features.figures import CountedFigures, test_images
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
+from fedshift_datasets.base import Source
+from fedshift_strategies.features.figures import CountedFigures, test_images
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
 
 MOST_NODES_LISTED = 8  # listed in a message
 

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clients.base import ClientSetup, DomainClient, RoundInputs
-from clients.models import weights
-from clients.training.node import MODEL_PART
-from clients.training.settings import ModelConfig
-from datasets.base import ImageSet
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.node.data import image_size
+from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs
+from fedshift_clients.models import weights
+from fedshift_clients.training.node import MODEL_PART
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, shown
+from fedshift_datasets.base import ImageSet
 
 KNOWLEDGE = weights.KNOWLEDGE  # prefix of a server's array among saved weights
 

@@ -1,7 +1,7 @@
 """Hints before a run: whether it would be faster without Flower's simulation, and whether networks follow domains."""
 
-from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 

@@ -33,11 +33,11 @@ def run(
     Raises:
         FedShiftError: If anything is wrong, before anything starts; if the run fails.
     """
-    from datasets.io import looks
     from fedshift.launch import worker_count
     from fedshift_app.config import resolving
     from fedshift_app.run import naming
     from fedshift_app.run.versions import own_commit
+    from fedshift_datasets.io import looks
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)

@@ -10,13 +10,13 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datasets import catalog
 from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
 from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
 from fedshift_app.config.keys import NONE, as_of
 from fedshift_core.limits import shortened, some
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
+from fedshift_datasets import catalog
 
 #: Number of values named in a line; the rest is counted.
 MOST_NAMED = 24

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from clients.modules.catalog import MODULES
 from fedshift.results import setting_cache
 from fedshift_app.config import dotted_keys, registry
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.registry import params_of

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from datasets.io import exif
-from datasets.io.resize import fit
 from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
@@ -19,6 +17,8 @@ from fedshift.report import reading
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
+from fedshift_datasets.io import exif
+from fedshift_datasets.io.resize import fit
 
 #: An image: a file, a Pillow image, or an array (H, W, 3) or (H, W), uint8.
 Picture = str | os.PathLike[str] | Image.Image | NDArray[np.uint8]

@@ -10,8 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.base import DomainClient
-from datasets.io.cache import cache_dir
 from fedshift.python.arguments import names
 from fedshift.python.runs import Run
 from fedshift.sweep import grid
@@ -19,17 +17,21 @@ from fedshift_app.config import plugins, registry, special_methods
 from fedshift_app.config.files import APP
 from fedshift_app.config.validating import split_sections
 from fedshift_app.run.files import CONFIG_FILE
+from fedshift_clients.base import DomainClient
 from fedshift_core import carried, extensions, json_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.registry import Method
-from strategies.base import DomainStrategy
+from fedshift_datasets.io.cache import cache_dir
+from fedshift_strategies.base import DomainStrategy
 
 FOLDER = "registered"  # next to the cache of images
 MOST_NAME = 100  # characters
 #: The packages of FedShift itself.
-PACKAGES = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_core")
+PACKAGES = (
+    "fedshift", "fedshift_app", "fedshift_strategies", "fedshift_clients", "fedshift_datasets", "fedshift_core",
+)  # fmt: skip
 #: Parts of the paths of what every process can import by its name.
 _INSTALLED = ("site-packages", "dist-packages")
 

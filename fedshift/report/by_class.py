@@ -18,7 +18,7 @@ from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
-from strategies.features.figures_section import SHORT, Figures, Of
+from fedshift_strategies.features.figures_section import SHORT, Figures, Of
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

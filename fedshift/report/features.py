@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from clients.base import DomainClient
 from fedshift.report import predictions
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.reading import Record
@@ -18,9 +17,10 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import checkpoints
 from fedshift_app.run.checkpoints import Damaged
+from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.seeding import generator
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 NODE_IMAGES = 600  # test images of all domains together for one node's model
 ROUND_IMAGES = 120  # test images of each domain for the model of each kept round

@@ -10,13 +10,13 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.base import DomainClient
-from clients.fdse import Erased
-from clients.models.networks import SplitModel
-from clients.models.resnet import ResNetEncoder
-from datasets.base import ImageSet
 from fedshift.html import pictures
 from fedshift.report.analysis import Floats
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fdse import Erased
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.resnet import ResNetEncoder
+from fedshift_datasets.base import ImageSet
 
 GAP = 4
 HEAT = np.array((220.0, 50.0, 32.0))  # colour of the highest values; the lowest values are darkened

@@ -32,7 +32,7 @@ from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row
 EACH_NODE = 48  # up to this number, each node has a row of its own

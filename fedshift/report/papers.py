@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import DomainClient
 from fedshift.html.drawing import Drawing
 from fedshift.report import analysis, panels, same_images
 from fedshift.report import features as report_features
@@ -19,9 +18,10 @@ from fedshift.report.predictions import Sight
 from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.base import DomainClient
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"
 ROUNDS = "FedSeProto, figure 2 (t-SNE at several rounds)"

@@ -15,10 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import DomainClient, RoundInputs
-from clients.features import class_balance
-from datasets.base import ImageSet
-from datasets.io.files import check_data_dir
 from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.reading import Record
@@ -29,15 +25,19 @@ from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
+from fedshift_clients.base import DomainClient, RoundInputs
+from fedshift_clients.features import class_balance
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
-from strategies.features.class_balance import totals
-from strategies.features.statistics import SiteStatistics
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io.files import check_data_dir
+from fedshift_strategies.features.class_balance import totals
+from fedshift_strategies.features.statistics import SiteStatistics
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
 
 EXAMPLES = 4  # images of each domain for Grad-CAM
 

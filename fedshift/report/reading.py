@@ -19,15 +19,15 @@ from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from strategies.features.base import ServerFeature
-from strategies.features.figures import CountedFigures
-from strategies.features.figures_section import Figures
-from strategies.features.site_figures import SiteFigures
-from strategies.features.site_section import Sites
-from strategies.features.statistics import SiteStatistics
-from strategies.features.statistics_section import Statistics
-from strategies.federation.context import RoundResult, fully_scored
-from strategies.federation.roster import Node
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.features.figures import CountedFigures
+from fedshift_strategies.features.figures_section import Figures
+from fedshift_strategies.features.site_figures import SiteFigures
+from fedshift_strategies.features.site_section import Sites
+from fedshift_strategies.features.statistics import SiteStatistics
+from fedshift_strategies.features.statistics_section import Statistics
+from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

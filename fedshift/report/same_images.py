@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel, Insertion
-from datasets.base import ImageSet
 from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats
 from fedshift.report.features import NotOfThisRun
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.modules.f2dc import F2DCModel, Insertion
 from fedshift_core.seeding import generator
+from fedshift_datasets.base import ImageSet
 
 CLASSES = 3  # number of classes shown with an image of each domain
 MAPS = ("f~", "f+", "f-", "f*")

@@ -21,7 +21,7 @@ from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
-from strategies.features.bn_statistics import scored_with
+from fedshift_strategies.features.bn_statistics import scored_with
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``

@@ -29,9 +29,9 @@ from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, whole
 from fedshift_core.wire.names import DEPLOYMENT
-from strategies.features.validation import Validation
-from strategies.federation.context import RoundResult
-from strategies.federation.memory import NodeMemory
+from fedshift_strategies.features.validation import Validation
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.memory import NodeMemory
 
 OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedshift_app.run.files import ON_ALL
-from strategies.features.figures_section import Figures, Of
+from fedshift_strategies.features.figures_section import Figures, Of
 
 GLOBAL = "global model"
 

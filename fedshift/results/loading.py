@@ -34,8 +34,8 @@ from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
-from strategies.features.figures_section import Figures
-from strategies.features.site_section import Sites
+from fedshift_strategies.features.figures_section import Figures
+from fedshift_strategies.features.site_section import Sites
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds

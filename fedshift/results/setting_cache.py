@@ -17,13 +17,13 @@ from typing import Any
 import pydantic
 
 import fedshift
-from datasets import catalog
-from datasets.io.cache import cache_dir
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import extensions, private_files
 from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_datasets import catalog
+from fedshift_datasets.io.cache import cache_dir
 
 FILE = "settings.json"
 MOST = 20_000  # of what is kept; the oldest goes first

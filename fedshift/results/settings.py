@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from datasets import catalog
 from fedshift.results import setting_cache
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import FREE, as_requested, flat
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
 
 #: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")

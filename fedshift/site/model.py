@@ -7,9 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clients.base import RoundInputs
-from clients.training import precision
-from datasets.base import Source
 from fedshift.export import opening, saved, saving, scorer
 from fedshift.site.nodes import SiteNode
 from fedshift_app.config import registry, validating
@@ -18,9 +15,12 @@ from fedshift_app.node import one_time_payload, received_model, setup
 from fedshift_app.node.data import Place
 from fedshift_app.node.received_model import Received
 from fedshift_app.node.state_store import StateStore
+from fedshift_clients.base import RoundInputs
+from fedshift_clients.training import precision
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import shown
+from fedshift_datasets.base import Source
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
 from fedshift.export.predicting import Metrics
 from fedshift.html import drawing, pictures
 from fedshift.report import maps
@@ -15,6 +14,7 @@ from fedshift.site import statistics
 from fedshift.site.statistics import CHANNELS, Kept
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain, shown
+from fedshift_datasets.base import ImageSet
 
 SAMPLES = 4  # images of each class
 WORST = 12  # mistakes that are shown

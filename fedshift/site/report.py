@@ -10,10 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from datasets import catalog
-from datasets.base import ImageSet
-from datasets.io import corrupt_files
-from datasets.listing import Item, Listing, joined
 from fedshift.export import predicting
 from fedshift.html.rendering import render
 from fedshift.site import model, page
@@ -30,6 +26,10 @@ from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import plain, shown
 from fedshift_core.paths import user_path
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import corrupt_files
+from fedshift_datasets.listing import Item, Listing, joined
 
 PAGE_FILE, KEPT_FILE = "report.html", "report.json"
 

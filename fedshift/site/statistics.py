@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
-from datasets.base import ImageSet
+from fedshift_datasets.base import ImageSet
 
 VERSION: Literal[1] = 1  # of what a report keeps for the next one
 MEASURED = 1024  # images that are measured at a time

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from datasets import catalog
-from datasets.io import building, cache
 from fedshift.data import inventory
 from fedshift.launch import processes
 from fedshift.site import nodes
@@ -21,6 +19,8 @@ from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
+from fedshift_datasets import catalog
+from fedshift_datasets.io import building, cache
 
 GRACE_SECONDS = 15.0  # in which a SuperNode signs off from its SuperLink
 KILL_SECONDS = 5.0

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import typer
 
-from datasets.io import looks
 from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
@@ -22,6 +21,7 @@ from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, some
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets.io import looks
 
 SWEEP_FILE = "sweep.json"
 MOST_PARTS = 4  # domains and splits that a message names

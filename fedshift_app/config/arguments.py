@@ -4,10 +4,10 @@ import math
 import shlex
 from typing import Any
 
-from clients.models import packages
 from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE, NAMED
+from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.paths import user_path

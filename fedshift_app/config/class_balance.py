@@ -1,10 +1,10 @@
 """What goes with losses and samples for classes of unequal numbers of images (keys of the section ``train``)."""
 
-from clients.modules.catalog import MODULES
-from clients.training.settings import TrainConfig
 from fedshift_app.config import registry
 from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.modules.catalog import MODULES
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found, some

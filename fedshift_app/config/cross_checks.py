@@ -2,18 +2,18 @@
 
 import json
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.models.catalog import NETWORKS, family_of
-from clients.modules.catalog import MODULES
-from clients.training.settings import ImageConfig
-from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.models.catalog import NETWORKS, family_of
+from fedshift_clients.modules.catalog import MODULES
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import AVERAGED, CE
+from fedshift_datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 
 
 def check_together(config: RunConfig, *, finished: bool = False) -> None:

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from datasets import catalog
-from datasets.base import Dataset
-from datasets.sets import folders
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
@@ -12,6 +9,9 @@ from fedshift_core.limits import as_found, shortened
 from fedshift_core.paths import check_path
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Dataset
+from fedshift_datasets.sets import folders
 
 
 def check_dataset(config: DatasetConfig) -> None:

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.training.settings import TrainConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core import dp_accounting
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
 from fedshift_core.registry import Method, imported
 
 if TYPE_CHECKING:  # torch: this module is read with each configuration
-    from clients.models.networks import SplitModel
+    from fedshift_clients.models.networks import SplitModel
 
 NAME = "privacy.name=dp-sgd"
 _IMAGES = 2  # random ones, on which gradients are held against autograd's
@@ -21,7 +21,7 @@ _IMAGES = 2  # random ones, on which gradients are held against autograd's
 
 def reason_against(method: Method) -> str:
     """Return why a method's nodes cannot train so; empty if they can."""
-    from clients.features.privacy import RELEASED
+    from fedshift_clients.features.privacy import RELEASED
 
     client, contributed = method.client_class(), method.strategy_class().contributes
     if not client.is_per_image():
@@ -88,7 +88,7 @@ def check_network(config: RunConfig, model: "SplitModel", size: int) -> None:
     """
     import torch
 
-    from clients.training.per_image import check
+    from fedshift_clients.training.per_image import check
 
     dp_accounting.check_installed()  # only here: results of such runs are read without them
     x = torch.rand(_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))

@@ -5,8 +5,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from datasets import catalog
-from datasets.base import Dataset
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import folder_remedy
 from fedshift_app.config.sections import DatasetConfig
@@ -14,6 +12,8 @@ from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Dataset
 
 
 def dataset(name: str, of: Any) -> Dataset:

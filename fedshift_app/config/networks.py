@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clients.models import packages
-from clients.models.catalog import FAMILIES, family_of
-from clients.training.settings import ModelConfig
+from fedshift_clients.models import packages
+from fedshift_clients.models.catalog import FAMILIES, family_of
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import check_path, user_path
@@ -76,7 +76,7 @@ def with_digest(config: "RunConfig") -> "RunConfig":
         if model.weights_sha256 and not model.download:
             raise ConfigError("model.weights_sha256 needs model.weights or model.download=true")
         return config
-    from clients.models import weights
+    from fedshift_clients.models import weights
 
     packaged = packages.of(model.weights)
     if packaged is not None:

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.models.catalog import NETWORKS
-from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core import carried, extensions
 from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError
@@ -25,6 +24,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
 
 #: Environment variable: the files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"

@@ -1,7 +1,8 @@
 """The section ``privacy``: the methods and models that it fits; more on ``dp-sgd`` is in ``config.dp_sgd``.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
-(``clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing more.
+(``fedshift_clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing
+more.
 """
 
 from collections.abc import Mapping, Sequence

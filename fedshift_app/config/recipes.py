@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shortened
 from fedshift_core.registry import Method

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, get_args
 
-from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
-from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
+from fedshift_clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
+from fedshift_clients.modules.catalog import MODULES as MODULES
 from fedshift_core.disclosure import WORDS
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
@@ -18,7 +18,7 @@ from fedshift_core.params import Params
 from fedshift_core.plural import capital
 from fedshift_core.registry import Group, Method, method_file, params_of
 from fedshift_core.spelling import meant
-from strategies.contributions import Declaration, behind, described
+from fedshift_strategies.contributions import Declaration, behind, described
 
 NONE = "none"  # stands for no adaptation
 FIRST = "fedavg"  # the first method of all lists

@@ -13,9 +13,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from clients.models.catalog import family_of
-from datasets import catalog
-from datasets.base import Dataset
 from fedshift_app.config import (
     dotted_keys,
     error_location,
@@ -45,6 +42,7 @@ from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
 from fedshift_app.run.files import CONFIG_FILE
+from fedshift_clients.models.catalog import family_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -52,6 +50,8 @@ from fedshift_core.paths import user_path
 from fedshift_core.registry import Method
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Dataset
 
 T = TypeVar("T")
 

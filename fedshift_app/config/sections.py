@@ -6,13 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets import catalog
-from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
-from datasets.corruptions import CORRUPTIONS
-from datasets.partition.allocation import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.trackers import Trackers
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
@@ -21,6 +17,10 @@ from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.options.statistics import StatisticsConfig
 from fedshift_core.params import ConfigModel, Params, RunRounds, Seconds, Seed
 from fedshift_core.spelling import meant
+from fedshift_datasets import catalog
+from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
+from fedshift_datasets.corruptions import CORRUPTIONS
+from fedshift_datasets.partition.allocation import Allocation
 
 #: Form of a name that is safe as the name of a file or folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")

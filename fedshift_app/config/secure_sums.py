@@ -12,7 +12,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
-from strategies.contributions import refuse_sums
+from fedshift_strategies.contributions import refuse_sums
 
 SEE = "see: fedshift methods --privacy"
 

@@ -7,9 +7,9 @@ experiment are as well: ``privacy``, which would look like protection, and ``mod
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from clients.models.catalog import NETWORKS
 from fedshift_app.config import recipes, registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.options.privacy import PrivacyConfig
@@ -166,7 +166,7 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     """Return whether a part of the model may have BatchNorm: modules, and what a method adds, may have their own."""
     if config.modules or any(NETWORKS[name].batchnorm for name in (config.model.name, *config.model.per_node)):
         return True
-    from clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
+    from fedshift_clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
 
     spec = config.dataset.known()
     plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)

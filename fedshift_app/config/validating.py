@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.adapt.catalog import ADAPTATIONS
-from datasets import catalog
 from fedshift_app.config import (
     class_balance,
     dp_sgd,
@@ -24,6 +22,7 @@ from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
 from fedshift_app.config.privacy import check_features, check_method
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
@@ -31,6 +30,7 @@ from fedshift_core.params import Params
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import OWN, RETAKEN
 from fedshift_core.yaml_files import MOST_DEPTH
+from fedshift_datasets import catalog
 
 #: Sections that a method's file may set besides the method's own parameters.
 METHOD_SECTIONS = (

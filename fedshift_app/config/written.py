@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.models.catalog import NETWORKS
-from datasets import catalog
 from fedshift_app.config import plugins, registry, validating
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import NAMED, listed
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import Registry
+from fedshift_datasets import catalog
 
 
 def read_back(layers: Mapping[str, Any]) -> RunConfig:

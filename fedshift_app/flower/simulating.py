@@ -141,7 +141,7 @@ def process_message(self: Any, message: Message, context: Context) -> tuple[Mess
 
     Raises:
         RayError: If ``TRIES`` workers died on the message, which stops the run
-            (``strategies.base``: an error that the node's app did not report itself).
+            (``fedshift_strategies.base``: an error that the node's app did not report itself).
     """
     import ray
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, WorkerCrashedError

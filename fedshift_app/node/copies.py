@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from datasets import catalog
-from datasets.base import OWN_SPLITS, ImageSet, Source, Split
-from datasets.io import patients
-from datasets.listing import joined
-from datasets.quality import exact_copies
-from datasets.quality.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.data import read_parts
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_datasets import catalog
+from fedshift_datasets.base import OWN_SPLITS, ImageSet, Source, Split
+from fedshift_datasets.io import patients
+from fedshift_datasets.listing import joined
+from fedshift_datasets.quality import exact_copies
+from fedshift_datasets.quality.exact_copies import Place, Role
 
 log = logging.getLogger("fedshift")
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets import catalog, corruptions
-from datasets.base import SPLITS, ImageSet, Source, Split
-from datasets.listing import joined
-from datasets.partition.allocation import Allocation
-from datasets.partition.shares import Indices, divide_given
-from datasets.partition.splits import Parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets import catalog, corruptions
+from fedshift_datasets.base import SPLITS, ImageSet, Source, Split
+from fedshift_datasets.listing import joined
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.partition.shares import Indices, divide_given
+from fedshift_datasets.partition.splits import Parts, mixed_test, node_parts, public_part
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
-from clients.features.base import Call
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import answered, node_key, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
+from fedshift_clients.features.base import Call
 from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 from fedshift_core.wire.records import config_record
-from strategies import weighting
+from fedshift_strategies import weighting
 
 PREFIX = "feature-"
 Calls = Callable[[str], Call]

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from datasets import catalog
-from datasets.base import ImageSet, Source, Split
-from datasets.listing import joined
-from datasets.partition import mixing
-from datasets.partition.allocation import Allocation
-from datasets.partition.shares import Indices
-from datasets.partition.splits import Parts, domain_parts
 from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.listing import joined
+from fedshift_datasets.partition import mixing
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.partition.shares import Indices
+from fedshift_datasets.partition.splits import Parts, domain_parts
 
 
 def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from itertools import chain
 
-from clients.features.base import Site
-from datasets import catalog
-from datasets.base import Split
-from datasets.io import corrupt_files
-from datasets.listing import Item, Listing
-from datasets.quality import checkup
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import Place, own_images, train_places
+from fedshift_clients.features.base import Site
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Split
+from fedshift_datasets.io import corrupt_files
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.quality import checkup
 
 
 def site_of(config: RunConfig, where: Place) -> Site:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from flwr.app import ArrayRecord
 
-from clients.base import DomainClient
 from fedshift_app.node.state_store import START_STEM, StateStore
+from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import FedShiftError, RequestError, StorageError

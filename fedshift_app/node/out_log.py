@@ -23,11 +23,11 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from clients.features import catalog as features
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import chained_log, own_code, setup, state_folder
 from fedshift_app.node.chained_log import REPLY, LogError
+from fedshift_clients.features import catalog as features
 from fedshift_core import disclosure
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import BLOCK, MOST_NAME, plain
@@ -45,7 +45,7 @@ from fedshift_core.wire.names import (
     SERVER_ROUND,
 )
 from fedshift_core.wire.records import decode_array
-from strategies.contributions import behind
+from fedshift_strategies.contributions import behind
 
 log = logging.getLogger("fedshift")
 

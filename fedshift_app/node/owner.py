@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
-from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, own_code, partition, policy, policy_rules, rounding, setup
@@ -24,6 +23,7 @@ from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
+from fedshift_clients.features import catalog as features
 from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
@@ -51,8 +51,8 @@ from fedshift_core.wire.names import (
     WITHHELD,
 )
 from fedshift_core.wire.records import config_record, decode
-from strategies.contributions import COUNTS as IMAGES_BY_CLASS
-from strategies.contributions import behind
+from fedshift_strategies.contributions import COUNTS as IMAGES_BY_CLASS
+from fedshift_strategies.contributions import behind
 
 log = logging.getLogger("fedshift")
 

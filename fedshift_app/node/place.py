@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from datasets.base import Source
-from datasets.partition.shares import Indices
-from datasets.partition.splits import Parts
 from fedshift_core.errors import RequestError
+from fedshift_datasets.base import Source
+from fedshift_datasets.partition.shares import Indices
+from fedshift_datasets.partition.splits import Parts
 
 
 class PolicyError(RequestError):

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from clients.models.catalog import NETWORKS, family_of
 from fedshift_app.config import registry
 from fedshift_app.config.error_messages import explained
 from fedshift_app.node import own_code
+from fedshift_clients.models.catalog import NETWORKS, family_of
 from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown

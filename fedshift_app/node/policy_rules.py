@@ -11,7 +11,7 @@ from fedshift_core import disclosure
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import plain
 from fedshift_core.plural import plural
-from strategies.contributions import behind, refuse_sums
+from fedshift_strategies.contributions import behind, refuse_sums
 
 
 def _method(allowed: Policy, config: RunConfig, where: Place) -> str:

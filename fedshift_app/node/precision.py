@@ -18,17 +18,17 @@ from typing import Literal
 import torch
 from pydantic import BaseModel, Field, ValidationError
 
-from clients.training import autotune, machine, precision
-from clients.training.autotune import Found, Work
-from clients.training.settings import ModelConfig
-from datasets.io import cache
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import image_size
+from fedshift_clients.training import autotune, machine, precision
+from fedshift_clients.training.autotune import Found, Work
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
 from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_datasets.io import cache
 
 log = logging.getLogger("fedshift")
 
@@ -40,7 +40,7 @@ LARGEST_FILE = 10_000  # bytes of an entry
 
 
 class _Work(BaseModel, frozen=True, extra="forbid"):
-    """``clients.training.autotune.Work``, as a file has it."""
+    """``fedshift_clients.training.autotune.Work``, as a file has it."""
 
     network: str = Field(max_length=MOST_PATH)
     groups: int = Field(ge=0, le=4096)
@@ -53,7 +53,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A choice that is kept.
 
     Attributes:
-        machine: Where it was measured (``clients.training.machine.describe``), torch's version included.
+        machine: Where it was measured (``fedshift_clients.training.machine.describe``), torch's version included.
         device: ``cpu`` or ``cuda``.
         work: What was measured.
         choice: What is fastest.

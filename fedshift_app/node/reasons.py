@@ -31,7 +31,7 @@ log = logging.getLogger("fedshift")
 #: What torch says where a CPU or a GPU has no memory left; none of it has a type of its own everywhere.
 NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 DISK, MEMORY, FORGOTTEN, REFUSED, INTERNAL = "disk", "memory", "forgotten", "refused", "internal"
-#: The codes, and what each says; "not finite" is what the server counts (``strategies.federation.updates``).
+#: The codes, and what each says; "not finite" is what the server counts (``fedshift_strategies.federation.updates``).
 SENTENCES = {
     DISK: "this node cannot write or read what it keeps on its disk",
     MEMORY: "this node has no memory left",

@@ -13,14 +13,14 @@ from typing import Any, Literal, Self
 
 from flwr.app import Message, MessageType, RecordDict
 
-from clients.features.base import Request, is_count
-from clients.features.catalog import Features
-from clients.features.catalog import of as features_of
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
+from fedshift_clients.features.base import Request, is_count
+from fedshift_clients.features.catalog import Features
+from fedshift_clients.features.catalog import of as features_of
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import MOST_NAME, Refused, as_found, plain
 from fedshift_core.secure.layout import written
@@ -46,11 +46,11 @@ from fedshift_core.wire.names import (
     STOPS,
 )  # fmt: skip
 from fedshift_core.wire.records import array_record, config_record
-from strategies.base import DomainStrategy
-from strategies.contributions import declared
-from strategies.federation.checks import Range
-from strategies.federation.evaluation import LEAST_SAMPLE, sample_size
-from strategies.federation.introduction import LARGEST_INDEX
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import declared
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.evaluation import LEAST_SAMPLE, sample_size
+from fedshift_strategies.federation.introduction import LARGEST_INDEX
 
 
 @dataclass(frozen=True)

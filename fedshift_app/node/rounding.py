@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from flwr.app import MessageType, RecordDict
 
-from clients.features import catalog as features
-from clients.features import site_numbers
-from clients.training.eval_slices import most_loss
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
+from fedshift_clients.features import catalog as features
+from fedshift_clients.features import site_numbers
+from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import OURS
 from fedshift_core.limits import MOST_NAME, plain

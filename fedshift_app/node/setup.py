@@ -12,26 +12,26 @@ import torch
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from clients.adapt.base import Adaptation
-from clients.adapt.catalog import ADAPTATIONS
-from clients.base import ClientSetup, DomainClient
-from clients.features import catalog as features
-from clients.models import networks
-from clients.models.catalog import NETWORKS
-from clients.models.freezing import freeze
-from clients.modules.base import AllModules
-from clients.modules.catalog import MODULES
-from clients.training import precision
-from clients.training.memory import keep_freed_memory
-from clients.training.model_cache import Workbench
-from clients.training.precomputed import FrozenFeatures
-from clients.training.settings import ModelConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies, holdings, state_folder
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
+from fedshift_clients.adapt.base import Adaptation
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.base import ClientSetup, DomainClient
+from fedshift_clients.features import catalog as features
+from fedshift_clients.models import networks
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.modules.base import AllModules
+from fedshift_clients.modules.catalog import MODULES
+from fedshift_clients.training import precision
+from fedshift_clients.training.memory import keep_freed_memory
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.precomputed import FrozenFeatures
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import dp_accounting, extensions, same_names
 from fedshift_core.arrays import Arrays
 from fedshift_core.dp_accounting import Spending

@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ArrayRecord
 from torch import nn
 
-from clients.models.networks import SplitModel
-from clients.modules.catalog import MODULES
-from clients.training.statistics import free_layers, layers
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
@@ -16,6 +13,9 @@ from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.modules.catalog import MODULES
+from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
@@ -23,9 +23,9 @@ from fedshift_core.plural import plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy, Observer
-from strategies.federation.context import Engine, ModelFacts, RunContext
-from strategies.federation.roster import Node
+from fedshift_strategies.base import DomainStrategy, Observer
+from fedshift_strategies.federation.context import Engine, ModelFacts, RunContext
+from fedshift_strategies.federation.roster import Node
 
 MOST_NAMED = 20  # nodes of several domains, or domains
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least

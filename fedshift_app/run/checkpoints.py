@@ -29,7 +29,7 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.plural import plural
-from strategies.federation.nodes import Node
+from fedshift_strategies.federation.nodes import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"

@@ -19,9 +19,9 @@ from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.losses import Losses
 from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
-from strategies.features.base import Column
-from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult
+from fedshift_strategies.features.base import Column
+from fedshift_strategies.features.catalog import classes
+from fedshift_strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 LEAST_WIDTH = 6  # of a column of the final table

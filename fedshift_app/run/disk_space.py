@@ -9,16 +9,16 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord
 
-from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
+from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS
-from strategies.base import DomainStrategy
-from strategies.federation.roster import Node
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

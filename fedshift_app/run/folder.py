@@ -32,10 +32,10 @@ from fedshift_core.losses import Losses
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
-from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult, fully_scored
-from strategies.federation.roster import Node
-from strategies.federation.updates import decode
+from fedshift_strategies.features.catalog import classes
+from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import decode
 
 MOST_INDENTED = 1000  # nodes in ``results.json`` with a line for each of their numbers
 _NODES = "<nodes>"  # stands for the nodes in a text that has place for them

@@ -2,11 +2,11 @@
 
 import torch
 
-from clients.models.networks import SplitModel
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.run.build import methods_of
+from fedshift_clients.models.networks import SplitModel
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from clients.models import packages, weights
-from clients.models.catalog import NETWORKS
-from clients.models.libraries import LibraryEncoder
-from clients.models.networks import SplitModel
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup
+from fedshift_clients.models import packages, weights
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.libraries import LibraryEncoder
+from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import largest, shown
@@ -142,7 +142,7 @@ def _normalisation(config: RunConfig, source: str, packaged: packages.PackagedWe
 
 def _library(name: str) -> Any:
     """Return the module of the library that a network is of."""
-    from clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
+    from fedshift_clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
 
     return torchvision_nets if name.startswith(torchvision_nets.PREFIX) else timm_nets
 

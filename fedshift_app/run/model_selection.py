@@ -16,10 +16,10 @@ from fedshift_app.run import checkpoints
 from fedshift_core.accuracies import average
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
-from strategies.features import validation
-from strategies.features.base import chosen
-from strategies.federation.context import RoundResult
-from strategies.federation.roster import Node
+from fedshift_strategies.features import validation
+from fedshift_strategies.features.base import chosen
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.roster import Node
 
 BEST = "best-validation"  # of ``keep``
 log = logging.getLogger("fedshift")

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from clients.training import precision
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.folder import Past
+from fedshift_clients.training import precision
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 EMULATED = "; this machine has no instructions for bfloat16 and computes it slowly"

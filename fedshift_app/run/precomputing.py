@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from clients.models.networks import SplitModel
-from clients.models.shortcut import Shortcut, depth_of
-from clients.training import precision
-from clients.training.precomputed import PLAIN, FrozenFeatures
-from datasets import catalog
-from datasets.io.feature_store import Done
-from datasets.listing import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node.data import Place
 from fedshift_app.run import initial_model
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.shortcut import Shortcut, depth_of
+from fedshift_clients.training import precision
+from fedshift_clients.training.precomputed import PLAIN, FrozenFeatures
+from fedshift_datasets import catalog
+from fedshift_datasets.io.feature_store import Done
+from fedshift_datasets.listing import ImageSet
 
 #: Given how many images and views are missing, returns what is given how many are done before a set.
 Show = Callable[[int], Callable[[int], Done]]

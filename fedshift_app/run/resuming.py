@@ -25,9 +25,9 @@ from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult
-from strategies.federation.roster import Node
+from fedshift_strategies.features.catalog import classes
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

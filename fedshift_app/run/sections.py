@@ -15,8 +15,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.config_file import first_problem
 from fedshift_core.limits import as_found
-from strategies.features.base import ServerFeature
-from strategies.features.catalog import classes
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.features.catalog import classes
 
 log = logging.getLogger("fedshift")
 

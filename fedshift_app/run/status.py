@@ -26,8 +26,8 @@ from fedshift_core.limits import MOST_REMEDY, plain, shortened
 from fedshift_core.losses import Losses
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
-from strategies.federation.context import RoundResult
-from strategies.federation.roster import Listener, Node
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.roster import Listener, Node
 
 FILE = "status.json"
 WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"

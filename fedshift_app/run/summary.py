@@ -8,10 +8,10 @@ from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_core.accuracies import average, mean, rank
 from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
-from strategies.features.base import chosen
-from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult, fully_scored
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import chosen
+from fedshift_strategies.features.catalog import classes
+from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.nodes import Node
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedshift_app.config.trackers import CALLED, TrackerName
 from fedshift_core.accuracies import average
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 
 from fedshift_app.run.tracker_base import Guarded, scalars, settings
 from fedshift_core.limits import shortened
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 STORE = "mlruns"  # next to the run folders: one page for all of them
 PROJECT = "fedshift"

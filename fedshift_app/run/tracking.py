@@ -10,7 +10,7 @@ from typing import Any
 
 from fedshift_app.config.trackers import TrackerName
 from fedshift_app.run.tracker_base import Guarded, Tracker, scalars, settings
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 FOLDER = "tensorboard"  # in the run folder
 EVENTS = "events.out.tfevents."  # begins the name of each file that TensorBoard reads

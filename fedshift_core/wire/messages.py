@@ -2,8 +2,8 @@
 
 A server makes a request and sends ``request.to_record()``; the node reads it with ``from_record`` after it was held
 against the run's configuration (``fedshift_app.node.requests``). Replies are checked by the server, name by name
-(``strategies.federation.checks``), before they are read. What features add travels in ``options`` (to the node), in
-``numbers`` (to the server) and in ``records``, under the names that ``fedshift_core.features`` declares.
+(``fedshift_strategies.federation.checks``), before they are read. What features add travels in ``options`` (to the
+node), in ``numbers`` (to the server) and in ``records``, under the names that ``fedshift_core.features`` declares.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1.
 
-A method subclasses :class:`DomainStrategy` and overrides hooks (:mod:`strategies.hooks`). What composes with every
-method is a feature (:mod:`strategies.features`): a round calls all of them and names none.
+A method subclasses :class:`DomainStrategy` and overrides hooks (:mod:`fedshift_strategies.hooks`). What composes with
+every method is a feature (:mod:`fedshift_strategies.features`): a round calls all of them and names none.
 """
 
 import logging
@@ -23,22 +23,22 @@ from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
 from fedshift_core.wire.scores import parts_to_options
-from strategies.contributions import check_contribution, of_features
-from strategies.features.base import Exchange, Session, Training
-from strategies.federation import announced, checks, context, untrained
-from strategies.federation.context import Ask, RoundResult, RunContext
-from strategies.federation.dispatch import Encoder, in_waves, longest_first
-from strategies.federation.evaluation import Evaluation, Questions
-from strategies.federation.memory import NodeMemory
-from strategies.federation.one_time_payload import Start
-from strategies.federation.pending import Sent, check_whole, let_go_strays
-from strategies.federation.recovery import Blame, Point, Recovery, is_finite
-from strategies.federation.roster import Node
-from strategies.federation.update_norms import SentWeights
-from strategies.federation.updates import Update, by_reason, decode, mean_losses, num_bytes, read_update, sift
-from strategies.hooks import MethodHooks as MethodHooks
-from strategies.hooks import Observer as Observer
-from strategies.hooks import Scalars as Scalars
+from fedshift_strategies.contributions import check_contribution, of_features
+from fedshift_strategies.features.base import Exchange, Session, Training
+from fedshift_strategies.federation import announced, checks, context, untrained
+from fedshift_strategies.federation.context import Ask, RoundResult, RunContext
+from fedshift_strategies.federation.dispatch import Encoder, in_waves, longest_first
+from fedshift_strategies.federation.evaluation import Evaluation, Questions
+from fedshift_strategies.federation.memory import NodeMemory
+from fedshift_strategies.federation.one_time_payload import Start
+from fedshift_strategies.federation.pending import Sent, check_whole, let_go_strays
+from fedshift_strategies.federation.recovery import Blame, Point, Recovery, is_finite
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.update_norms import SentWeights
+from fedshift_strategies.federation.updates import Update, by_reason, decode, mean_losses, num_bytes, read_update, sift
+from fedshift_strategies.hooks import MethodHooks as MethodHooks
+from fedshift_strategies.hooks import Observer as Observer
+from fedshift_strategies.hooks import Scalars as Scalars
 
 log = logging.getLogger("fedshift")
 

@@ -146,7 +146,7 @@ def behind(strategy: type, name: str, settings: Mapping[str, Any] = NO_SETTINGS)
     """Return the word of an array that nodes contribute; the strictest for one of which the strategy says nothing.
 
     Args:
-        strategy: A subclass of :class:`strategies.base.DomainStrategy`.
+        strategy: A subclass of :class:`fedshift_strategies.base.DomainStrategy`.
         name: The array's, of what the strategy declares.
         settings: The run's section ``method``; without it the word is that with the method's defaults.
     """
@@ -166,7 +166,7 @@ def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, 
     """Return why the server must not be given the sums that a strategy asks for; empty where it may.
 
     Args:
-        strategy: A subclass of :class:`strategies.base.DomainStrategy`.
+        strategy: A subclass of :class:`fedshift_strategies.base.DomainStrategy`.
         sums: How each array is a sum over nodes.
         settings: The run's section ``method``.
     """
@@ -186,7 +186,7 @@ def described(declared: Declaration) -> str:
     return ", ".join(parts) or "nothing"
 
 
-_BASE = "strategies.base"  # the module of the strategy that all others are made of
+_BASE = "fedshift_strategies.base"  # the module of the strategy that all others are made of
 #: What a strategy overrides to send nodes knowledge, and to tell them something.
 _HOOKS = {
     "sends": ("start_run", "merge", "merge_knowledge", "knowledge_for", "configure_train", "aggregate_train"),
@@ -201,7 +201,7 @@ def declared(strategy: type, what: Literal["sends", "tells"]) -> tuple[str, ...]
     count where it overrides such a hook itself.
 
     Args:
-        strategy: A subclass of :class:`strategies.base.DomainStrategy`, or that itself.
+        strategy: A subclass of :class:`fedshift_strategies.base.DomainStrategy`, or that itself.
         what: Knowledge that it sends, or numbers and words that it tells.
     """
     for kind in strategy.__mro__:

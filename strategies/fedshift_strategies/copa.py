@@ -20,14 +20,14 @@ from flwr.app import ArrayRecord
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.wire.names import HEADS
-from strategies.base import DomainStrategy, Scalars
-from strategies.federation.averaging import shares
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, decode
-from strategies.heads import head_of, mean_head, stacked, unstacked
-from strategies.hooks import ScalarBounds
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.federation.averaging import shares
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.heads import head_of, mean_head, stacked, unstacked
+from fedshift_strategies.hooks import ScalarBounds
 
 
 class CopaStrategy(DomainStrategy):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.prototypes import minibatches
+from fedshift_strategies.prototypes import minibatches
 
 Floats = NDArray[np.float64]
 Network = dict[str, Floats]

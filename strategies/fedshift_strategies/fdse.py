@@ -23,11 +23,11 @@ from scipy.optimize import nnls
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy
-from strategies.federation.averaging import RunningAverage
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, decode
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
 
 FloatArray = NDArray[np.float64]
 #: What an eraser's tensors are called: its BatchNorm's scale and shift, its depth-wise convolution.

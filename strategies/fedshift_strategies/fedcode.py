@@ -23,15 +23,15 @@ from fedshift_core.clustering import Partition, finch_groups
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
-from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Declaration, Shape
-from strategies.federation.averaging import RunningAverage
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.hooks import ScalarBounds
-from strategies.prototypes import (
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import Declaration, Shape
+from fedshift_strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
+from fedshift_strategies.prototypes import (
     FloatArray,
     mean_prototypes,
     one_per_class,

@@ -22,14 +22,14 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
-from strategies.base import Scalars
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.hooks import ScalarBounds
-from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import FloatArray, keep_absent_classes, stack_prototypes
+from fedshift_strategies.base import Scalars
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
+from fedshift_strategies.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.prototypes import FloatArray, keep_absent_classes, stack_prototypes
 
 SHORTEST = 1e-8  # norms below it count as it
 

@@ -28,12 +28,12 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy, Scalars
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, average, decode
-from strategies.hooks import ScalarBounds
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.hooks import ScalarBounds
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored

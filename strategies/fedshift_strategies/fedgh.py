@@ -24,11 +24,11 @@ from fedshift_core.limits import MOST_BATCH
 from fedshift_core.params import Params, Rounds
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
-from strategies import dense
-from strategies.dense import Floats
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import as_kept, minibatches, stack_prototypes, uploaded
+from fedshift_strategies import dense
+from fedshift_strategies.dense import Floats
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.prototypes import as_kept, minibatches, stack_prototypes, uploaded
 
 CLIP = 50.0  # longest gradient of a step, as in the code
 

@@ -24,9 +24,9 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy, Observer
-from strategies.federation.context import RunContext
-from strategies.federation.updates import Update, average, decode
+from fedshift_strategies.base import DomainStrategy, Observer
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.updates import Update, average, decode
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

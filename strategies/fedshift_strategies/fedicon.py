@@ -18,10 +18,10 @@ from pydantic import Field
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
-from strategies.base import DomainStrategy, Scalars
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.hooks import ScalarBounds
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.hooks import ScalarBounds
 
 PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"

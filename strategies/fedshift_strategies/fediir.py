@@ -24,12 +24,12 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, decode
-from strategies.heads import head_of
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.heads import head_of
 
 GRADIENT = "head-gradient"  # of a node, and G as it is sent, (P,)
 FloatArray = NDArray[np.float32]

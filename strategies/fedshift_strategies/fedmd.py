@@ -8,7 +8,8 @@ Symbols: f_n(x) the class scores (logits) of node n for a public image, N_t the 
 
     f~(x) = 1/|N_t| sum_{n in N_t} f_n(x)
 
-Deviations: as in ``clients.fedmd``; a node that is not in a round contributes no scores to the next one's mean.
+Deviations: as in ``fedshift_clients.fedmd``; a node that is not in a round contributes no scores to the next one's
+mean.
 """
 
 from collections.abc import Mapping
@@ -22,13 +23,13 @@ from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import MOST_OWN, Declaration
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.hooks import ScalarBounds
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import MOST_OWN, Declaration
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
 
 
 class FedMDServerParams(Params):

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
-from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import BY_NODES, PrototypeStrategy
+from fedshift_strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
 
 class FedMLPStrategy(PrototypeStrategy):

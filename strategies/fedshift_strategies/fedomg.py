@@ -26,8 +26,8 @@ from pydantic import Field
 
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy
-from strategies.federation.updates import Update, average, decode
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import Update, average, decode
 
 Floats = NDArray[np.float64]
 SMALL = 1e-4  # added under roots and to a norm that is divided by, as in the code

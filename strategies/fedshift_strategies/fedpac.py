@@ -25,15 +25,15 @@ from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration, Shape
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.fedproto import weighted_prototypes
-from strategies.heads import head_of, mean_head, stacked, unstacked
-from strategies.prototype_strategy import BY_IMAGES
-from strategies.prototypes import one_per_class, stack_prototypes
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration, Shape
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedproto import weighted_prototypes
+from fedshift_strategies.heads import head_of, mean_head, stacked, unstacked
+from fedshift_strategies.prototype_strategy import BY_IMAGES
+from fedshift_strategies.prototypes import one_per_class, stack_prototypes
 
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}

@@ -27,14 +27,14 @@ from fedshift_core.limits import MOST_BATCH
 from fedshift_core.params import Params, Rounds
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
-from strategies import dense
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration, Shape
-from strategies.dense import Floats, Network
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
+from fedshift_strategies import dense
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration, Shape
+from fedshift_strategies.dense import Floats, Network
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
 
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}

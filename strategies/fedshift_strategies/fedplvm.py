@@ -19,10 +19,10 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
 from fedshift_core.params import Params
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration, Own
-from strategies.federation.updates import Update
-from strategies.prototypes import FloatArray, keep_absent_classes
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration, Own
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototypes import FloatArray, keep_absent_classes
 
 P = Own("P", MOST_CLUSTERS)
 MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other: those of the most images

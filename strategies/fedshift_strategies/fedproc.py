@@ -14,14 +14,14 @@ from typing import ClassVar
 
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.base import Scalars
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
-from strategies.hooks import ScalarBounds
-from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
-from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.base import Scalars
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
+from fedshift_strategies.prototype_strategy import BY_NODES, PrototypeStrategy
+from fedshift_strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
 
 class FedProcStrategy(PrototypeStrategy):

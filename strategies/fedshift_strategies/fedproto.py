@@ -20,9 +20,9 @@ from pydantic import Field
 
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
-from strategies.prototypes import (
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
+from fedshift_strategies.prototypes import (
     FloatArray,
     mean_prototypes,
     one_per_class,

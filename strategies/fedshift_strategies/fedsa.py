@@ -25,9 +25,9 @@ from pydantic import Field
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from fedshift_core.seeding import generator
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
-from strategies.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import BY_NODES, PrototypeStrategy
+from fedshift_strategies.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
 
 EPS = 1e-5  # of BatchNorm
 

@@ -30,9 +30,9 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_BATCH
 from fedshift_core.params import Params, Rounds
 from fedshift_core.seeding import generator
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import as_kept, mean_prototypes, minibatches, stack_prototypes, uploaded
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.prototypes import as_kept, mean_prototypes, minibatches, stack_prototypes, uploaded
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -19,9 +19,9 @@ from pydantic import Field
 from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.federation.updates import Update
 
 
 class FedTHEServerParams(Params):

@@ -11,9 +11,9 @@ Deviation: a class that no node of a round holds keeps its clusters.
 
 from typing import ClassVar
 
-from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
 
 
 class FPLStrategy(PrototypeStrategy):

@@ -28,13 +28,13 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
-from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Declaration, Own
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, decode
-from strategies.hooks import ScalarBounds
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import Declaration, Own
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.hooks import ScalarBounds
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features

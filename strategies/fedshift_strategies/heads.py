@@ -9,7 +9,7 @@ import numpy as np
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import CLASSIFIER, HEADS
-from strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.averaging import RunningAverage
 
 
 def head_of(weights: Arrays) -> Arrays:

@@ -3,7 +3,7 @@
 A method overrides a few: ``start_run`` (what must be there before round 1), ``weights`` (how nodes weigh), ``merge``
 (how updates become the next weights), ``contributes`` and ``merge_knowledge`` (what nodes contribute besides weights),
 ``knowledge_for`` and ``tell`` (what a node is sent). What must outlive a round is in ``knowledge`` (may be sent) or
-``state`` (never is). The round that calls them is in :mod:`strategies.base`.
+``state`` (never is). The round that calls them is in :mod:`fedshift_strategies.base`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word, checked
 from fedshift_core.params import P, Parametrised
 from fedshift_core.secure.layout import BY_CLASS, COUNTS, Sum
-from strategies.contributions import Declaration
-from strategies.features.base import Training
-from strategies.features.catalog import Features
-from strategies.features.public_set import PublicSet
-from strategies.federation.averaging import shares
-from strategies.federation.checks import Range
-from strategies.federation.context import Ask, RoundResult, RunContext
-from strategies.federation.roster import Node, Roster
-from strategies.federation.updates import Update, average
-from strategies.weighting import by_rule, check_weights
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.public_set import PublicSet
+from fedshift_strategies.federation.averaging import shares
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask, RoundResult, RunContext
+from fedshift_strategies.federation.roster import Node, Roster
+from fedshift_strategies.federation.updates import Update, average
+from fedshift_strategies.weighting import by_rule, check_weights
 
 Observer = Callable[[RoundResult, ArrayRecord], None]
 Scalars = Mapping[str, int | float | str]
@@ -46,11 +46,12 @@ class MethodHooks(FedAvg, Parametrised[P]):
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
     #: The word of each array of it (``fedshift_core.disclosure``), of class prototypes and counts ``class`` by default,
-    #: of others the strictest; and words that another setting makes of some (:func:`strategies.contributions.behind`).
+    #: of others the strictest; and words that another setting makes of some
+    #: (:func:`fedshift_strategies.contributions.behind`).
     behind: ClassVar[Mapping[str, Word]] = {}
     behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {}
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
-    #: None: it does not say (:func:`strategies.contributions.declared`).
+    #: None: it does not say (:func:`fedshift_strategies.contributions.declared`).
     sends: ClassVar[tuple[str, ...] | None] = None
     #: Scalars may have bounds, by name: numbers of a range, or one of some words.
     tells: ClassVar[tuple[str, ...] | Mapping[str, ScalarBounds] | None] = None

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from fedshift_core.params import P
 from fedshift_core.secure.layout import Sum
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration
 
 #: Of class prototypes, how they are sums over nodes (``DomainStrategy.sums``): each image counts the same, or each node
 #: that holds the class.

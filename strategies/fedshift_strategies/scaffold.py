@@ -29,11 +29,11 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update, decode
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
 
 SERVERS, CHANGE = "c", "delta-c"
 FloatArray = NDArray[np.float32]

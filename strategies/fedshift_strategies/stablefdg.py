@@ -25,11 +25,11 @@ from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
-from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
-from strategies.federation.context import Ask
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
 
 STYLE = "style"  # of a node, (2, 2, S)
 NODES, STYLES = "nodes", "styles"

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from support import C, as64, batch, client_setup, drawn, fit, image_set, new_client, refusal_of, same, shared, weights
 from torch import nn
 
-from clients.base import DomainClient
-from clients.fdse import Erased, FDSEClient, erased, layers_of
-from clients.losses.fdse import layer_weights
-from clients.models.networks import SplitModel, build
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.params.fdse import FDSEParams
-from clients.training.settings import ImageConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fdse import Erased, FDSEClient, erased, layers_of
+from fedshift_clients.losses.fdse import layer_weights
+from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.params.fdse import FDSEParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
-from strategies.fdse import is_eraser
+from fedshift_strategies.fdse import is_eraser
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
 Float = NDArray[np.float64]

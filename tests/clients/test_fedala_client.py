@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from support import changed, fit, new_client, same, shared, weights
 from torch.nn import functional as F
 
-from clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
-from clients.modules.base import AllModules, Modules
-from clients.modules.f2dc import F2DCModules
-from clients.modules.mixstyle import MixStyleModules
-from clients.params.f2dc import F2DCParams
-from clients.params.mixstyle import MixStyleParams
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
+from fedshift_clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
+from fedshift_clients.modules.base import AllModules, Modules
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.modules.mixstyle import MixStyleModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 PLAIN: dict[str, Any] = {"images": ImageConfig(), "epochs": 1}
 TOP = ["classifier.weight", "classifier.bias"]
@@ -148,7 +148,7 @@ def test_the_output_layer_is_the_top_of_a_head_of_two_layers() -> None:
 
 
 def _with_mlp() -> Any:
-    from clients.models.networks import build
+    from fedshift_clients.models.networks import build
 
     return build("cnn", 4, 0, 32, "mlp")
 

@@ -5,17 +5,17 @@ import pytest
 from support import C, fit, new_client, same, shared
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.base import DomainClient
-from clients.models.catalog import NETWORKS
-from clients.models.networks import batchnorm_names, build
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.training.settings import ImageConfig, ModelConfig
-from datasets.base import ImageSet
 from fedshift_app.config import resolving
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.networks import batchnorm_names, build
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
+from fedshift_datasets.base import ImageSet
 
 OUR_NETWORKS = [network for name, network in NETWORKS.items() if NETWORKS.origin(name) == OURS]
 ABLE = [network.name for network in OUR_NETWORKS if network.batchnorm]

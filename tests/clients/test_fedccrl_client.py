@@ -10,9 +10,9 @@ import torch
 from support import ROUND, batch, begun, check_alike, drawn, fedavg, flat_gradients, new_client
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
-from clients.fedccrl import FedCCRLClient, drawn_places
-from clients.images.augmix import augmix
-from clients.losses import fedccrl as terms
+from fedshift_clients.fedccrl import FedCCRLClient, drawn_places
+from fedshift_clients.images.augmix import augmix
+from fedshift_clients.losses import fedccrl as terms
 from fedshift_core.wire.image_styles import ImageStyles
 
 client = partial(new_client, FedCCRLClient)
@@ -83,7 +83,7 @@ def test_augmix_is_torchvisions_on_bytes_and_leaves_the_global_generator_as_it_i
 
 def test_values_outside_the_range_of_bytes_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr("clients.images.augmix.augmix", lambda x, seed: seen.append(x) or x)
+    monkeypatch.setattr("fedshift_clients.images.augmix.augmix", lambda x, seed: seen.append(x) or x)
     made = with_styles({"probability": 0.0})
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (made.setup.images.mean, made.setup.images.std))
     pixels = torch.tensor([-30.0, 0.0, 127.0, 127.6, 255.0, 400.0]).view(1, 1, 1, 6).expand(1, 3, 1, 6)

@@ -28,16 +28,16 @@ from support import (
 )
 from torch import Tensor, nn
 
-from clients.adapt.finetune import Finetune
-from clients.fedcode import SAIN, FedCodeClient, with_sain
-from clients.models.networks import Blueprint, bare, build
-from clients.params.fedcode import FedCodeParams
-from clients.params.finetune import FinetuneParams
-from clients.training.batches import Batch
-from clients.training.settings import ModelConfig
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.fedcode import SAIN, FedCodeClient, with_sain
+from fedshift_clients.models.networks import Blueprint, bare, build
+from fedshift_clients.params.fedcode import FedCodeParams
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
-from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
+from fedshift_strategies.fedcode import FedCodeServerParams, FedCodeStrategy
 
 J = 3  # clusters of style prototypes
 OFF: dict[str, Any] = {"use_semcl": False, "use_stycl": False, "use_fdr": False}

@@ -8,8 +8,8 @@ import torch
 from support import batch as batch_of
 from support import fit, new_client, shared
 
-from clients.feddyn import MOVED, FedDynClient
-from clients.models.networks import batchnorm_names
+from fedshift_clients.feddyn import MOVED, FedDynClient
+from fedshift_clients.models.networks import batchnorm_names
 
 ALPHA = 0.3
 

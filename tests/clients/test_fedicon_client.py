@@ -28,18 +28,18 @@ from support import (
 from support import batch as batch_of
 from support import fedavg as fedavg_of
 
-from clients.adapt.fedicon import ContrastAdaptation
-from clients.base import DomainClient, Scores
-from clients.fedicon import PROJECTION_WIDTH, FedICONClient
-from clients.losses.fedicon import instance_contrast, supervised_contrast
-from clients.params.fedicon import ContrastParams, FedICONParams
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
+from fedshift_clients.adapt.fedicon import ContrastAdaptation
+from fedshift_clients.base import DomainClient, Scores
+from fedshift_clients.fedicon import PROJECTION_WIDTH, FedICONClient
+from fedshift_clients.losses.fedicon import instance_contrast, supervised_contrast
+from fedshift_clients.params.fedicon import ContrastParams, FedICONParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 BEFORE = "before-adaptation"
 VIEWS = ImageConfig(

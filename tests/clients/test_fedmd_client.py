@@ -24,20 +24,20 @@ from support import (
     weights,
 )  # fmt: skip
 
-from clients.fedmd import FedMDClient
-from clients.local import LocalClient
-from clients.losses import fedmd as equations
-from clients.modules.base import Modules
-from clients.modules.f2dc import F2DCModules
-from clients.modules.mixstyle import MixStyleModules
-from clients.modules.within import WithinDomainsModules
-from clients.params.f2dc import F2DCParams
-from clients.params.mixstyle import MixStyleParams
-from clients.params.within import WithinDomainsParams
-from clients.training.settings import ImageConfig
+from fedshift_clients.fedmd import FedMDClient
+from fedshift_clients.local import LocalClient
+from fedshift_clients.losses import fedmd as equations
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.modules.mixstyle import MixStyleModules
+from fedshift_clients.modules.within import WithinDomainsModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.params.within import WithinDomainsParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from strategies.fedmd import FedMDStrategy
+from fedshift_strategies.fedmd import FedMDStrategy
 
 PUBLIC = barred_images(12, seed=7)
 NEXT = {"start": 4, "stop": 10}

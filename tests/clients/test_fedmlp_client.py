@@ -21,9 +21,9 @@ from support import (
     new_client,
 )  # fmt: skip
 
-from clients.fedmlp import FedMLPClient
-from clients.losses.fedmlp import semantic_prototypes
-from strategies.fedmlp import FedMLPStrategy
+from fedshift_clients.fedmlp import FedMLPClient
+from fedshift_clients.losses.fedmlp import semantic_prototypes
+from fedshift_strategies.fedmlp import FedMLPStrategy
 
 client = partial(new_client, FedMLPClient)
 

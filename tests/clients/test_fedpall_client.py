@@ -7,13 +7,13 @@ import pytest
 import torch
 from support import C, D, N, batch, begun, check_accepted, fit, new_client, same, weights, whole
 
-from clients.fedpall import FedPallClient
-from clients.local import LocalClient
-from clients.losses import fedpall as terms
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.fedpall import FedPallClient
+from fedshift_clients.local import LocalClient
+from fedshift_clients.losses import fedpall as terms
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from strategies.fedpall import FedPallStrategy
+from fedshift_strategies.fedpall import FedPallStrategy
 
 H, NODES = 6, 2
 

@@ -30,14 +30,14 @@ from support import (
 )
 from support import global_prototypes as prototypes_of
 
-from clients.fedproto import FedProtoClient
-from clients.models.networks import batchnorm_names, build
-from clients.params.fedproto import FedProtoParams
-from clients.training.prototypes import EpochMeans
-from clients.training.settings import ImageConfig, ModelConfig
+from fedshift_clients.fedproto import FedProtoClient
+from fedshift_clients.models.networks import batchnorm_names, build
+from fedshift_clients.params.fedproto import FedProtoParams
+from fedshift_clients.training.prototypes import EpochMeans
+from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
-from strategies.fedproto import FedProtoStrategy
+from fedshift_strategies.fedproto import FedProtoStrategy
 
 SHARED: dict[str, Any] = {"share_weights": True}
 client = partial(new_client, FedProtoClient)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from support import C, Extra, fit, image_set, new_client, shared
 from support import batch as batch_of
 
-from clients.base import DomainClient
-from clients.fedprox import FedProxClient
-from clients.models.networks import batchnorm_names
-from clients.training.settings import ImageConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fedprox import FedProxClient
+from fedshift_clients.models.networks import batchnorm_names
+from fedshift_clients.training.settings import ImageConfig
 
 batch = partial(batch_of, 4, 5, classes=C)
 

@@ -9,13 +9,13 @@ import torch
 from support import ROUND, batch, begun, flat_gradients, new_client, refusal_of
 from torch.nn import functional as F
 
-from clients.fedrcl import FedRCLClient
-from clients.losses import fedrcl as terms
-from clients.models.networks import Blueprint
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.params.fedrcl import FedRCLParams
-from clients.training.settings import ModelConfig
+from fedshift_clients.fedrcl import FedRCLClient
+from fedshift_clients.losses import fedrcl as terms
+from fedshift_clients.models.networks import Blueprint
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.params.fedrcl import FedRCLParams
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 OFF: dict[str, Any] = {"lambda_scl": 0.0, "lambda_penalty": 0.0}

@@ -7,10 +7,10 @@ import pytest
 import torch
 from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared, weights
 
-from clients.base import DomainClient
-from clients.fedrep import FedRepClient
-from clients.params.fedrep import FedRepParams
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fedrep import FedRepClient
+from fedshift_clients.params.fedrep import FedRepParams
+from fedshift_clients.training.batches import Batch
 
 
 class Watched(FedRepClient):

@@ -34,15 +34,15 @@ from support import (
 )
 from torch import Tensor
 
-from clients.fedseproto import Decoder, FedSeProtoClient, SideEncoder
-from clients.models.networks import build
-from clients.params.fedseproto import FedSeProtoParams
-from clients.training.batches import Batch
-from clients.training.node import MODEL_PART
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.fedseproto import Decoder, FedSeProtoClient, SideEncoder
+from fedshift_clients.models.networks import build
+from fedshift_clients.params.fedseproto import FedSeProtoParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.node import MODEL_PART
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.seeding import torch_seed
-from strategies.fedseproto import FedSeProtoStrategy
+from fedshift_strategies.fedseproto import FedSeProtoStrategy
 
 OFF: dict[str, Any] = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
 SHARED = ("encoder.", "semantic.", "classifier.")

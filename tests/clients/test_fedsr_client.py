@@ -21,10 +21,10 @@ from support import (
     weights,
 )
 
-from clients.fedsr import FedSRClient
-from clients.models.networks import build
-from clients.params.fedsr import FedSRParams
-from clients.training.settings import ImageConfig
+from fedshift_clients.fedsr import FedSRClient
+from fedshift_clients.models.networks import build
+from fedshift_clients.params.fedsr import FedSRParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}

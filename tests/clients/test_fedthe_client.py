@@ -22,24 +22,24 @@ from support import (
     weights,
 )  # fmt: skip
 
-from clients.adapt.base import Adaptation
-from clients.adapt.eata import EATAAdaptation
-from clients.adapt.finetune import Finetune
-from clients.adapt.t3a import T3AAdaptation
-from clients.adapt.tent import TentAdaptation
-from clients.features import bn_statistics
-from clients.fedthe import FedTHEClient
-from clients.losses import fedthe as equations
-from clients.params.eata import EATAParams
-from clients.params.finetune import FinetuneParams
-from clients.params.t3a import T3AParams
-from clients.params.tent import TentParams
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
+from fedshift_clients.adapt.base import Adaptation
+from fedshift_clients.adapt.eata import EATAAdaptation
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.t3a import T3AAdaptation
+from fedshift_clients.adapt.tent import TentAdaptation
+from fedshift_clients.features import bn_statistics
+from fedshift_clients.fedthe import FedTHEClient
+from fedshift_clients.losses import fedthe as equations
+from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.params.t3a import T3AParams
+from fedshift_clients.params.tent import TentParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
-from strategies.fedthe import FedTHEStrategy
+from fedshift_datasets.base import ImageSet
+from fedshift_strategies.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)
 OFF = {"personal_head": False, "balanced": False}

@@ -7,15 +7,15 @@ import pytest
 import torch
 from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
 
-from clients.ggeur import GGEURClient, Rows
-from clients.models import networks
-from clients.models.freezing import freeze
-from clients.models.networks import SplitModel
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build
+from fedshift_clients.ggeur import GGEURClient, Rows
+from fedshift_clients.models import networks
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from strategies.ggeur import GGEURStrategy
+from fedshift_strategies.ggeur import GGEURStrategy
 
 SAMPLES, PROTOTYPES = 30, 2
 

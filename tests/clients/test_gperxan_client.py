@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from support import InlineRun, as64, batch, drawn, fit, new_client, parts_of, shared
 from torch import nn
 
-from clients.gperxan import AssembledNorm, GPerXANClient, assembled
-from clients.models import networks, weights
-from clients.models.networks import SplitModel
-from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.gperxan import AssembledNorm, GPerXANClient, assembled
+from fedshift_clients.models import networks, weights
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 Float = NDArray[np.float64]

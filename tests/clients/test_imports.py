@@ -8,7 +8,7 @@ from support import ROOT
 
 SCRIPT = """
 import sys, torch
-from clients.training import optimizers
+from fedshift_clients.training import optimizers
 for kind in (optimizers.sgd, optimizers.adam, optimizers.adamw):
     model = torch.nn.Linear(2, 2)
     one = kind(model.parameters(), lr=0.1)
@@ -17,9 +17,9 @@ for kind in (optimizers.sgd, optimizers.adam, optimizers.adamw):
     one.zero_grad()
 print("compiler", "torch._dynamo" in sys.modules or "sympy" in sys.modules)
 
-from clients import base
-from clients.images.augment import Pipeline
-from clients.training.settings import ImageConfig
+from fedshift_clients import base
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.training.settings import ImageConfig
 Pipeline(ImageConfig(crop_padding=4, flip=True), torch.device("cpu"))
 print("torchvision", "torchvision" in sys.modules)
 sys.modules["torchvision"] = None  # which takes 2 s to import: to ask for it is an error

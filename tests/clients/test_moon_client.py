@@ -11,11 +11,11 @@ from support import batch as batch_of
 from support import fedavg as fedavg_of
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.models.networks import SplitModel, build
-from clients.moon import PREVIOUS, PROJECTED, MoonClient, ProjectedClassifier
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.moon import PREVIOUS, PROJECTED, MoonClient, ProjectedClassifier
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 4}

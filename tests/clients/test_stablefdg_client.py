@@ -22,16 +22,16 @@ from support import (
     weights,
 )
 
-from clients import stablefdg
-from clients.losses import stablefdg as styles
-from clients.models import networks
-from clients.params.stablefdg import StableFDGParams
-from clients.stablefdg import StableFDGClient, StableFDGModel, Training
-from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build
+from fedshift_clients import stablefdg
+from fedshift_clients.losses import stablefdg as styles
+from fedshift_clients.models import networks
+from fedshift_clients.params.stablefdg import StableFDGParams
+from fedshift_clients.stablefdg import StableFDGClient, StableFDGModel, Training
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError, FedShiftError
-from strategies.stablefdg import StableFDGStrategy
+from fedshift_strategies.stablefdg import StableFDGStrategy
 
 Float = NDArray[np.float64]
 S = 32  # channels of the CNN's first stage

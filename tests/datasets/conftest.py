@@ -2,8 +2,8 @@
 
 import pytest
 
-from datasets.base import Source
-from datasets.io import sites
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import sites
 
 
 @pytest.fixture

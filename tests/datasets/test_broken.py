@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import cache, corrupt_files
-from datasets.io.decode import decode
-from datasets.listing import Item, Listing
-from datasets.sets import folders
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache, corrupt_files
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.sets import folders
 
 
 @pytest.fixture

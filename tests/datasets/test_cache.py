@@ -15,12 +15,12 @@ import pytest
 from PIL import Image
 from support import ROOT, SmallDisk
 
-from datasets import catalog
-from datasets.base import Form, ImageSet, Source
-from datasets.io import cache, trees
-from datasets.listing import Arrays, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Form, ImageSet, Source
+from fedshift_datasets.io import cache, trees
+from fedshift_datasets.listing import Arrays, Listing
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 8)
@@ -281,7 +281,7 @@ def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDis
     """A memory-mapped page without room for it would: SIGBUS."""
     small_disk.size("1m")  # ten images of 196 kB
     code = (
-        "import sys; from pathlib import Path; from datasets.io import cache, trees; "
+        "import sys; from pathlib import Path; from fedshift_datasets.io import cache, trees; "
         "cache.load(cache.Part('pets', 'photo', 'train', 256), trees.list_folders(Path(sys.argv[1]), ('cat', 'dog')))"
     )
     ended = subprocess.run(

@@ -14,9 +14,9 @@ import pytest
 from image_trees import SPLITS, check_usual_refusals, refusal
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet, Source, Split
-from datasets.sets import cifar
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.sets import cifar
 
 FILES: dict[Split, list[str]] = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 

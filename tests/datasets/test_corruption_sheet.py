@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from datasets.base import ImageSet
-from datasets.corruptions import corrupt
-from datasets.quality.corruption_sheet import corruption_sheet
-from datasets.quality.preview import PAD
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.corruptions import corrupt
+from fedshift_datasets.quality.corruption_sheet import corruption_sheet
+from fedshift_datasets.quality.preview import PAD
 
 
 def some_images(count: int) -> ImageSet:

@@ -15,10 +15,10 @@ from PIL import Image
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
-from datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
-from datasets.corruptions.frost_texture import frost_textures
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
+from fedshift_datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
+from fedshift_datasets.corruptions.frost_texture import frost_textures
 
 Pixels = NDArray[np.uint8]
 Reals = NDArray[np.float64]

@@ -21,10 +21,10 @@ from pydicom.uid import (
 )
 from support import refusal_of
 
-from datasets.io import files, pictures
-from datasets.io.decode import decode
-from datasets.listing import Item
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import files, pictures
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import Item
 
 STORED = noise(12, 9).astype(np.int16) * 16 - 1024  # -1024 to 3056
 

@@ -17,8 +17,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from datasets.io import files, pictures
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import files, pictures
 
 STORED = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Hounsfield units
 ROW = np.array([[0, 1000, 2000, 4095]], np.uint16)

@@ -14,11 +14,11 @@ from image_trees import SPLITS
 from scipy.io import savemat
 from support import refusal_of
 
-from datasets.base import ImageSet, Split
-from datasets.catalog import DATASETS
-from datasets.io import files
-from datasets.sets.digits import DOMAINS
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import ImageSet, Split
+from fedshift_datasets.catalog import DATASETS
+from fedshift_datasets.io import files
+from fedshift_datasets.sets.digits import DOMAINS
 
 REAL = image_trees.REAL / "digits"
 

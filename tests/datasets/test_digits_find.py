@@ -7,11 +7,11 @@ import pytest
 from digit_files import LABELS, NATIVE, load, noise, write_folder, write_usps
 from image_trees import SPLITS
 
-from datasets.base import Source, Split
-from datasets.io import files
-from datasets.listing import Arrays, Listing
-from datasets.sets.digits import COUNTS, find
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import Source, Split
+from fedshift_datasets.io import files
+from fedshift_datasets.listing import Arrays, Listing
+from fedshift_datasets.sets.digits import COUNTS, find
 
 
 def found_arrays(root: Path, domain: str, split: Split) -> Arrays:

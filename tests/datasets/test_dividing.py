@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import fedshift_strategies as st
 from numpy.typing import NDArray
 
-from datasets.partition import shares
-from datasets.partition.allocation import Allocation
-from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.partition import shares
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.

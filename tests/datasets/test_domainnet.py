@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from image_trees import SPLITS, Find, check_usual_refusals, fill, refusal
 
-from datasets.base import Source, Split
-from datasets.sets import domainnet
-from datasets.sets.domainnet import CLASSES, CLASSES10
+from fedshift_datasets.base import Source, Split
+from fedshift_datasets.sets import domainnet
+from fedshift_datasets.sets.domainnet import CLASSES, CLASSES10
 
 
 def write(

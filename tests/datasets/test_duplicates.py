@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from own_sites import CLASSES, picture
 from PIL import Image
 
-from datasets.quality import duplicates
+from fedshift_datasets.quality import duplicates
 
 Images = NDArray[np.uint8]
 

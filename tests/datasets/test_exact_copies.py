@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
-from datasets.quality import exact_copies
-from datasets.quality.exact_copies import Role
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import exact_copies
+from fedshift_datasets.quality.exact_copies import Role
 
 
 def images(*greys: int, labels: tuple[int, ...] = ()) -> ImageSet:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from datasets.base import PLAIN, Form
-from datasets.io import cache, decode, pictures
-from datasets.listing import Item, Listing
-from datasets.quality import checkup
+from fedshift_datasets.base import PLAIN, Form
+from fedshift_datasets.io import cache, decode, pictures
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.quality import checkup
 
 APPLY = Form(exif="apply")
 _TAG = 274

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.io import cache, feature_store
-from datasets.io.feature_store import INDEX_FILE, RECORD, ROWS_FILE, FeatureStore, Kind
-from datasets.listing import MARK, ImageSet, joined
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import cache, feature_store
+from fedshift_datasets.io.feature_store import INDEX_FILE, RECORD, ROWS_FILE, FeatureStore, Kind
+from fedshift_datasets.listing import MARK, ImageSet, joined
 
 KIND = Kind("net-encoder", {"weights": "abc", "size": 4}, (3,), "float32")
 

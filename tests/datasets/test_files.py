@@ -11,15 +11,15 @@ import torch
 from digit_files import noise
 from digit_files import read as read_found
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import fedshift_strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image
 from support import refusal_of
 
-from datasets.base import ImageSet
-from datasets.io import files, layout, trees
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import files, layout, trees
 
 CLASSES = ("dog", "cat", "owl")
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.io import cache, decode, integrity, part_folder, trees
-from datasets.listing import Listing
-from datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
-from datasets.quality.exact_copies import Role
+from fedshift_datasets.io import cache, decode, integrity, part_folder, trees
+from fedshift_datasets.listing import Listing
+from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
+from fedshift_datasets.quality.exact_copies import Role
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 32)

@@ -8,8 +8,8 @@ from digit_files import noise
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from datasets.io import files
-from datasets.io.resize import fit, levels
+from fedshift_datasets.io import files
+from fedshift_datasets.io.resize import fit, levels
 
 SHAPES = [(40, 30), (30, 40), (17, 61), (500, 33), (9, 8), (8, 9), (5, 5), (32, 32), (1, 7)]
 

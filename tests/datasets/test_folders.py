@@ -11,12 +11,12 @@ from image_trees import SPLITS, fill
 from PIL import Image
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import ImageSet, Source, Split
-from datasets.io import files, table
-from datasets.listing import Arrays, Listing
-from datasets.sets import folders
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.io import files, table
+from fedshift_datasets.listing import Arrays, Listing
+from fedshift_datasets.sets import folders
 
 CLASSES = ("benign", "malignant")
 COUNTS = {"benign": 10, "malignant": 5}

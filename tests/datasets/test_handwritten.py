@@ -8,14 +8,14 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from datasets.base import SPLITS, Source, Split, checked
-from datasets.catalog import DATASETS
-from datasets.listing import Arrays
-from datasets.sets import handwritten_styles
-from datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
-from datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.base import SPLITS, Source, Split, checked
+from fedshift_datasets.catalog import DATASETS
+from fedshift_datasets.listing import Arrays
+from fedshift_datasets.sets import handwritten_styles
+from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
 LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from image_trees import SPLITS, check_usual_refusals, refusal
 
-from datasets.base import Source
-from datasets.sets import camelyon, isic
+from fedshift_datasets.base import Source
+from fedshift_datasets.sets import camelyon, isic
 
 #: Line by line: patient, node, x, y, tumor, slide, center, split.
 PATCHES = [("004", 4, 3328, 21792, 1, 0, 0, 0), ("004", 4, 3200, 22272, 0, 0, 0, 1), ("017", 1, 10, 20, 0, 7, 1, 0),

@@ -12,9 +12,9 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
-from datasets.io import corrupt_files, decode
-from datasets.listing import Item, Listing
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import corrupt_files, decode
+from fedshift_datasets.listing import Item, Listing
 
 EOI = b"\xff\xd9"
 Damage = Callable[[bytes], bytes]

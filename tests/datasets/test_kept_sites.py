@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.base import Source
-from datasets.io import cache, kept_sites, part_folder, unchanged
-from datasets.listing import ImageFiles, Listing
-from datasets.sets import folders
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache, kept_sites, part_folder, unchanged
+from fedshift_datasets.listing import ImageFiles, Listing
+from fedshift_datasets.sets import folders
 
 PIXELS = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
 CLASSES = ("cat", "dog")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet, checked
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import ImageSet, checked
 
 X = np.zeros((4, 8, 8, 3), np.uint8)
 

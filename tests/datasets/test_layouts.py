@@ -9,12 +9,12 @@ import pytest
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import OWN_SPLITS, ImageSet, Source
-from datasets.io import files, split_names, trees
-from datasets.listing import Listing
-from datasets.sets import folders
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import OWN_SPLITS, ImageSet, Source
+from fedshift_datasets.io import files, split_names, trees
+from fedshift_datasets.listing import Listing
+from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.base import OWN_SPLITS
-from datasets.io.site import Picture, Pictures, Site
-from datasets.listing import Files, Item, Listing, Piece
+from fedshift_datasets.base import OWN_SPLITS
+from fedshift_datasets.io.site import Picture, Pictures, Site
+from fedshift_datasets.listing import Files, Item, Listing, Piece
 
 NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
 ITEMS = tuple(Item(Path(name), name) for name in NAMES)

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import cache, integrity, looks, same_file, unchanged
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache, integrity, looks, same_file, unchanged
 
 CLASSES = ("cat", "dog")
 

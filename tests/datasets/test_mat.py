@@ -12,13 +12,13 @@ import psutil
 import pytest
 from digit_files import noise
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import fedshift_strategies as st
 from scipy.io import loadmat, savemat
 from scipy.sparse import csr_array
 from support import refusal_of
 
-from datasets.io import mat
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import mat
 
 TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
 SHAPES = ((32, 32, 3, 5), (2, 3, 1, 7), (1, 1, 1, 1), (0, 2, 3, 1))

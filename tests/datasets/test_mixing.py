@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from datasets.partition.mixing import exchanged
+from fedshift_datasets.partition.mixing import exchanged
 
 SIZES = {"photo": (40, 25), "art": (60,), "sketch": (30, 30, 45)}
 

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from digit_files import noise
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from support import refusal_of
 from typer.testing import CliRunner
 
-from datasets.base import ImageSet, Source
-from datasets.io import cache, decode, files, mat, trees
-from datasets.listing import Item
-from datasets.sets import domainnet
 from fedshift import cli
 from fedshift.deploy import exporting
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_PATH, shown
+from fedshift_datasets.base import ImageSet, Source
+from fedshift_datasets.io import cache, decode, files, mat, trees
+from fedshift_datasets.listing import Item
+from fedshift_datasets.sets import domainnet
 
 CLASSES = ("dog", "cat", "owl")
 #: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.

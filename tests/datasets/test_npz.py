@@ -11,12 +11,12 @@ from digit_files import noise
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import ImageSet, Source
-from datasets.io import npz, trees
-from datasets.listing import Arrays
-from datasets.sets import digits, folders
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source
+from fedshift_datasets.io import npz, trees
+from fedshift_datasets.listing import Arrays
+from fedshift_datasets.sets import digits, folders
 
 CLASSES = ("benign", "cyst", "malignant")
 NUMBERS = tuple(map(str, range(11)))
@@ -202,7 +202,7 @@ def test_kept_images_of_plain_integers_stay_where_they_were(tmp_path: Path) -> N
 
 
 def test_exported_files_say_what_their_labels_are(tmp_path: Path) -> None:
-    from datasets.io import files
+    from fedshift_datasets.io import files
 
     path = tmp_path / "s2_train.npz"
     files.write_npz(path, ImageSet(noise(2, 8, 8, 3), np.array([1, 0])), CLASSES)

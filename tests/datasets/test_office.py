@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from image_trees import check_split, check_usual_refusals, fill, refusal
 
-from datasets.sets import office
+from fedshift_datasets.sets import office
 
 SMALL = dict.fromkeys(office.CLASSES, 2)  # 20 images
 CALTECH = (

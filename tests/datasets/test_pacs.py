@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from image_trees import REAL, SPLITS, check_split, check_usual_refusals, fill, refusal, write_tar
 
-from datasets.base import Source
-from datasets.io import trees
-from datasets.sets import pacs
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import trees
+from fedshift_datasets.sets import pacs
 
 SMALL = dict.fromkeys(pacs.CLASSES, 3)  # 21 images, of which 8, 9, 18 and 19 are test
 

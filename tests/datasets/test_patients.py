@@ -11,12 +11,12 @@ import pytest
 from dicom_files import made, written
 from image_trees import fill
 
-from datasets.base import ImageSet, Source
-from datasets.io import cache, dicom, patients, unchanged
-from datasets.io.patients import Part
-from datasets.io.site import Site
-from datasets.listing import Listing
-from datasets.sets import folders
+from fedshift_datasets.base import ImageSet, Source
+from fedshift_datasets.io import cache, dicom, patients, unchanged
+from fedshift_datasets.io.patients import Part
+from fedshift_datasets.io.site import Site
+from fedshift_datasets.listing import Listing
+from fedshift_datasets.sets import folders
 
 CLASSES = ("ill", "well")
 DCM = digit_files.noise(8, 8).astype(np.uint16)

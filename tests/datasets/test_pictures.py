@@ -12,13 +12,13 @@ from image_trees import write_tar
 from PIL import EpsImagePlugin, Image
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import pictures, trees
-from datasets.io.decode import decode
-from datasets.listing import Item
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import pictures, trees
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import Item
 
 CLASSES = ("dog", "cat", "owl")
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"

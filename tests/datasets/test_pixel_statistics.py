@@ -3,11 +3,11 @@
 from collections import Counter
 
 import numpy as np
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets.quality import pixel_statistics
+from fedshift_datasets.quality import pixel_statistics
 
 
 @given(st.integers(1, 130), st.integers(2, 9), st.integers(0, 2**31))

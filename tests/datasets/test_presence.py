@@ -12,13 +12,13 @@ from image_trees import fill
 from PIL import Image
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import PLAIN, Source
-from datasets.io import corrupt_files, decode, presence, table, trees
-from datasets.listing import Item, Listing
-from datasets.sets import folders
 from fedshift.export import images as predicted
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import PLAIN, Source
+from fedshift_datasets.io import corrupt_files, decode, presence, table, trees
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
 ANNEX = "../../.git/annex/objects/Xk/9q/MD5E-s12--abc.png/MD5E-s12--abc.png"

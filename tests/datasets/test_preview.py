@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.base import ImageSet
-from datasets.quality import preview
-from datasets.quality.preview import PAD, contact_sheet
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import preview
+from fedshift_datasets.quality.preview import PAD, contact_sheet
 
 WHITE = (255, 255, 255)
 

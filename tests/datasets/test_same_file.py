@@ -10,11 +10,11 @@ import pytest
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import layout, same_file
-from datasets.sets import folders
 from fedshift_core.errors import DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import layout, same_file
+from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
 

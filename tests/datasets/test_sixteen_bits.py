@@ -13,9 +13,9 @@ from digit_files import noise
 from PIL import Image
 from support import refusal_of
 
-from datasets.io import files, pictures
-from datasets.io import png as png_files
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import files, pictures
+from fedshift_datasets.io import png as png_files
 
 V = [0, 1000, 2000, 4095]
 FULL = [65535] * 4

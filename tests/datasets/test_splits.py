@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import fedshift_strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import refusal_of
 
-from datasets.partition.allocation import Allocation
-from datasets.partition.splits import MOST_KEPT, DomainParts, domain_parts, node_parts
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.partition.splits import MOST_KEPT, DomainParts, domain_parts, node_parts
 
 DOMAINS = ("a", "b", "c")
 

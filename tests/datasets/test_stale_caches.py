@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.base import ImageSet
-from datasets.io import building, cache, corrupt_files, integrity, looks, table, trees
-from datasets.io.decode import decode
-from datasets.listing import Arrays, Item, Listing
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import building, cache, corrupt_files, integrity, looks, table, trees
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import Arrays, Item, Listing
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 64)

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from datasets.partition.stratified import test_part as split
-from datasets.partition.stratified import uncovered
+from fedshift_datasets.partition.stratified import test_part as split
+from fedshift_datasets.partition.stratified import uncovered
 
 
 def names(n: int, kind: str) -> list[str]:

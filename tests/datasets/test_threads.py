@@ -4,10 +4,10 @@ import math
 import threading
 
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 
-from datasets.io import threads
+from fedshift_datasets.io import threads
 
 
 @given(count=st.integers(0, 120), workers=st.integers(1, 3), worth=st.sampled_from([0.0, math.inf]))

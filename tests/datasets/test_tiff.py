@@ -11,8 +11,8 @@ from digit_files import noise
 from PIL import Image
 from support import refusal_of
 
-from datasets.io import pictures, tiff
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import pictures, tiff
 
 GREY = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040  # 0 to 65520
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from image_trees import fill, write_tar
 
-from datasets.io import trees
-from datasets.listing import Item, Listing
 from fedshift_core.errors import DataError
+from fedshift_datasets.io import trees
+from fedshift_datasets.listing import Item, Listing
 
 CLASSES = ("dog", "cat", "owl")
 NAMES = [f"art/{name}/{number}.jpg" for name in ("owl", "dog", "cat") for number in (2, 10, 1)]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from datasets.base import Source, Split
-from datasets.io import unchanged
-from datasets.sets import folders
+from fedshift_datasets.base import Source, Split
+from fedshift_datasets.io import unchanged
+from fedshift_datasets.sets import folders
 
 PIXELS = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
 SOURCE_CLASSES = ("cat", "dog")

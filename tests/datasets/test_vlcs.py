@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from image_trees import check_split, check_usual_refusals, fill, refusal
 
-from datasets.base import Source
-from datasets.listing import Item, Listing
-from datasets.sets import vlcs
+from fedshift_datasets.base import Source
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.sets import vlcs
 
 SMALL = dict.fromkeys(vlcs.CLASSES, 4)  # 20 images
 NUMBERS = dict.fromkeys("01234", 4)

@@ -82,7 +82,7 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
         commands.read_string(content.read(scripts).decode())
     here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml", ".bib")]
     app = {"pyproject.toml", "README.md", "LICENSE", *(str(path.relative_to(ROOT)) for path in here)}
-    assert "conf/experiments/handwritten.yaml" in app and "datasets/__init__.py" in app
+    assert "conf/experiments/handwritten.yaml" in app and "datasets/fedshift_datasets/__init__.py" in app
     command = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fedshift").rglob("*")
@@ -113,52 +113,34 @@ def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, p
 def test_its_packages_come_first_here_and_in_what_is_started(
     given: Mapping[str, str], others: list[str], installed: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = str(installed.app_dir())
+    app = installed.app_dir()
+    ours = [str(app / folder) for folder in ("", "strategies", "clients", "datasets")]
     monkeypatch.setattr(sys, "path", before := ["", "/site-packages"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):  # a command that FedShift starts does it again
         installed.put_on_path()
-        assert sys.path == [app, "", "/site-packages"]
-        assert os.environ["PYTHONPATH"].split(os.pathsep) == [app, *others]
+        assert sys.path == [*ours, "", "/site-packages"]
+        assert os.environ["PYTHONPATH"].split(os.pathsep) == [*ours, *others]
     assert sys.path is before
 
 
-def test_each_datasets_is_there_for_whom_it_is(packages: Path, tmp_path: Path) -> None:
-    """Also where the working folder has a package of that name."""
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "__init__.py").write_text("")
-    ask = "import sys, datasets; print(sys.argv[-1], datasets.__file__)"
-    ours = packages / "fedshift" / "app" / "datasets" / "__init__.py"
+@pytest.mark.parametrize("order", ["import datasets, fedshift", "import fedshift, datasets"])
+def test_another_datasets_stays_what_it_is_in_either_order(order: str, packages: Path, tmp_path: Path) -> None:
+    """Also in what is started, and where the working folder is the app's own."""
+    ask = "import sys, datasets, fedshift_datasets; print(datasets.THEIRS, fedshift_datasets.__file__, sys.argv[-1])"
+    ours = packages / "fedshift" / "app" / "datasets" / "fedshift_datasets" / "__init__.py"
     code = f"""
 import subprocess, sys
-import fedshift
-fedshift.put_on_path()
-import datasets
-print("here", datasets.__file__, flush=True)
-subprocess.run([sys.executable, "-P", "-c", {ask!r}, "child"], check=True)
+{order}
+import fedshift_datasets, fedshift_clients, fedshift_strategies
+print(datasets.THEIRS, fedshift_datasets.__file__, fedshift.method("fpl").name, flush=True)
+subprocess.run([sys.executable, "-c", {ask!r}, "child"], check=True)
 """
-    result = python(code, packages, tmp_path)
-    assert result.stdout.splitlines() == [f"here {ours}", f"child {ours}"], result.stderr
-    theirs = python(ask, packages, packages)
-    assert theirs.stdout.split()[-1] == str(packages / "datasets" / "__init__.py"), theirs.stderr
-
-
-def test_imported_it_puts_its_app_on_the_path(packages: Path, tmp_path: Path) -> None:
-    code = "import fedshift as fs, datasets; print(fs.method('fpl').name, datasets.__file__, fs.run.__module__)"
-    result = python(code, packages, tmp_path)
-    app = packages / "fedshift" / "app"
-    assert result.stdout.split() == ["fpl", str(app / "datasets" / "__init__.py"), "fedshift.api"], result.stderr
-
-
-def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
-    result = python("import datasets, fedshift; fedshift.main()", packages, tmp_path)
-    theirs = packages / "datasets" / "__init__.py"
-    assert result.stderr.splitlines()[-1] == (
-        f"ImportError: FedShift's package 'datasets' is hidden by {theirs}, which this process imported before: "
-        "run FedShift in a process of its own, see docs/start/installing.md."
-    )
+    for folder in (tmp_path, packages / "fedshift" / "app"):
+        result = python(code, packages, folder)
+        assert result.stdout.splitlines() == [f"True {ours} fpl", f"True {ours} child"], result.stderr
 
 
 def shown(packages: Path, cwd: Path, *arguments: str) -> str:

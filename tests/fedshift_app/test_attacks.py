@@ -20,8 +20,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.registry import Method
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.features import robust
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features import robust
 
 SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"
 LIAR, HONEST = 1, [0, 2, 3, 4]

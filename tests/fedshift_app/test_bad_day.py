@@ -16,12 +16,12 @@ import pytest
 from safetensors.numpy import load_file
 from support import ROOT, InlineRun, Run
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
+from fedshift_datasets.io import cache
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 LIMIT = 240.0  # seconds; for a machine that does much else

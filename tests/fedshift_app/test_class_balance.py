@@ -11,21 +11,21 @@ from PIL import Image
 from support import ROOT, InlineRun, ListeningGrid
 
 import fedshift as fs
-from clients.base import DomainClient
-from clients.losses.imbalance import class_loss
-from clients.modules.base import Modules
-from clients.training.batches import Batch
-from datasets import catalog
-from datasets.base import Source
 from fedshift.costs import measuring
 from fedshift.data import init
 from fedshift.report import features, predictions, reading
 from fedshift_app.config import class_balance, registry
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses.imbalance import class_loss
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import says_again
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
 #: Images of a class in each site's training part: the last ones are rare.
@@ -129,15 +129,20 @@ def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
     assert len(ours) > 30
     assert [method.name for method in ours if not method.client_class().can_weigh_classes()] == ["ggeur"]
     own = {
-        "clients/adapt/eata.py", "clients/training/autotune.py", "clients/training/per_image.py",
-        "clients/training/node.py", "clients/losses/common.py", "clients/losses/imbalance.py",
-        "clients/losses/fedsa.py", "clients/losses/fedthe.py", "clients/losses/within.py", "clients/modules/base.py",
+        "clients/fedshift_clients/adapt/eata.py", "clients/fedshift_clients/training/autotune.py",
+        "clients/fedshift_clients/training/per_image.py",
+        "clients/fedshift_clients/training/node.py", "clients/fedshift_clients/losses/common.py",
+        "clients/fedshift_clients/losses/imbalance.py",
+        "clients/fedshift_clients/losses/fedsa.py", "clients/fedshift_clients/losses/fedthe.py",
+        "clients/fedshift_clients/losses/within.py", "clients/fedshift_clients/modules/base.py",
     }  # fmt: skip
     found = set()
     for path in (ROOT / "clients").rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         imports = [
-            node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "clients.losses.common"
+            node
+            for node in nodes
+            if isinstance(node, ast.ImportFrom) and node.module == "fedshift_clients.losses.common"
         ]
         named = {alias.name for node in imports for alias in node.names if alias.name.startswith("cross_entropy")}
         for called in (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)):

@@ -12,10 +12,10 @@ from image_trees import noise_sites
 from PIL import Image
 from support import Command
 
-from datasets import catalog
-from datasets.base import Source
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
 
 DOMAINS = ("scan", "texture", "street", "sketch")
 #: A run of a second or two.

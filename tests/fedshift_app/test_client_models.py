@@ -11,12 +11,11 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
 from support import InlineRun, ListeningGrid, Run, client_setup, image_set, shared
 
-from clients.base import DomainClient
-from clients.models.networks import build
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import build
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.accuracies import mean
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
@@ -35,6 +34,7 @@ from fedshift_core.wire.names import (
     VALIDATION_COUNT,
     VALIDATION_LOSS_SUM,
 )  # fmt: skip
+from fedshift_datasets.base import ImageSet
 
 TINY = "train.epochs=1 allocation.share=0.1"
 NAMES = ["scan", "texture", "street", "sketch"]

@@ -21,9 +21,6 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clients.base import DomainClient, Phase, RoundInputs
-from clients.training.batches import Batch
-from datasets import catalog
 from fedshift import testing
 from fedshift.engine import inline
 from fedshift.launch import runner
@@ -33,12 +30,15 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
+from fedshift_clients.base import DomainClient, Phase, RoundInputs
+from fedshift_clients.training.batches import Batch
 from fedshift_core.extensions import OURS
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import Method
 from fedshift_core.wire.messages import WorkRequest
-from strategies.base import DomainStrategy
-from strategies.contributions import described
+from fedshift_datasets import catalog
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}
 ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))

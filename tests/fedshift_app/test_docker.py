@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support import ROOT
 
-from datasets.sets.handwritten import DOMAINS
+from fedshift_datasets.sets.handwritten import DOMAINS
 
 DOCKER = ROOT / "docker"
 NODES = [f"node-{domain}" for domain in DOMAINS]

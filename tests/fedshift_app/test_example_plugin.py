@@ -167,11 +167,11 @@ FILE = '''
 import numpy as np
 from pydantic import Field
 
-from clients.features.base import NodeFeature
+from fedshift_clients.features.base import NodeFeature
 from fedshift_core.features import Feature, Key
 from fedshift_core.params import Params
-from strategies.features.base import ServerFeature
-from strategies.federation.checks import Range
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.federation.checks import Range
 
 
 class EchoParams(Params):

@@ -10,14 +10,14 @@ import yaml
 from numpy.typing import NDArray
 from support import InlineRun
 
-from clients.params.fedicon import ContrastParams
-from datasets import catalog
-from datasets.partition.splits import node_parts
-from datasets.sets import office, pacs
 from fedshift.papers import printed
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import CONF, names, resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_datasets import catalog
+from fedshift_datasets.partition.splits import node_parts
+from fedshift_datasets.sets import office, pacs
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricReco
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
-from clients.base import DomainClient
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import reasons
 from fedshift_app.node.setup import Place, place
 from fedshift_app.run import status
+from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError, FederationError, ForgottenError, StorageError
 from fedshift_core.wire import names
 from fedshift_core.wire.names import WORK

@@ -13,12 +13,12 @@ import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from support import ROOT, InlineRun, ListeningGrid
 
-from clients.base import DomainClient
 from fedshift.engine import inline
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError, RequestError
 from fedshift_core.wire.records import encode
 
@@ -28,7 +28,7 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
 #: parcels.py is what a run and the worker processes that it started say to each other, over pipes of their own.
 #: carried.py holds a person's own classes for the processes of that person, under the rule of a user's own .py files.
-MAY_PICKLE = {"datasets/sets/cifar.py", "fedshift/engine/transport.py", "fedshift_core/carried.py"}
+MAY_PICKLE = {"datasets/fedshift_datasets/sets/cifar.py", "fedshift/engine/transport.py", "fedshift_core/carried.py"}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).
 MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
@@ -141,7 +141,7 @@ def test_a_node_computes_without_flower() -> None:
     primitives = "fedshift_core/secure/primitives.py: flwr.common.secure_aggregation"  # where a run has secure sums
     secure = ("crypto.shamir", "crypto.symmetric_encryption", "secaggplus_utils")
     assert sorted({*collected}) == [
-        "clients/training/node.py: flwr.client", *(f"{primitives}.{name}" for name in secure),
+        "clients/fedshift_clients/training/node.py: flwr.client", *(f"{primitives}.{name}" for name in secure),
         "fedshift_core/wire/messages.py: flwr.app", *travels, "fedshift_core/wire/records.py: flwr.app",
     ]  # fmt: skip
 

@@ -7,11 +7,11 @@ import pytest
 from support import InlineRun, refusal_of
 from torch import Tensor
 
-from clients.training.batches import Batch
-from clients.training.trainer import LocalTrainer
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import idle_terms, initial_model
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
 from fedshift_core.registry import Method
 

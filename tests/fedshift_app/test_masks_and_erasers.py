@@ -11,8 +11,6 @@ from killing import SHORT, KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
-from datasets import catalog
-from datasets.base import Source
 from fedshift.export import opening, saved, saving
 from fedshift.export.saving import Wanted
 from fedshift.launch import runner
@@ -22,7 +20,9 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import disk_space
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
-from strategies.fdse import is_eraser
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_strategies.fdse import is_eraser
 
 FEW = "train.epochs=1 allocation.share=0.06 train.batch_size=16"
 NODES = 4

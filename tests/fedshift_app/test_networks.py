@@ -16,8 +16,6 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, refusal_of
 from torchvision import models
 
-from clients.models import networks as build
-from clients.models import torchvision_nets
 from fedshift.export import saving
 from fedshift.report import predictions, reading
 from fedshift_app.config import validating
@@ -27,6 +25,8 @@ from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
+from fedshift_clients.models import networks as build
+from fedshift_clients.models import torchvision_nets
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
@@ -328,7 +328,7 @@ def test_the_work_that_the_warning_tells_is_counted() -> None:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from clients.models.catalog import NETWORKS
+    from fedshift_clients.models.catalog import NETWORKS
 
     def work(name: str) -> int:
         model = build.build(name, 7, 0).to("meta").eval()

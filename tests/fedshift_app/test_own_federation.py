@@ -11,12 +11,12 @@ import pytest
 from own_sites import CLASSES, make
 from support import ROOT, Run
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving
 from fedshift_app.node import state_folder
+from fedshift_datasets.io import cache
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

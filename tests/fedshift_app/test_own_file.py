@@ -40,12 +40,12 @@ FILE = '''
 import numpy as np
 from pydantic import Field
 
-from clients.base import DomainClient
+from fedshift_clients.base import DomainClient
 from fedshift_core.registry import Method
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.federation.updates import average
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import average
 
 
 class MomentumParams(Params):

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from clients.params.eata import EATAParams
-from clients.params.fedicon import ContrastParams
-from clients.params.finetune import FinetuneParams
-from clients.params.t3a import T3AParams
 from fedshift_app.config import registry
+from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.params.t3a import T3AParams
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 
 NAN = float("nan")

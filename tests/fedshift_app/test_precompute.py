@@ -12,12 +12,6 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from support import InlineRun, Run, refusal_of
 
-from clients.models import networks
-from clients.models.freezing import freeze
-from clients.training.precomputed import FrozenFeatures
-from clients.training.settings import ImageConfig, ModelConfig
-from datasets.io import cache, feature_store
-from datasets.listing import ImageSet
 from fedshift.data import prepare
 from fedshift.launch import runner, worker_count
 from fedshift_app import server_app
@@ -25,7 +19,13 @@ from fedshift_app.config import registry, resolving
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_app.run import precomputing
+from fedshift_clients.models import networks
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.training.precomputed import FrozenFeatures
+from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_datasets.io import cache, feature_store
+from fedshift_datasets.listing import ImageSet
 
 # --- ``model.precompute``: runs on kept features give the results of runs that compute them anew ---
 

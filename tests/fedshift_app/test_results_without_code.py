@@ -11,20 +11,20 @@ import yaml
 from support import ROOT
 from typer.testing import CliRunner
 
-from clients.models.catalog import NETWORKS
 from fedshift import cli
 from fedshift.compare import compare, keep
 from fedshift.launch import runner
 from fedshift.results import loading, settings
 from fedshift_app.config import plugins, written
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 
 FILE = """
-from clients.base import DomainClient
+from fedshift_clients.base import DomainClient
 from fedshift_core.registry import Method
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 METHOD = Method(name="mine", title="Mine", strategy=DomainStrategy, client=DomainClient)
 """
@@ -179,7 +179,7 @@ def test_the_library_of_a_network_is_not_imported_for_finished_runs(monkeypatch:
         raise AssertionError(name)
 
     monkeypatch.setattr(NETWORKS, "_found", {})
-    monkeypatch.setattr("clients.models.catalog.imported", importing)
+    monkeypatch.setattr("fedshift_clients.models.catalog.imported", importing)
     file = next((ROOT / "docs" / "results" / "pacs-pretrained").glob("*-fedavg-seed0-*.json"))
     (run,) = loading.read([file]).runs
     assert run.config["model.name"] == "timm:tf_efficientnet_lite0"

@@ -22,9 +22,9 @@ from fedshift_core.params import Params
 from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.contributions import refuse_sums
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import refuse_sums
+from fedshift_strategies.federation.updates import Update
 
 SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
 ON = f"{SHORT} federation.secure_sums=on"

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, MessageType
 from support import InlineRun, ListeningGrid
 
-from strategies.federation import evaluation
+from fedshift_strategies.federation import evaluation
 
 #: 90 test images a domain: 23 batches.
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 images.eval_batch=4"

@@ -13,7 +13,7 @@ from fedshift_app.config import resolving
 from fedshift_app.run import build as run_build
 from fedshift_app.run import disk_space, resuming
 from fedshift_core.errors import ConfigError
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 #: Two nodes, a batch each.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04 evaluate.every=9"

@@ -11,9 +11,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, Message
 from PIL import Image
 from support import InlineRun, ListeningGrid, refusal_of
 
-from clients.base import DomainClient
-from clients.features import statistics
-from clients.features.statistics import report_of
 from fedshift.deploy import exporting
 from fedshift.report import reading, site_images
 from fedshift_app import client_app, server_app
@@ -23,6 +20,9 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import holdings, image_files, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import statistics
+from fedshift_clients.features.statistics import report_of
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire import names

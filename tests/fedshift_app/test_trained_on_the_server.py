@@ -9,12 +9,12 @@ from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
-from datasets import catalog
-from datasets.base import Source
 from fedshift.export import opening, saved, saving
 from fedshift.export.saving import Wanted
 from fedshift_app.config import resolving
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES, C, D = 4, 10, 64

@@ -14,7 +14,7 @@ from fedshift.rescore import command
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError
-from strategies.federation import untrained
+from fedshift_strategies.federation import untrained
 
 SHORT = "train.epochs=1 allocation.share=0.05"
 HALF = f"{SHORT} federation.participation=0.5"

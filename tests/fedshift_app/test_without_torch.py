@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.modules.catalog import MODULES
 from fedshift.launch import running
 from fedshift_app.config import registry
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.registry import imported, params_of
@@ -56,8 +56,9 @@ def test_a_wrong_key_is_refused_before_torch_is_imported() -> None:
 
 def test_all_parameters_are_listed_without_torch() -> None:
     program = (
-        "import sys; from fedshift_app.config import registry as r; from clients.modules.catalog import MODULES; "
-        "from clients.adapt.catalog import ADAPTATIONS; from fedshift_core.registry import params_of; "
+        "import sys; from fedshift_app.config import registry as r; "
+        "from fedshift_clients.modules.catalog import MODULES; "
+        "from fedshift_clients.adapt.catalog import ADAPTATIONS; from fedshift_core.registry import params_of; "
         "print(sum(len(m.params()) for m in r.listed()), *(len(params_of(e.modules, e.params).model_fields) for e in "
         "MODULES.values()), *(len(params_of(e.adaptation, e.params).model_fields) for e in ADAPTATIONS.values())); "
         "print('torch' in sys.modules)"

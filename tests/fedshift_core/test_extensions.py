@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import load_file, problems
+from fedshift_datasets import catalog
 
 GOOD = """
 from fedshift_core.registry import Method
@@ -128,7 +128,8 @@ def test_the_same_package_twice_on_the_path_counts_once(install: Install, monkey
 
 
 def test_a_package_brings_a_data_set(install: Install) -> None:
-    code = 'from datasets.base import Dataset\nDATA = Dataset("own", "Own", ("a",), ("x", "y"), 32, lambda *_: None)\n'
+    made = 'Dataset("own", "Own", ("a",), ("x", "y"), 32, lambda *_: None)'
+    code = f"from fedshift_datasets.base import Dataset\nDATA = {made}\n"
     install("my-data", code, offers="own = {module}:DATA", group="datasets")
     assert catalog.get("own").classes == ("x", "y")
 
@@ -169,6 +170,8 @@ def test_a_changed_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
     [
         ("x = 1", "defines nothing that FedShift knows; it looks for objects of"),
         ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
+        ("from strategies.base import DomainStrategy", "package strategies is now called fedshift_strategies"),
+        ("from datasets import catalog", "package datasets is now called fedshift_datasets"),
         (GOOD.replace("mine", "fedavg"), "claims the method 'fedavg', which fedshift has"),
         (GOOD + GOOD.replace("METHOD =", "OTHER ="), "defines two of the method 'mine'; give one another name"),
     ],

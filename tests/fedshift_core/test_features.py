@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import federation, image_set, new_client, refusal_of, shared
 from support import node as node_of
 
-from clients.base import DomainClient
-from clients.features import catalog
-from clients.features.base import About, NodeFeature, Reply
-from clients.training.dp_sgd import PrivateTraining
-from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_app.node.requests import NodeRequest
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import catalog
+from fedshift_clients.features.base import About, NodeFeature, Reply
+from fedshift_clients.training.dp_sgd import PrivateTraining
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.features import CORE as DECLARED
 from fedshift_core.features import FEATURES, KINDS, OURS, Feature, Key, shared_name
@@ -37,11 +36,12 @@ from fedshift_core.params import Params
 from fedshift_core.registry import imported
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
-from strategies.features.base import ServerFeature, Session, Training
-from strategies.features.catalog import Features
-from strategies.federation import checks
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Evaluation
+from fedshift_datasets.base import Source
+from fedshift_strategies.features.base import ServerFeature, Session, Training
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation
 
 DOMAINS = ("a", "b")
 NAMES = [feature.name for feature in OURS]

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.quality import pixel_statistics
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import Refused
 from fedshift_core.wire import image_styles
 from fedshift_core.wire.image_styles import ImageStyles
+from fedshift_datasets.quality import pixel_statistics
 
 ROWS = ((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), (0.6, 0.5, 0.4, 0.3, 0.2, 0.1))
 

@@ -4,14 +4,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from clients.base import DomainClient
-from clients.fedproto import FedProtoClient
-from clients.fedtgp import FedTGPClient
-from clients.params.fedproto import FedProtoParams
-from clients.params.fedtgp import FedTGPParams
-from clients.training.prototypes import PrototypeClient
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fedproto import FedProtoClient
+from fedshift_clients.fedtgp import FedTGPClient
+from fedshift_clients.params.fedproto import FedProtoParams
+from fedshift_clients.params.fedtgp import FedTGPParams
+from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.params import Parametrised, Params
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 
 class Own(Params):

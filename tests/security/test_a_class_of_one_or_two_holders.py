@@ -14,7 +14,7 @@ from fedshift_app.config import registry
 from fedshift_core.errors import FederationError
 from fedshift_core.secure.layout import BY_CLASS
 from fedshift_core.wire import names
-from strategies.features.secure_sums import SecureSums
+from fedshift_strategies.features.secure_sums import SecureSums
 
 #: bar is held by all, cross by two, disc by one.
 HELD = {"north": ("bar",), "south": ("bar",), "west": ("bar", "cross")}
@@ -115,7 +115,9 @@ def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(
             return None if trains and config[names.NODE_INDEX] == 3 else reply
 
     if by == "nodes":
-        monkeypatch.setattr("strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None)
+        monkeypatch.setattr(
+            "fedshift_strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None
+        )
     with pytest.raises(FederationError) as caught:
         sites.run(1, base=Loses, more=f"{EQUAL} method.share_weights=true federation.secure_sums_least=2")
     text = str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import MessageType
 from guarded_node import answered, constant, images, run, scored
 
-from clients.training.eval_slices import most_loss
+from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.wire.records import decode
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, from_arrays
 

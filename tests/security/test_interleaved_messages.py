@@ -8,11 +8,11 @@ import pytest
 from flwr.app import Message, MessageType
 from real_node import AppOfNode
 
-from clients.base import DomainClient
 from fedshift.deploy import exporting
 from fedshift.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import chained_log, out_log, state_folder
+from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import digest
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode

@@ -12,7 +12,7 @@ import own_sites
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import fedshift_strategies as st
 
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
@@ -20,7 +20,7 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import reasons, setup
 from fedshift_core.errors import DataError, FedShiftError, NotFiniteError
 from fedshift_core.wire import names
-from strategies.federation import updates
+from fedshift_strategies.federation import updates
 
 SECRET = "Mueller"
 KINDS = (MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE)

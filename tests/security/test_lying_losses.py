@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MessageType
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, node
 
 from fedshift_core.limits import MOST_LOSS
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
-from strategies.features import afl, ga
-from strategies.federation.update_norms import LARGEST_LOSS, capped
-from strategies.federation.updates import Update
+from fedshift_strategies.features import afl, ga
+from fedshift_strategies.federation.update_norms import LARGEST_LOSS, capped
+from fedshift_strategies.federation.updates import Update
 
 NODES = 5
 LIAR = 1

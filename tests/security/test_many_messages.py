@@ -12,13 +12,13 @@ import psutil
 import pytest
 from support import ROOT, Run
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.deploy.superexec import WarmProcess
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
+from fedshift_datasets.io import cache
 
 LIMIT = 30.0
 MEBIBYTE = 2**20

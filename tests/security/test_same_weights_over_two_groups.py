@@ -16,7 +16,7 @@ from fedshift_app.node.answered import DIGEST, noted
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
-from strategies.features.secure_sums import SecureSums
+from fedshift_strategies.features.secure_sums import SecureSums
 
 REFUSED = "refused: the same weights were summed over other nodes before"
 REMEDY = "take all nodes of then, another checkpoint or another seed"

@@ -12,10 +12,10 @@ import yaml
 from flwr.app import MessageType
 from guarded_node import answered, images, refused, run
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.listing import Listing
 from fedshift_app.node import ledger
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.listing import Listing
 
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
 

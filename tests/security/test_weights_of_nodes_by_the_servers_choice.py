@@ -9,17 +9,17 @@ from real_node import AppOfNode
 from secure_sites import Sites, real_nodes
 from support import InlineRun, ListeningGrid, refusal_of
 
-from clients.features.base import Call, Reply
-from clients.features.secure_sums import SecureSumsOnNode
 from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.features.base import Call, Reply
+from fedshift_clients.features.secure_sums import SecureSumsOnNode
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import TRAINING
 from fedshift_core.secure.statement import Statement, check_effective, effective
 from fedshift_core.wire import names
-from strategies import weighting
+from fedshift_strategies import weighting
 
 ON = "federation.secure_sums=on"
 
@@ -135,7 +135,9 @@ def test_nodes_that_are_lost_do_not_leave_one_alone(tmp_path: Path, run_inline: 
     assert "3.2 are needed" in refusal_of(Exception, check_effective, factors[1:], 3.2)
     real_nodes(monkeypatch, tmp_path)
     sites = Sites(tmp_path, run_inline, ("north", "south", "west", "east"))
-    monkeypatch.setattr("strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None)
+    monkeypatch.setattr(
+        "fedshift_strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None
+    )
 
     class Loses(ListeningGrid):
         def pass_on(self, message: Any, reply: Any) -> Any:

@@ -16,7 +16,6 @@ import pytest
 from flwr.app import Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from clients.training import node as node_training
 from fedshift.deploy import exporting
 from fedshift.engine import inline
 from fedshift.launch import runner
@@ -25,6 +24,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import state_folder
+from fedshift_clients.training import node as node_training
 from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import CLASS, IMAGE, MODEL, SUM, WORDS, Word
@@ -32,8 +32,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.features import CORE, OURS
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
-from strategies.contributions import behind
-from strategies.heads import head_of
+from fedshift_strategies.contributions import behind
+from fedshift_strategies.heads import head_of
 
 DOMAINS = ("scan", "sketch")
 STILL = (

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import new_strategy
 
 from fedshift_app.config import registry
@@ -16,8 +16,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
-from strategies.base import DomainStrategy
-from strategies.contributions import (
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import (
     MOST_OWN,
     WHOLE,
     Declaration,
@@ -27,11 +27,11 @@ from strategies.contributions import (
     of_features,
     refuse_sums,
 )
-from strategies.fedcode import FedCodeStrategy
-from strategies.fediir import FedIIRStrategy
-from strategies.fedpac import FedPACStrategy
-from strategies.fedthe import FedTHEStrategy
-from strategies.ggeur import GGEURStrategy
+from fedshift_strategies.fedcode import FedCodeStrategy
+from fedshift_strategies.fediir import FedIIRStrategy
+from fedshift_strategies.fedpac import FedPACStrategy
+from fedshift_strategies.fedthe import FedTHEStrategy
+from fedshift_strategies.ggeur import GGEURStrategy
 
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
 RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}

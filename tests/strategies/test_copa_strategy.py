@@ -7,9 +7,9 @@ from support import ask, federation, node
 
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.copa import CopaStrategy
-from strategies.federation.roster import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.copa import CopaStrategy
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
 
 DOMAINS = ("a", "held-out", "b", "c")
 

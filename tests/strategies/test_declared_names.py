@@ -10,12 +10,12 @@ from support import after_rounds, check_knowledge, new_strategy, node, update
 from fedshift_app.config import registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from strategies.contributions import WHOLE, behind, declared, of_features
-from strategies.federation.update_norms import out_of_proportion
-from strategies.federation.updates import Update
-from strategies.fedmlp import FedMLPStrategy
-from strategies.fedproto import FedProtoStrategy
-from strategies.fedthe import FedTHEStrategy
+from fedshift_strategies.contributions import WHOLE, behind, declared, of_features
+from fedshift_strategies.federation.update_norms import out_of_proportion
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedmlp import FedMLPStrategy
+from fedshift_strategies.fedproto import FedProtoStrategy
+from fedshift_strategies.fedthe import FedTHEStrategy
 
 # --- What a strategy declares that it sends its nodes, which nodes hold messages against ---
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import ask, check_knowledge, federation, new_strategy, node
 from support import prototypes_of as semantic
@@ -18,9 +18,9 @@ from fedshift_app.config import registry
 from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
-from strategies.features.base import Training
-from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
-from strategies.federation.updates import Update
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
+from fedshift_strategies.federation.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

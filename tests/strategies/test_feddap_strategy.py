@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import ask, check_knowledge, federation, node
 
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from strategies.feddap import FedDAPServerParams, FedDAPStrategy, by_similarity
-from strategies.federation.updates import Update
+from fedshift_strategies.feddap import FedDAPServerParams, FedDAPStrategy, by_similarity
+from fedshift_strategies.federation.updates import Update
 
 DOMAINS, C, D = ("a", "b", "c"), 3, 2
 

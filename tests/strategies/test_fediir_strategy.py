@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from strategies.federation.updates import Update
-from strategies.fediir import GRADIENT, FedIIRStrategy, moved
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fediir import GRADIENT, FedIIRStrategy, moved
 
 P = 9  # C x D + C
 

@@ -6,10 +6,10 @@ from flwr.app import ArrayRecord
 from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_core.limits import Refused
-from strategies.federation.context import RoundResult
-from strategies.federation.roster import Node, Roster
-from strategies.federation.updates import Update
-from strategies.fedmd import FedMDStrategy, window
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.roster import Node, Roster
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedmd import FedMDStrategy, window
 
 PUBLIC = 7
 NODES = [node(i, num_public=PUBLIC, public="a" * 64) for i in range(3)]

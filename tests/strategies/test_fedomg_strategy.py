@@ -9,9 +9,9 @@ from torch import nn, optim, tensor
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.federation.updates import Update
-from strategies.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture
 
 BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]

@@ -11,9 +11,9 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.seeding import generator
-from strategies.federation.roster import Node, Roster
-from strategies.federation.updates import Update
-from strategies.fedpall import FedPallStrategy, mean_directions
+from fedshift_strategies.federation.roster import Node, Roster
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedpall import FedPallStrategy, mean_directions
 
 NODES = [node(i, counts=(6, 6, 0)) for i in range(2)]
 

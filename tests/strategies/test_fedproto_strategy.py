@@ -4,15 +4,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from strategies.federation.updates import Update
-from strategies.fedproto import FedProtoStrategy, weighted_prototypes
-from strategies.prototypes import keep_absent_classes
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.fedproto import FedProtoStrategy, weighted_prototypes
+from fedshift_strategies.prototypes import keep_absent_classes
 
 C, D = 3, 2
 strategy = partial(new_strategy, FedProtoStrategy, personal=True)

@@ -8,12 +8,12 @@ import torch
 from flwr.app import ArrayRecord
 from support import ask, check_knowledge, federation, node
 
-from clients.losses import ggeur as geometry
+from fedshift_clients.losses import ggeur as geometry
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from strategies.federation.updates import Update
-from strategies.ggeur import ClassStatistics, GGEURServerParams, GGEURStrategy, pooled
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.ggeur import ClassStatistics, GGEURServerParams, GGEURStrategy, pooled
 
 C, F = 3, 5
 DOMAINS = ("a", "b", "c")

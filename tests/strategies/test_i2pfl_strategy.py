@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
-from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
-from strategies.prototypes import cluster_prototypes, mean_prototypes
+from fedshift_strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
+from fedshift_strategies.prototypes import cluster_prototypes, mean_prototypes
 
 Array = NDArray[Any]
 C, D = 3, 2

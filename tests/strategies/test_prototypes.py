@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.clustering import finch_groups
 from fedshift_core.limits import Refused
-from strategies.contributions import check_contribution
-from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import mean_prototypes, stack_prototypes
+from fedshift_strategies.contributions import check_contribution
+from fedshift_strategies.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.prototypes import mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 

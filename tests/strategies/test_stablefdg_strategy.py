@@ -8,8 +8,8 @@ from flwr.app import ArrayRecord
 from support import ask, check_knowledge, federation, new_strategy, node
 
 from fedshift_core.limits import Refused
-from strategies.federation.updates import Update
-from strategies.stablefdg import StableFDGStrategy
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.stablefdg import StableFDGStrategy
 
 S = 3
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, refusal_of
 
 from fedshift_core.errors import FederationError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
-from strategies.base import DomainStrategy
-from strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
-from strategies.federation.roster import Node, Roster
-from strategies.federation.updates import Update
-from strategies.weighting import check_weights
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
+from fedshift_strategies.federation.roster import Node, Roster
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.weighting import check_weights
 
 Counts = NDArray[np.float64]
 

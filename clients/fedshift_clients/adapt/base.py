@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.models.networks import SplitModel
-from clients.training.settings import ImageConfig, ModelConfig
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training.settings import ImageConfig, ModelConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.params import P, Parametrised
 
 Places = NDArray[np.int64]

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.training import statistics
+from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
 
 

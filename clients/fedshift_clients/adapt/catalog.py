@@ -14,7 +14,7 @@ class AdaptationEntry:
     Attributes:
         name: The name by which a configuration asks for it.
         title: One line for lists.
-        adaptation: Its class, a ``clients.adapt.base.Adaptation``, named as ``module:Class`` or given itself.
+        adaptation: Its class, a ``fedshift_clients.adapt.base.Adaptation``, named as ``module:Class`` or given itself.
         params: The class of its parameters, in a module without torch; if empty, its own class tells.
     """
 
@@ -30,24 +30,25 @@ ADAPTATIONS: Registry[AdaptationEntry] = Registry(
         entry.name: entry
         for entry in (
             AdaptationEntry(
-                "finetune", "one more local training round before the test", "clients.adapt.finetune:Finetune",
-                "clients.params.finetune:FinetuneParams",
+                "finetune", "one more local training round before the test", "fedshift_clients.adapt.finetune:Finetune",
+                "fedshift_clients.params.finetune:FinetuneParams",
             ),
             AdaptationEntry(
                 "fedicon", "FedICON: contrast of two views of the test images",
-                "clients.adapt.fedicon:ContrastAdaptation", "clients.params.fedicon:ContrastParams",
+                "fedshift_clients.adapt.fedicon:ContrastAdaptation", "fedshift_clients.params.fedicon:ContrastParams",
             ),
             AdaptationEntry(
-                "tent", "Tent: BatchNorm down the entropy of each batch", "clients.adapt.tent:TentAdaptation",
-                "clients.params.tent:TentParams",
+                "tent", "Tent: BatchNorm down the entropy of each batch", "fedshift_clients.adapt.tent:TentAdaptation",
+                "fedshift_clients.params.tent:TentParams",
             ),
             AdaptationEntry(
                 "eata", "EATA: as Tent, by sure and new samples, without forgetting",
-                "clients.adapt.eata:EATAAdaptation", "clients.params.eata:EATAParams",
+                "fedshift_clients.adapt.eata:EATAAdaptation", "fedshift_clients.params.eata:EATAParams",
             ),
             AdaptationEntry(
-                "t3a", "T3A: a classifier of the features of the test images", "clients.adapt.t3a:T3AAdaptation",
-                "clients.params.t3a:T3AParams",
+                "t3a", "T3A: a classifier of the features of the test images",
+                "fedshift_clients.adapt.t3a:T3AAdaptation",
+                "fedshift_clients.params.t3a:T3AParams",
             ),
         )
     },

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.adapt.batchnorm import adaptable, entropy
-from clients.adapt.stream import LEAST, Predictor, Stream
-from clients.params.eata import EATAParams
-from clients.training import optimizers, statistics
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.stream import LEAST, Predictor, Stream
+from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.training import optimizers, statistics
+from fedshift_clients.training.trainer import LocalTrainer
 
 MARGIN = 0.4  # E_0 over ln C
 KEPT = 0.9  # of the moving mean of predictions, by batch

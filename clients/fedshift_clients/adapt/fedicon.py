@@ -16,17 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.adapt.base import Adaptation, Places
-from clients.images.augment import Pipeline
-from clients.losses import fedicon as terms
-from clients.models.networks import set_training
-from clients.params.fedicon import ContrastParams
-from clients.training import optimizers
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
-from clients.training.trainer import LocalTrainer
-from datasets.base import ImageSet
+from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.losses import fedicon as terms
+from fedshift_clients.models.networks import set_training
+from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_clients.training import optimizers
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
 
 PROJECTION = "projection"  # a model's part that makes z of features, if there is one
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.adapt.base import Adaptation, Places
-from clients.params.finetune import FinetuneParams
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.training.trainer import LocalTrainer
 
 
 class Finetune(Adaptation[FinetuneParams]):

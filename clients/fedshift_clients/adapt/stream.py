@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.adapt.base import Adaptation, Places
-from clients.adapt.batchnorm import adaptable
-from clients.adapt.finetune import Finetune
-from clients.models.networks import SplitModel
-from clients.params.finetune import FinetuneParams
-from clients.params.stream import StreamParams
-from clients.training.settings import ModelConfig
-from clients.training.trainer import LocalTrainer
-from datasets.base import ImageSet
+from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.adapt.batchnorm import adaptable
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.params.stream import StreamParams
+from fedshift_clients.training.settings import ModelConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
 
 Predictor = Callable[[Tensor], Tensor]
 LEAST = 2  # images of a batch, if there are so many: BatchNorm has no variance over one

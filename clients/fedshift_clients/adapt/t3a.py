@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.adapt.batchnorm import entropy
-from clients.adapt.stream import Predictor, Stream
-from clients.models.networks import SplitModel, before_last
-from clients.params.t3a import T3AParams
-from clients.training.settings import ModelConfig
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.adapt.batchnorm import entropy
+from fedshift_clients.adapt.stream import Predictor, Stream
+from fedshift_clients.models.networks import SplitModel, before_last
+from fedshift_clients.params.t3a import T3AParams
+from fedshift_clients.training.settings import ModelConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
 
 

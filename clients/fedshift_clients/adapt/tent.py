@@ -17,11 +17,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clients.adapt.batchnorm import adaptable, entropy
-from clients.adapt.stream import Predictor, Stream
-from clients.params.tent import LR, TentParams
-from clients.training import optimizers, statistics
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.stream import Predictor, Stream
+from fedshift_clients.params.tent import LR, TentParams
+from fedshift_clients.training import optimizers, statistics
+from fedshift_clients.training.trainer import LocalTrainer
 
 
 class Tent:

@@ -8,11 +8,10 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from clients.losses.imbalance import ClassLoss
-from clients.training.eval_slices import Scores
-from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining
-from clients.training.statistics import Moments
-from datasets.base import ImageSet
+from fedshift_clients.losses.imbalance import ClassLoss
+from fedshift_clients.training.eval_slices import Scores
+from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining
+from fedshift_clients.training.statistics import Moments
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
@@ -20,12 +19,13 @@ from fedshift_core.secure.identity import Signer
 from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.site_images import FederationImages
+from fedshift_datasets.base import ImageSet
 
 Metrics = dict[str, Any]
 
 
 class Client(Protocol):
-    """What a feature uses of :class:`clients.base.DomainClient`."""
+    """What a feature uses of :class:`fedshift_clients.base.DomainClient`."""
 
     model: Any
     setup: ClientSetup

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import Answer, Client, Metrics, NodeFeature, Request, is_count
-from clients.training import statistics
-from clients.training.arrays import view
-from clients.training.phases import EVALUATION
+from fedshift_clients.features.base import Answer, Client, Metrics, NodeFeature, Request, is_count
+from fedshift_clients.training import statistics
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.features import OURS
@@ -104,7 +104,7 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
         request: Holds ``server-round`` and ``bn-images``, how many images are looked at at most.
 
     Returns:
-        Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
+        Sums and sums of squares by layer, (C,), float64 (:class:`fedshift_clients.training.statistics.Moments`), of the
         layers whose statistics travel, under their names on the wire; the number of images; and the means.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clients.features.base import About, Answer, Call, Client, Metrics, NodeFeature, Reply, Request
-from clients.training.eval_slices import Scores
+from fedshift_clients.features.base import About, Answer, Call, Client, Metrics, NodeFeature, Reply, Request
+from fedshift_clients.training.eval_slices import Scores
 from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import IMAGE, Word

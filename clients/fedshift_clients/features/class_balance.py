@@ -1,7 +1,7 @@
 """Losses for classes of unequal numbers of images (``train.class_weights``, ``train.loss``).
 
 Numbers of images are the node's own, or with ``train.class_counts=federation`` those of all nodes. The server sends
-them with each message: a score may train first. The equations are in ``clients.losses.imbalance``.
+them with each message: a score may train first. The equations are in ``fedshift_clients.losses.imbalance``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import Client, Metrics, NodeFeature, Request
-from clients.losses.imbalance import class_loss
+from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
+from fedshift_clients.losses.imbalance import class_loss
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.options.run import RunSettings

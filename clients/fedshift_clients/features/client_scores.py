@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clients.features.base import Client, Metrics, NodeFeature, Request
-from clients.training.eval_slices import mixed_images
+from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
+from fedshift_clients.training.eval_slices import mixed_images
 from fedshift_core.wire.names import (
     DOMAINS,
     LOCAL_CORRECT,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.features.base import Client, NodeFeature, Request, word
-from clients.training.eval_slices import Scores
+from fedshift_clients.features.base import Client, NodeFeature, Request, word
+from fedshift_clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
 from fedshift_core.wire.names import COUNTS, FIGURES

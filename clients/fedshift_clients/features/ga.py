@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from clients.features.base import Client, Metrics, NodeFeature, Request
-from clients.training.phases import EVALUATION
+from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
+from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 
 

@@ -34,16 +34,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.features.base import Call, Client, Metrics, NodeFeature, Request
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
-from datasets.quality import pixel_statistics
+from fedshift_clients.features.base import Call, Client, Metrics, NodeFeature, Request
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import RequestError
 from fedshift_core.options.run import RunSettings
 from fedshift_core.options.statistics import BINS
 from fedshift_core.site_differences import lifted
 from fedshift_core.wire.names import SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages
+from fedshift_datasets.quality import pixel_statistics
 
 FloatArray = NDArray[np.float64]
 Numbers = tuple[FloatArray, FloatArray]  # mean and deviation

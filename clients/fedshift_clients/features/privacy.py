@@ -1,6 +1,6 @@
 """Clipping and noise on what leaves a node.
 
-``dp-sgd``: training itself is private (``clients.training.dp_sgd``), and what is sent is what it leaves.
+``dp-sgd``: training itself is private (``fedshift_clients.training.dp_sgd``), and what is sent is what it leaves.
 
 ``local-dp``: noise on a node's update, local differential privacy as Flower's ``LocalDpMod`` defines it.
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import Client, Metrics, NodeFeature, Reply
+from fedshift_clients.features.base import Client, Metrics, NodeFeature, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError, NotFiniteError
 from fedshift_core.features import OURS
@@ -36,7 +36,7 @@ class PrivacyOnNode(NodeFeature):
     def attach(self, client: Client, config: RunSettings) -> None:
         """Let the client train privately with ``dp-sgd``."""
         if config.privacy.of_images:
-            from clients.training.dp_sgd import PrivateTraining  # here: only such a run needs it
+            from fedshift_clients.training.dp_sgd import PrivateTraining  # here: only such a run needs it
 
             client.trained_by = PrivateTraining(config.privacy)
 

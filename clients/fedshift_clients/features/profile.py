@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from clients.features.base import Client, Metrics, NodeFeature
-from clients.training.phases import MESSAGES
+from fedshift_clients.features.base import Client, Metrics, NodeFeature
+from fedshift_clients.training.phases import MESSAGES
 from fedshift_core.options.run import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS
 

@@ -1,6 +1,6 @@
 """The node's copy of the public images (``dataset.public``)."""
 
-from clients.features.base import About, Metrics, NodeFeature
+from fedshift_clients.features.base import About, Metrics, NodeFeature
 from fedshift_core.wire.names import NUM_PUBLIC, PUBLIC
 
 

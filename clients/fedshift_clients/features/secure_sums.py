@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
+from fedshift_clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.features import OURS

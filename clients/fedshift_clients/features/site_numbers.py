@@ -7,10 +7,10 @@ With y the true class, :math:`\hat y` the predicted one and p the softmax probab
     \mathrm{AUROC}_k=\frac{\sum_{y_i=k}\sum_{y_j\neq k}([p_{ik}>p_{jk}]+\tfrac12[p_{ik}=p_{jk}])}{n_k(n-n_k)}
 
 AUPRC of a class is its average precision, the mean over its images i of the share of the class among all images that
-score :math:`p_{ik}` or more; ECE is that of ``strategies.features.figures`` (15 bins). The interval of each is that of
-``fedshift_core.intervals``, from the influence of each patient, where patients are known, else of each image: the
-derivative of the figure by how often the image counts. scikit-learn's functions give the same values (tests), but take
-a second to import.
+score :math:`p_{ik}` or more; ECE is that of ``fedshift_strategies.features.figures`` (15 bins). The interval of each
+is that of ``fedshift_core.intervals``, from the influence of each patient, where patients are known, else of each
+image: the derivative of the figure by how often the image counts. scikit-learn's functions give the same values
+(tests), but take a second to import.
 """
 
 import math
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.suppression import hide
+from fedshift_clients.features.suppression import hide
 from fedshift_core.intervals import LEAST_PATIENTS, Estimate, interval, over_classes
 from fedshift_core.wire.counts import CALIBRATION_BINS
 from fedshift_core.wire.site_figures import (
@@ -113,7 +113,7 @@ def visible_classes(of_class: Ints, least: int) -> Flags:
     Args:
         of_class: Images of each class, (C,).
         least: Least images behind a number. Further classes are hidden with those of fewer images, as
-            :mod:`clients.features.suppression` says: else a difference to all images would give them away.
+            :mod:`fedshift_clients.features.suppression` says: else a difference to all images would give them away.
     """
     visible: Flags = np.array(hide(of_class.tolist(), least)) >= max(least, 1)
     return visible

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import Call, Client, NodeFeature, Request, Site
-from datasets.quality import pixel_statistics
+from fedshift_clients.features.base import Call, Client, NodeFeature, Request, Site
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.statistics import BINS, MOST_STYLES
 from fedshift_core.seeding import order_of
 from fedshift_core.wire.image_styles import ImageStyles, Rows
 from fedshift_core.wire.names import IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FEW, MOST_KINDS, NUMBERS, POLICY, FederationImages, SiteImages
+from fedshift_datasets.quality import pixel_statistics
 
 #: What an owner keeps back of it by a key of its own: statistics of single images.
 OF_IMAGES = "image-statistics"

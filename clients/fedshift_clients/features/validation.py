@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from clients.features.base import About, Client, Metrics, NodeFeature, Request
-from clients.features.bn_statistics import of_accuracy
-from clients.training.eval_slices import mixed_images
+from fedshift_clients.features.base import About, Client, Metrics, NodeFeature, Request
+from fedshift_clients.features.bn_statistics import of_accuracy
+from fedshift_clients.training.eval_slices import mixed_images
 from fedshift_core.wire.names import (
     BATCH,
     NUM_VALIDATION,

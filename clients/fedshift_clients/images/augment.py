@@ -1,7 +1,8 @@
 """Augmentation and normalisation of whole batches, on the device that holds the images.
 
 Every random number comes from the generator that is passed in, one draw per sample. Crop, flip and
-normalisation work on uint8 here; what needs real numbers (colours, stretching) is in ``clients.images.transforms``.
+normalisation work on uint8 here; what needs real numbers (colours, stretching) is in
+``fedshift_clients.images.transforms``.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.training.settings import ImageConfig
+from fedshift_clients.training.settings import ImageConfig
 
 #: Values of a batch that a CPU works on at a time, so that they stay in its cache: bytes and float32.
 BYTES_IN_CACHE = 3 << 19
@@ -197,9 +198,9 @@ def _part(x: Tensor, values: int) -> int:
 
 
 def _real_valued(config: ImageConfig) -> Any:
-    """Return the configured transforms of ``clients.images.transforms`` as one, None if there are none."""
+    """Return the configured transforms of ``fedshift_clients.images.transforms`` as one, None if there are none."""
     if not config.draws_real_values:
         return None
-    from clients.images import transforms  # with torchvision, which takes a second to import
+    from fedshift_clients.images import transforms  # with torchvision, which takes a second to import
 
     return transforms.compose(config)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clients.images.augment import Moves
+from fedshift_clients.images.augment import Moves
 
 #: Bytes that a node's converted images may take; those of a node with more are converted batch by batch.
 MOST_BYTES = 1 << 28

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
-from clients.training.settings import ImageConfig
+from fedshift_clients.training.settings import ImageConfig
 
 #: What a transform drew for a batch, by name; the first dimension is B, on the CPU.
 Draws = dict[str, Tensor]

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from clients.losses.imbalance import Classification, ClassLoss
-from clients.params.copa import Ensemble
+from fedshift_clients.losses.imbalance import Classification, ClassLoss
+from fedshift_clients.params.copa import Ensemble
 
 Head = Mapping[str, Tensor]
 PLAIN = ClassLoss()

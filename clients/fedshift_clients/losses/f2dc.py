@@ -6,9 +6,9 @@ B batch, C classes, d width of the latent features, H x W the map. All of them c
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
-from clients.losses.imbalance import Classification, ClassLoss
-from clients.params.f2dc import Noise
+from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.imbalance import Classification, ClassLoss
+from fedshift_clients.params.f2dc import Noise
 
 #: Half the smallest step of a float32 uniform number: keeps u = 0 from giving -inf.
 U_MIN = 2.0**-25

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 LEAST_SHARE = 1e-7  # of the mean prediction, of which the logarithm is taken; the code's
 

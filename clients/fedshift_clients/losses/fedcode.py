@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 
 def semantic_contrast(

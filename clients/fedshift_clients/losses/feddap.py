@@ -1,12 +1,12 @@
 """Loss terms of FedDAP. B batch, C classes, D feature width.
 
-CPCL, the contrast with other domains' prototypes, is ``clients.losses.common.contrast_of_each``.
+CPCL, the contrast with other domains' prototypes, is ``fedshift_clients.losses.common.contrast_of_each``.
 """
 
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 
 def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ The paper contrasts a sample with the whole local data set; here A(x) is the bat
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 
 def supervised_contrast(first: Tensor, second: Tensor, y: Tensor, tau: float) -> Tensor:

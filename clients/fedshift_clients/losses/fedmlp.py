@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 
 def semantic_prototypes(prototypes: Tensor, present: Tensor, tau: float) -> Tensor:

@@ -6,7 +6,7 @@ Prototypes are constants; features carry gradients.
 import torch
 from torch import Tensor
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 #: Cosines below it count as it: the slope of a root at 0 has no bound, and a negative number has none.
 LEAST_COSINE = 1e-6

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clients.losses.common import shifted
+from fedshift_clients.losses.common import shifted
 
 
 def proximal(weights: Sequence[Tensor], received: Sequence[Tensor], mu: float) -> Tensor:

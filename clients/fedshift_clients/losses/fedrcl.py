@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.losses.common import unit
+from fedshift_clients.losses.common import unit
 
 
 def cosines(features: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.losses.common import cross_entropy
+from fedshift_clients.losses.common import cross_entropy
 
 LEAST = 1e-12  # of a squared distance: its root has no slope below
 

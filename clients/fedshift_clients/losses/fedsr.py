@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clients.params.fedsr import Length
+from fedshift_clients.params.fedsr import Length
 
 
 def length(z: Tensor, form: Length) -> Tensor:

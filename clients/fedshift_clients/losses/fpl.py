@@ -1,12 +1,12 @@
 """Loss terms of FPL. B batch, C classes, D feature width, P cluster prototypes.
 
-CPCL, the contrast with several positives, is ``clients.losses.prototype_contrast``.
+CPCL, the contrast with several positives, is ``fedshift_clients.losses.prototype_contrast``.
 """
 
 from torch import Tensor
 
-from clients.losses.common import class_means
-from clients.losses.fedproto import prototype_distance
+from fedshift_clients.losses.common import class_means
+from fedshift_clients.losses.fedproto import prototype_distance
 
 
 def unbiased_prototypes(prototypes: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

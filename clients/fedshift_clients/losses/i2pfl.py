@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clients.losses.common import class_means
+from fedshift_clients.losses.common import class_means
 
 
 def other_class_partner(y: Tensor, scores: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.losses.common import cross_entropy, cross_entropy_of_each
-from clients.training.settings import BALANCED, EFFECTIVE, TrainConfig
+from fedshift_clients.losses.common import cross_entropy, cross_entropy_of_each
+from fedshift_clients.training.settings import BALANCED, EFFECTIVE, TrainConfig
 
 Numbers = NDArray[np.float64]
 Counts = Sequence[float] | NDArray[np.int64]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.losses.styles import blended
+from fedshift_clients.losses.styles import blended
 
 EPS = 1e-6  # the code's, under each root
 

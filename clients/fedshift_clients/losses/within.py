@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.losses.imbalance import Classification
+from fedshift_clients.losses.imbalance import Classification
 
 #: Widths gamma of the Gaussian kernels exp(-gamma ||a - b||^2), whose sum is the kernel of MMD.
 GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)

@@ -19,7 +19,8 @@ class Network:
         name: The name by which a configuration asks for it.
         title: One line for lists.
         build: Given the number of classes C and the size of the images in pixels, returns a
-            ``clients.models.networks.SplitModel``; named as ``module:function``, so that a list imports no torch.
+            ``fedshift_clients.models.networks.SplitModel``; named as ``module:function``, so that a list imports no
+            torch.
         size: The only size of images that it takes, in pixels; None for any.
         batchnorm: It has BatchNorm.
         work: Of a network for small images, how many multiplications an image takes, in those that
@@ -57,12 +58,12 @@ FAMILIES: dict[str, Family] = {
             "torchvision",
             "torchvision:NAME, any classification network of torchvision that ends in a linear layer: "
             "torchvision:resnet18, torchvision:mobilenet_v3_small, torchvision:vit_b_16, ...",
-            "clients.models.torchvision_nets:find",
+            "fedshift_clients.models.torchvision_nets:find",
         ),
         Family(
             "timm",
             "timm:NAME, any network of timm (pip install 'fedshift[timm]'): timm:resnet18, timm:convnext_atto, ...",
-            "clients.models.timm_nets:find",
+            "fedshift_clients.models.timm_nets:find",
         ),
     )
 }
@@ -111,7 +112,7 @@ def unknown(name: str, library: str, near: list[str]) -> ConfigError:
     return ConfigError(f"{library} has no network {as_found(name)}{near_names}")
 
 
-_CNN, _RESNET = "clients.models.cnn", "clients.models.resnet"
+_CNN, _RESNET = "fedshift_clients.models.cnn", "fedshift_clients.models.resnet"
 
 NETWORKS = Networks(
     "model", "fedshift.models", lambda: Network,

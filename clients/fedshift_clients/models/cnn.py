@@ -9,7 +9,7 @@
 
 from torch import nn
 
-from clients.models.networks import SplitModel
+from fedshift_clients.models.networks import SplitModel
 
 
 def cnn(num_classes: int, size: int) -> SplitModel:

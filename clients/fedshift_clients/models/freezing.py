@@ -3,9 +3,9 @@
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.models.networks import SplitModel
-from clients.models.projection import projection_of
-from clients.models.stages import feature_stages
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import projection_of
+from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 _NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d, nn.RMSNorm)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.models.networks import SplitModel
-from clients.models.projection import Projection
-from clients.models.stages import pooled
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import Projection
+from fedshift_clients.models.stages import pooled
 from fedshift_core.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.models.catalog import Network, unknown
-from clients.models.networks import SplitModel
-from clients.models.stages import Stages
+from fedshift_clients.models.catalog import Network, unknown
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
 MOST_REASON = 120  # characters of a library's own error that are shown

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.models.catalog import NETWORKS
-from clients.models.depthwise import quicken
-from clients.models.projection import Projection, put_into
-from clients.training.settings import ModelConfig
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.depthwise import quicken
+from fedshift_clients.models.projection import Projection, put_into
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
 from fedshift_core.registry import imported

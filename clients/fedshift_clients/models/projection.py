@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from clients.models.stages import Stages
+from fedshift_clients.models.stages import Stages
 
 PART = "projection"  # its name in the encoder
 
@@ -39,7 +39,8 @@ class Projected(_Encoder):
 
     Attributes:
         projection: Its last layer.
-        takes_features: It is given its own features (B, D) in place of images (:mod:`clients.models.shortcut`).
+        takes_features: It is given its own features (B, D) in place of images
+        (:mod:`fedshift_clients.models.shortcut`).
     """
 
     projection: Projection

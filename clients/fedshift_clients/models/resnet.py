@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from clients.models.networks import SplitModel
-from clients.models.stages import Stages, pooled, stages_of
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.stages import Stages, pooled, stages_of
 
 
 class BasicBlock(nn.Module):

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from clients.models.networks import SplitModel
-from clients.models.projection import Projected, projection_of
-from clients.models.stages import feature_stages, parts_of
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import Projected, projection_of
+from fedshift_clients.models.stages import feature_stages, parts_of
 from fedshift_core.errors import ConfigError
 
 ENCODER = "encoder"

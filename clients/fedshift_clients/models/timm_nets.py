@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
-from clients.models.stages import Stages
-from clients.models.timm_stages import Cut, cut, modules
+from fedshift_clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
+from fedshift_clients.models.stages import Stages
+from fedshift_clients.models.timm_stages import Cut, cut, modules
 from fedshift_core.errors import ConfigError
 
 PREFIX = "timm:"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models  # type: ignore[import-untyped]
 
-from clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
-from clients.models.stages import Stages
+from fedshift_clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
+from fedshift_clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
 PREFIX = "torchvision:"

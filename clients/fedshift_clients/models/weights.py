@@ -18,9 +18,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from clients.models.libraries import LibraryEncoder
-from clients.models.networks import SplitModel
-from clients.models.projection import PART
+from fedshift_clients.models.libraries import LibraryEncoder
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import PART
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, largest, shown, some
 from fedshift_core.plural import plural

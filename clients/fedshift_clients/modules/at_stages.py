@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.models.networks import Blueprint, SplitModel
-from clients.models.stages import feature_stages, stage_ends
-from clients.modules.base import Modules
-from clients.params.at_stages import StageParams, Where
-from clients.training.batches import Batch
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.models.stages import feature_stages, stage_ends
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.params.at_stages import StageParams, Where
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import P
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.losses.common import cross_entropy
-from clients.losses.imbalance import Classification
-from clients.models.networks import Blueprint, SplitModel
-from clients.training.batches import Batch
+from fedshift_clients.losses.common import cross_entropy
+from fedshift_clients.losses.imbalance import Classification
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P, Parametrised
 

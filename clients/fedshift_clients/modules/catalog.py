@@ -14,7 +14,7 @@ class ModulesEntry:
     Attributes:
         name: The name by which a configuration asks for them.
         title: One line for lists.
-        modules: Their class, a ``clients.modules.base.Modules``, named as ``module:Class`` or given itself.
+        modules: Their class, a ``fedshift_clients.modules.base.Modules``, named as ``module:Class`` or given itself.
         terms: Names of their loss terms: the server takes no other from a node.
         needs_domains: Whether they need nodes that hold images of several domains, and know of which each is; or the
             setting, ``KEY=VALUE``, with which they do.
@@ -33,22 +33,23 @@ MODULES: Registry[ModulesEntry] = Registry(
     "modules", "fedshift.modules", lambda: ModulesEntry,
     {
         "f2dc": ModulesEntry(
-            "f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules", ("dfd", "dfc"),
-            params="clients.params.f2dc:F2DCParams",
+            "f2dc", "F2DC: feature decoupling and calibration", "fedshift_clients.modules.f2dc:F2DCModules", ("dfd",
+            "dfc"),
+            params="fedshift_clients.params.f2dc:F2DCParams",
         ),
         "within-domains": ModulesEntry(
             "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
-            "clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
-            params="clients.params.within:WithinDomainsParams",
+            "fedshift_clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
+            params="fedshift_clients.params.within:WithinDomainsParams",
         ),
         "mixstyle": ModulesEntry(
             "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
-            "clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
-            params="clients.params.mixstyle:MixStyleParams",
+            "fedshift_clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
+            params="fedshift_clients.params.mixstyle:MixStyleParams",
         ),
         "fedfa": ModulesEntry(
             "fedfa", "FedFA: statistics of maps drawn as widely as nodes differ in them",
-            "clients.modules.fedfa:FedFAModules", params="clients.params.fedfa:FedFAParams",
+            "fedshift_clients.modules.fedfa:FedFAModules", params="fedshift_clients.params.fedfa:FedFAParams",
         ),
     },
 )  # fmt: skip

@@ -22,12 +22,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from clients.losses import f2dc as terms
-from clients.models.networks import Blueprint, SplitModel, initialised
-from clients.models.stages import Stages, feature_stages, pooled
-from clients.modules.base import Modules
-from clients.params.f2dc import F2DCParams, TestFeature
-from clients.training.batches import Batch
+from fedshift_clients.losses import f2dc as terms
+from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
+from fedshift_clients.models.stages import Stages, feature_stages, pooled
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.params.f2dc import F2DCParams, TestFeature
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import torch_seed

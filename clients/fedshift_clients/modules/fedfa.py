@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.modules.at_stages import MapLayer, StageModules
-from clients.modules.mixstyle import EPS, style
-from clients.params.fedfa import FedFAParams
+from fedshift_clients.modules.at_stages import MapLayer, StageModules
+from fedshift_clients.modules.mixstyle import EPS, style
+from fedshift_clients.params.fedfa import FedFAParams
 
 
 def statistics(f: Tensor) -> tuple[Tensor, Tensor]:

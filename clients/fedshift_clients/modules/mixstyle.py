@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.losses.styles import blended, with_style
-from clients.modules.at_stages import MapLayer, StageModules
-from clients.params.mixstyle import MixStyleParams
+from fedshift_clients.losses.styles import blended, with_style
+from fedshift_clients.modules.at_stages import MapLayer, StageModules
+from fedshift_clients.params.mixstyle import MixStyleParams
 
 EPS = 1e-6  # the code's
 

@@ -1,7 +1,7 @@
 """CORAL, MMD, IRM and V-REx over the domains within a node, added to any method's loss (``modules: within-domains``).
 
-Equations and sources are in :mod:`clients.losses.within`. A batch's images of one domain are one group; a domain with
-fewer than two images in a batch is left out of it, and a batch with one domain has no term.
+Equations and sources are in :mod:`fedshift_clients.losses.within`. A batch's images of one domain are one group; a
+domain with fewer than two images in a batch is left out of it, and a batch with one domain has no term.
 
 Deviations from DomainBed: a batch is what the node draws, not as many images of each domain; weights are constant (IRM
 and V-REx begin there with the weight 1 and grow after some steps).
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.losses import within
-from clients.models.networks import Blueprint, SplitModel
-from clients.modules.base import Modules
-from clients.params.within import WithinDomainsParams
-from clients.training.batches import Batch
+from fedshift_clients.losses import within
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.params.within import WithinDomainsParams
+from fedshift_clients.training.batches import Batch
 from fedshift_core.plural import plural
 
 LEAST = 2  # images of a domain in a batch, for a covariance and two halves

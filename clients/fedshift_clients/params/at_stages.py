@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.modules.at_stages`. No torch."""
+"""Parameters of :mod:`fedshift_clients.modules.at_stages`. No torch."""
 
 from typing import Annotated, Literal
 

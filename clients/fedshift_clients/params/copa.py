@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.copa`. No torch."""
+"""Parameters of :mod:`fedshift_clients.copa`. No torch."""
 
 from typing import Literal
 

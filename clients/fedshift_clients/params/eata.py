@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.adapt.eata`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.eata`. No torch."""
 
 from pydantic import Field
 
-from clients.params.stream import StreamParams
+from fedshift_clients.params.stream import StreamParams
 from fedshift_core.params import BatchSize
 
 BATCH = 64  # as in the code

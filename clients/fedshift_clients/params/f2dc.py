@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.modules.f2dc`. No torch."""
+"""Parameters of :mod:`fedshift_clients.modules.f2dc`. No torch."""
 
 from typing import Annotated, Literal
 

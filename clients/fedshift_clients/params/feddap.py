@@ -1,10 +1,10 @@
-"""Parameters of :mod:`clients.feddap`. No torch."""
+"""Parameters of :mod:`fedshift_clients.feddap`. No torch."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
 
 

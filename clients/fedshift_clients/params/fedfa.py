@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.modules.fedfa`. No torch."""
+"""Parameters of :mod:`fedshift_clients.modules.fedfa`. No torch."""
 
 from pydantic import Field
 
-from clients.params.at_stages import StageParams, Where
+from fedshift_clients.params.at_stages import StageParams, Where
 
 
 class FedFAParams(StageParams):

@@ -1,6 +1,6 @@
-"""Parameters of :mod:`clients.fedgh`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedgh`. No torch."""
 
-from clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 
 
 class FedGHParams(PrototypeParams):

@@ -1,10 +1,10 @@
-"""Parameters of :mod:`clients.adapt.fedicon` and :mod:`clients.fedicon`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.fedicon` and :mod:`fedshift_clients.fedicon`. No torch."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
+from fedshift_clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
 from fedshift_core.params import BatchSize, Params, Rounds
 
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.fedmd`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedmd`. No torch."""
 
 from pydantic import Field
 

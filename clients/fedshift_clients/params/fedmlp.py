@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.fedmlp`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedmlp`. No torch."""
 
 from pydantic import Field
 
-from clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 
 
 class FedMLPParams(PrototypeParams):

@@ -1,11 +1,11 @@
-"""Parameters of :mod:`clients.fedproto`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedproto`. No torch."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from clients.params.own_models import OwnModelParams
-from clients.params.prototypes import ProtoSource
+from fedshift_clients.params.own_models import OwnModelParams
+from fedshift_clients.params.prototypes import ProtoSource
 
 
 class FedProtoParams(OwnModelParams):

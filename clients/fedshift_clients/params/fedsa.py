@@ -1,11 +1,11 @@
-"""Parameters of :mod:`clients.fedsa`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedsa`. No torch."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from clients.params.own_models import OwnModelParams
-from clients.params.prototypes import ProtoSource
+from fedshift_clients.params.own_models import OwnModelParams
+from fedshift_clients.params.prototypes import ProtoSource
 
 
 class FedSAParams(OwnModelParams):

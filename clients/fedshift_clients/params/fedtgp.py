@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.fedtgp`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fedtgp`. No torch."""
 
 from pydantic import Field
 
-from clients.params.fedproto import FedProtoParams
+from fedshift_clients.params.fedproto import FedProtoParams
 
 
 class FedTGPParams(FedProtoParams):

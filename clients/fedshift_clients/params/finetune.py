@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.adapt.finetune`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.finetune`. No torch."""
 
 from pydantic import Field
 

@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.fpl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.fpl`. No torch."""
 
 from pydantic import Field
 
-from clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 
 
 class FPLParams(PrototypeParams):

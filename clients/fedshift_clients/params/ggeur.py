@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.ggeur`. No torch."""
+"""Parameters of :mod:`fedshift_clients.ggeur`. No torch."""
 
 from typing import Literal
 

@@ -1,10 +1,10 @@
-"""Parameters of :mod:`clients.i2pfl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.i2pfl`. No torch."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
 
 

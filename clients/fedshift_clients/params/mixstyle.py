@@ -1,10 +1,10 @@
-"""Parameters of :mod:`clients.modules.mixstyle`. No torch."""
+"""Parameters of :mod:`fedshift_clients.modules.mixstyle`. No torch."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from clients.params.at_stages import StageParams, Where
+from fedshift_clients.params.at_stages import StageParams, Where
 
 
 class MixStyleParams(StageParams):

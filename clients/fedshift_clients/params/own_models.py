@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.own_models`. No torch."""
+"""Parameters of :mod:`fedshift_clients.own_models`. No torch."""
 
 from typing import TYPE_CHECKING, Literal
 
-from clients.params.prototypes import PrototypeParams
+from fedshift_clients.params.prototypes import PrototypeParams
 
 
 class OwnModelParams(PrototypeParams):

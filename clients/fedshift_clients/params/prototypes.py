@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.training.prototypes`. No torch."""
+"""Parameters of :mod:`fedshift_clients.training.prototypes`. No torch."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.adapt.stream`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.stream`. No torch."""
 
 from typing import Literal
 

@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.adapt.t3a`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.t3a`. No torch."""
 
 from pydantic import Field
 
-from clients.params.stream import StreamParams
+from fedshift_clients.params.stream import StreamParams
 from fedshift_core.params import BatchSize
 
 BATCH = 32  # as in the code

@@ -1,8 +1,8 @@
-"""Parameters of :mod:`clients.adapt.tent`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.tent`. No torch."""
 
 from pydantic import Field
 
-from clients.params.stream import StreamParams
+from fedshift_clients.params.stream import StreamParams
 from fedshift_core.params import BatchSize, Rounds
 
 #: The paper's setting for all but ImageNet: Adam, batches of 128, one step a batch.

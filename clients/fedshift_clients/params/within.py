@@ -1,4 +1,4 @@
-"""Parameters of :mod:`clients.modules.within`. No torch."""
+"""Parameters of :mod:`fedshift_clients.modules.within`. No torch."""
 
 from pydantic import Field, model_validator
 

@@ -14,11 +14,11 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from clients.models import networks
-from clients.models.freezing import freeze
-from clients.training import precision
-from clients.training.model_cache import optimizer_of
-from clients.training.settings import ModelConfig, TrainConfig
+from fedshift_clients.models import networks
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.training import precision
+from fedshift_clients.training.model_cache import optimizer_of
+from fedshift_clients.training.settings import ModelConfig, TrainConfig
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 SECONDS = 1.6  # for all steps of a measurement; with the network's own making it is about two

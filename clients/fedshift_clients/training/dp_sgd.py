@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.models.networks import set_training
-from clients.training.batches import Batch
-from clients.training.node import NodeTools
-from clients.training.per_image import PerImage, check, per_image, summed
-from clients.training.phases import DATA, TRAINING, Phase
-from clients.training.trainer import LocalTrainer
+from fedshift_clients.models.networks import set_training
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.node import NodeTools
+from fedshift_clients.training.per_image import PerImage, check, per_image, summed
+from fedshift_clients.training.phases import DATA, TRAINING, Phase
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig
@@ -29,7 +29,7 @@ from fedshift_core.seeding import unpredictable
 
 
 class PrivateTraining:
-    """The private training of one node in one round (``clients.training.node.LocalTraining``)."""
+    """The private training of one node in one round (``fedshift_clients.training.node.LocalTraining``)."""
 
     def __init__(self, privacy: PrivacyConfig) -> None:
         self._privacy = privacy

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
 from fedshift_core import said_once
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
+from fedshift_datasets.base import ImageSet
 
 Order = Callable[[str], np.random.Generator]
 BY_CLASS = 4.0  # times the images of one class in a row in a random order: from here on they come class by class

@@ -7,16 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.images.augment import Pipeline
-from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
-from clients.training.batches import Batch, cut, with_domains
-from clients.training.inputs import ClientSetup, Normalizer
-from clients.training.model_cache import Workbench
-from datasets.base import ImageSet
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
+from fedshift_clients.training.batches import Batch, cut, with_domains
+from fedshift_clients.training.inputs import ClientSetup, Normalizer
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_datasets.base import ImageSet
 
 
 class ImageBatches:
-    """The part of a client that makes batches of images; attributes as of ``clients.training.node.NodeTools``."""
+    """The part of a client that makes batches of images; attributes are those of ``NodeTools``."""
 
     #: Whether a loss looks at the images themselves, ``batch.images``, also where their features are kept.
     reads_images: ClassVar[bool] = False

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.seeding import order_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from clients.training import precision
+from fedshift_clients.training import precision
 from fedshift_core.plural import plural
 
 #: What decides how fast bfloat16 is, from the fastest.

@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.images.augment import Pipeline
-from clients.models.networks import SplitModel
-from clients.training import optimizers
-from clients.training.arrays import view
-from clients.training.model_parts import ModelParts
-from clients.training.precomputed import FrozenFeatures
-from clients.training.settings import ImageConfig, TrainConfig
-from datasets.base import ImageSet
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training import optimizers
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.model_parts import ModelParts
+from fedshift_clients.training.precomputed import FrozenFeatures
+from fedshift_clients.training.settings import ImageConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_datasets.base import ImageSet
 
 
 class Workbench:

@@ -10,22 +10,22 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses
-from clients.images.preprocessed import Ready
-from clients.models.networks import SplitModel
-from clients.training import precision, statistics
-from clients.training.arrays import own_array, view
-from clients.training.eval_slices import Scores, most_loss
-from clients.training.image_batches import ImageBatches
-from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
-from clients.training.model_cache import Workbench
-from datasets.base import ImageSet
+from fedshift_clients import losses
+from fedshift_clients.images.preprocessed import Ready
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training import precision, statistics
+from fedshift_clients.training.arrays import own_array, view
+from fedshift_clients.training.eval_slices import Scores, most_loss
+from fedshift_clients.training.image_batches import ImageBatches
+from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
+from fedshift_clients.training.model_cache import Workbench
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.site_images import FederationImages
+from fedshift_datasets.base import ImageSet
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -45,7 +45,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         statistics: BatchNorm's statistics that the server sent with the weights, by state-dict name; likewise.
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
-        passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
+        passed: Is called with the name of each part of the work that is over (``fedshift_clients.training.phases``).
         normalizer: What normalises batches in place of the configuration's mean and std; None: nothing.
         federation_images: Means and variances of all nodes' pixels (``statistics.share=nodes``); None elsewhere.
         trained_by: What trains the model, and releases class prototypes, in the place of the usual loop; None: nothing.

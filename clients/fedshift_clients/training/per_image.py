@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.models.depthwise import quicken, unquicken
-from clients.models.networks import SplitModel, set_training
+from fedshift_clients.models.depthwise import quicken, unquicken
+from fedshift_clients.models.networks import SplitModel, set_training
 from fedshift_core.errors import ConfigError, NotFiniteError
 from fedshift_core.limits import some
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from clients.training.batches import Batch
-from datasets.base import ImageSet
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import as_found
 from fedshift_core.wire.names import WORK
+from fedshift_datasets.base import ImageSet
 
 # The parts of a node's time: reading, augmenting and normalising images; loss, gradients, optimiser step; what a method
 # does before and after local training; arrays to and from records and the model, setting up the client; evaluation.

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from clients.training.settings import Precision, TrainConfig
+from fedshift_clients.training.settings import Precision, TrainConfig
 from fedshift_core.params import Arithmetic
 
 Format = Literal["bf16", "float32"]

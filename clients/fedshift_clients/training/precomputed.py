@@ -2,7 +2,7 @@
 
 It is computed in evaluation mode, in batches of a fixed size with one thread each, so that the numbers of an image
 depend neither on the other images nor on the number of cores. All processes, runs, seeds and methods of a machine share
-them (:mod:`datasets.io.feature_store`).
+them (:mod:`fedshift_datasets.io.feature_store`).
 """
 
 import hashlib
@@ -21,17 +21,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.images.augment import Pipeline
-from clients.models.networks import SplitModel
-from clients.models.shortcut import Shortcut, depth_of
-from clients.training import precision
-from clients.training.batches import Batch
-from clients.training.memory import one_arena
-from clients.training.settings import AUGMENTATION, ImageConfig, ModelConfig
-from datasets.io.feature_store import Done, FeatureStore, Kind
-from datasets.listing import ImageSet
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.shortcut import Shortcut, depth_of
+from fedshift_clients.training import precision
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.memory import one_arena
+from fedshift_clients.training.settings import AUGMENTATION, ImageConfig, ModelConfig
 from fedshift_core.arrays import digest
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.io.feature_store import Done, FeatureStore, Kind
+from fedshift_datasets.listing import ImageSet
 
 BATCH = 32  # images that are computed together; a smaller batch is filled up
 KEPT_SETS = 32  # sets of images whose rows are known without another look

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.base import DomainClient
-from clients.params.prototypes import PrototypeParams
+from fedshift_clients.base import DomainClient
+from fedshift_clients.params.prototypes import PrototypeParams
 from fedshift_core.arrays import Arrays
 
 

@@ -6,21 +6,21 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from clients.losses.imbalance import ClassLoss
-from clients.models.networks import SplitModel, set_training
-from clients.modules.base import AllModules, joined
-from clients.training.batches import Batch, cut, in_turns, with_domains
-from clients.training.inputs import ClientSetup
-from clients.training.model_cache import Workbench
-from clients.training.node import NodeTools
-from clients.training.phases import DATA, TRAINING, Phase
-from datasets.base import ImageSet
+from fedshift_clients.losses.imbalance import ClassLoss
+from fedshift_clients.models.networks import SplitModel, set_training
+from fedshift_clients.modules.base import AllModules, joined
+from fedshift_clients.training.batches import Batch, cut, in_turns, with_domains
+from fedshift_clients.training.inputs import ClientSetup
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.node import NodeTools
+from fedshift_clients.training.phases import DATA, TRAINING, Phase
 from fedshift_core.params import P
 from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
+from fedshift_datasets.base import ImageSet
 
 
 class LocalTrainer(NodeTools[P]):
-    """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores.
+    """Trains the model of one node; :class:`fedshift_clients.base.DomainClient` adds messages and scores.
 
     Attributes:
         class_loss: Cross-entropy as the run weighs classes.

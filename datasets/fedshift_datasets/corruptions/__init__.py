@@ -11,7 +11,7 @@ every severity, so severities differ in strength alone.
 
 Deviations, each described where it is made:
 
-1. Constants of sizes between 32 and 224 are interpolated (:mod:`datasets.corruptions.levels`).
+1. Constants of sizes between 32 and 224 are interpolated (:mod:`fedshift_datasets.corruptions.levels`).
 2. Frost is drawn, not photographed.
 3. Elastic transform has constants of its own; glass blur has three at 32 pixels and two at 224, motion blur and frost
    one at 32. With theirs, a severity does no more than the one before it.
@@ -23,11 +23,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from datasets.corruptions import blur, digital, noise, weather
-from datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
-from datasets.corruptions.levels import constants
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.corruptions import blur, digital, noise, weather
+from fedshift_datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
+from fedshift_datasets.corruptions.levels import constants
 
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]
 

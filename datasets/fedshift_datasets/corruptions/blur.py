@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from datasets.corruptions.arrays import (
+from fedshift_datasets.corruptions.arrays import (
     Constants,
     Draws,
     Floats,

@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, blurred, pixels, sampled, unit
+from fedshift_datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, blurred, pixels, sampled, unit
 
 
 def contrast(x: Pixels, constants: Constants, draws: Draws) -> Pixels:

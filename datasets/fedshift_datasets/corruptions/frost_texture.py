@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from datasets.corruptions.arrays import Floats, Pixels
 from fedshift_core.seeding import generator
+from fedshift_datasets.corruptions.arrays import Floats, Pixels
 
 #: How many pictures there are, as in the authors' code, and their height and width.
 TEXTURES, SIDE = 5, 640

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, pixels, unit
+from fedshift_datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, pixels, unit
 
 
 def gaussian_noise(x: Pixels, constants: Constants, draws: Draws) -> Pixels:

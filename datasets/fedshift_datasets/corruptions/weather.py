@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, pixels, trailed, unit, zoomed
-from datasets.corruptions.frost_texture import TEXTURES, frost_textures
-from datasets.corruptions.levels import LARGE_SIZE, SMALL_SIZE
+from fedshift_datasets.corruptions.arrays import Constants, Draws, Floats, Pixels, pixels, trailed, unit, zoomed
+from fedshift_datasets.corruptions.frost_texture import TEXTURES, frost_textures
+from fedshift_datasets.corruptions.levels import LARGE_SIZE, SMALL_SIZE
 
 #: Directions in which snow falls.
 SNOW_DEGREES = (-135.0, -45.0)
@@ -47,8 +47,8 @@ def snow(x: Pixels, constants: Constants, draws: Draws) -> Pixels:
 def frost(x: Pixels, constants: Constants, draws: Draws) -> Pixels:
     """Lay frost over the image; constants: the shares of the image and of the frost in the sum.
 
-    Deviation: the frost is drawn (see :mod:`datasets.corruptions.frost_texture`), the authors' code takes it from
-    photographs. As there, each image gets a piece of one of a few pictures, reduced for small images.
+    Deviation: the frost is drawn (see :mod:`fedshift_datasets.corruptions.frost_texture`), the authors' code takes it
+    from photographs. As there, each image gets a piece of one of a few pictures, reduced for small images.
     """
     image_share, frost_share = constants
     size = x.shape[1]

@@ -2,10 +2,10 @@
 
 A part is a folder that appears at once, complete (it is renamed into place). Its name carries the
 fingerprint of the source files (names, sizes, times of writing) and of the images' size and form, so that a changed
-source means another part. Its ``meta.json`` holds what else must agree (:mod:`datasets.io.integrity`): inodes, times of
-change and content of the sources, and checksums of all pixels and labels. A part with other sources is rebuilt, damaged
-blocks are decoded again, and a log line says so. Only its owner can read a part, whatever the umask. The hash of its
-content is kept next to it after the first use.
+source means another part. Its ``meta.json`` holds what else must agree (:mod:`fedshift_datasets.io.integrity`):
+inodes, times of change and content of the sources, and checksums of all pixels and labels. A part with other sources
+is rebuilt, damaged blocks are decoded again, and a log line says so. Only its owner can read a part, whatever the
+umask. The hash of its content is kept next to it after the first use.
 """
 
 import contextlib
@@ -23,19 +23,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import PLAIN, Form, ImageSet
-from datasets.io import building, files, integrity, looks, part_folder, unchanged
-from datasets.io.decode import FileFacts, Progress, decode_into, no_progress
-from datasets.io.looks import Entries
-from datasets.io.pictures import Header
-from datasets.listing import Arrays, Files, ImageFiles, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.base import PLAIN, Form, ImageSet
+from fedshift_datasets.io import building, files, integrity, looks, part_folder, unchanged
+from fedshift_datasets.io.decode import FileFacts, Progress, decode_into, no_progress
+from fedshift_datasets.io.looks import Entries
+from fedshift_datasets.io.pictures import Header
+from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 
 FORMAT = 4  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
-#: Files of the cache folder with names of image files or patients (datasets.io: kept_sites, corrupt_files, patients).
+#: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
+#: patients).
 LISTS = ("site-*.list", "site-*.json", "broken-*.json", "patients-*.json")
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE

@@ -1,8 +1,8 @@
 """Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
 The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
-(:mod:`datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that could not
-be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
+(:mod:`fedshift_datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that
+could not be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from datasets.base import PLAIN, Form, Source
-from datasets.io import cache, integrity, looks, presence, threads
-from datasets.io.decode import decode
-from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import private_files, said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 from fedshift_core.plural import plural
+from fedshift_datasets.base import PLAIN, Form, Source
+from fedshift_datasets.io import cache, integrity, looks, presence, threads
+from fedshift_datasets.io.decode import decode
+from fedshift_datasets.listing import ImageFiles, Item, Listing
 
 _SIZE = 16  # pixels; a small target, though all of an image is decoded
 

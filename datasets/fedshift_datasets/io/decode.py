@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import PLAIN, Form
-from datasets.io import exif, files, pictures, presence, threads
-from datasets.io.pictures import Header
-from datasets.io.resize import fit
-from datasets.listing import Item, Listing, Piece
+from fedshift_datasets.base import PLAIN, Form
+from fedshift_datasets.io import exif, files, pictures, presence, threads
+from fedshift_datasets.io.pictures import Header
+from fedshift_datasets.io.resize import fit
+from fedshift_datasets.listing import Item, Listing, Piece
 
 #: Called with the number of newly finished images.
 Progress = Callable[[int], None]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.base import Source, Split
-from datasets.io import table, trees
-from datasets.listing import Files, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.base import Source, Split
+from fedshift_datasets.io import table, trees
+from fedshift_datasets.listing import Files, Listing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.io import dicom_header, intact
-from datasets.io.resize import levels
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_datasets.io import dicom_header, intact
+from fedshift_datasets.io.resize import levels
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -44,12 +44,12 @@ def decoded(
 
     Grey values pass the modality's table or rescaling, then ``window``, else the file's first WindowCenter and
     WindowWidth, else the full range of its bits. MONOCHROME1, and images with a PresentationLUTShape INVERSE, are then
-    inverted. :mod:`datasets.io.dicom_header` describes the places of these values and what is refused.
+    inverted. :mod:`fedshift_datasets.io.dicom_header` describes the places of these values and what is refused.
 
     Args:
         content: The file.
         name: Its name in messages.
-        window: As in :class:`~datasets.base.Form`, in the modality's units (Hounsfield).
+        window: As in :class:`~fedshift_datasets.base.Form`, in the modality's units (Hounsfield).
 
     Raises:
         DataError: If pydicom is missing, or the file has no image, several, or one of an unsupported kind; damaged

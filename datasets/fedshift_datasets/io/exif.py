@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from PIL import Image
 
-from datasets.io import tiff
+from fedshift_datasets.io import tiff
 
 _TAG = 274
 UPRIGHT = 1

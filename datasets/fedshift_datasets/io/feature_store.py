@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.io import cache
-from datasets.listing import MARK
 from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.io import cache
+from fedshift_datasets.listing import MARK
 
 FOLDER = "features"  # within that of the decoded images
 FORMAT = 1

@@ -3,7 +3,7 @@
 | layout | place | content |
 |---|---|---|
 | npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` (N,), see `npz.py` |
-| image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (`datasets/io/pictures.py`) |
+| image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (:mod:`.pictures`) |
 
 If both exist, the npz is read. Images of any height and width become RGB squares.
 """
@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.base import ImageSet, Resize, Split, checked
-from datasets.io import layout, npz, pictures, presence
-from datasets.io.reading import brief as brief
-from datasets.io.reading import check_room as check_room
-from datasets.io.reading import listed as listed
-from datasets.io.reading import reading as reading
-from datasets.io.resize import fit
 from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import ImageSet, Resize, Split, checked
+from fedshift_datasets.io import layout, npz, pictures, presence
+from fedshift_datasets.io.reading import brief as brief
+from fedshift_datasets.io.reading import check_room as check_room
+from fedshift_datasets.io.reading import listed as listed
+from fedshift_datasets.io.reading import reading as reading
+from fedshift_datasets.io.resize import fit
 
 _CHUNK = 1 << 24  # input or output values of one resize call
 
@@ -68,7 +68,7 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> Im
     Args:
         path: The file.
         classes: The classes of the run.
-        stated: Somebody stated the order of ``classes``, see :mod:`datasets.io.npz`.
+        stated: Somebody stated the order of ``classes``, see :mod:`fedshift_datasets.io.npz`.
 
     Returns:
         Images of shape (N, H, W, 3), in the file's order.
@@ -136,7 +136,7 @@ def labelled_images(
         others: As for :func:`class_folders`.
 
     Raises:
-        DataError: As in :func:`class_folders` and :func:`datasets.io.layout.class_folder`.
+        DataError: As in :func:`class_folders` and :func:`fedshift_datasets.io.layout.class_folder`.
     """
     labelled: list[tuple[Path, int]] = []
     ignored: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
     Args:
         x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), H and W above 0.
         size: Height and width of the result in pixels.
-        how: As in :class:`~datasets.base.Form`.
+        how: As in :class:`~fedshift_datasets.base.Form`.
 
     Returns:
         Images of shape (N, size, size, 3); each depends on its own pixels alone.

@@ -14,9 +14,9 @@ import numpy as np
 import simplejpeg  # type: ignore[import-untyped]
 from PIL import Image
 
-from datasets.io import tiff
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.io import tiff
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
 #: Warnings of libjpeg on pixels that it makes up. Others are of a header, or of a kind that simplejpeg does not read.

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from datasets.io import files, looks, threads
-from datasets.io.looks import Entries
 from fedshift_core import private_files
+from fedshift_datasets.io import files, looks, threads
+from fedshift_datasets.io.looks import Entries
 
 BLOCK = 1 << 20  # bytes per checksum, about
 NOTE_FILE = "checked.json"

@@ -2,7 +2,8 @@
 
 It is taken again only if all its folders have the same inodes, times of writing and times of change, which nobody can
 set back, and the names in them are the same, as some network disks have no times of folders; and if the files that tell
-patients are as they were. What else is in files is not kept here: :mod:`datasets.io.cache` compares them one by one.
+patients are as they were. What else is in files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one
+by one.
 
 A file is two lines of JSON, a checksum of all that follows it and what there is one of, and then columns: the images'
 labels, folders and splits, as bytes, and their names.
@@ -20,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.io import cache, part_folder, patients, pictures, unchanged
-from datasets.io.site import Pictures, Site
 from fedshift_core import private_files
+from fedshift_datasets.io import cache, part_folder, patients, pictures, unchanged
+from fedshift_datasets.io.site import Pictures, Site
 
 FORMAT = 3  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder

@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from datasets.base import OWN_SPLITS, Split
-from datasets.io import pictures, presence, split_names
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import OWN_SPLITS, Split
+from fedshift_datasets.io import pictures, presence, split_names
 
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
@@ -150,7 +150,7 @@ def is_folder(path: Path) -> bool:
 def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
     """Return the npz or else the image folder of one domain and split, None if neither exists.
 
-    Usual spellings of the split count as its name (:mod:`datasets.io.split_names`).
+    Usual spellings of the split count as its name (:mod:`fedshift_datasets.io.split_names`).
 
     Raises:
         DataError: If it cannot be read, or two have the split's name.

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.io.reading import reading
+from fedshift_datasets.io.reading import reading
 
 #: What is seen of a file, by column: its disk, inode, bytes, times of writing and of change in nanoseconds.
 DISK, INODE, SIZE, WRITTEN, CHANGED = range(5)

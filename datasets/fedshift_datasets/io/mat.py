@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.io import files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.io import files
 
 _HEADER, _TAG = 128, 8
 _BYTE_ORDERS = {b"IM": "<", b"MI": ">"}

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.io.reading import check_room, listed, reading
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+from fedshift_datasets.io.reading import check_room, listed, reading
 
 KEY = "classes"
 GROUPS = "patient"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own

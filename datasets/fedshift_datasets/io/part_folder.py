@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
-from datasets.io import integrity
 from fedshift_core import private_files
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import integrity
 
 X_FILE, Y_FILE, META_FILE = "x.npy", "y.npy", "meta.json"
 CONTENT_FILE = "content.sha256"
@@ -104,7 +104,7 @@ def _link(text: str, meta: Mapping[str, Any]) -> int:
 def note(folder: Path, name: str) -> Any:
     """Return what was noted of a part's images under a name; None if there is nothing, or of other images.
 
-    The part's sources and checksums are compared whenever it is opened (:mod:`datasets.io.cache`).
+    The part's sources and checksums are compared whenever it is opened (:mod:`fedshift_datasets.io.cache`).
     """
     try:
         content = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

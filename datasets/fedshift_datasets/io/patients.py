@@ -20,13 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from datasets.base import Source
-from datasets.io import cache, dicom, integrity, layout, looks, part_folder, pictures, table, threads, unchanged
-from datasets.listing import ImageSet, Listing
 from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import (
+    cache,
+    dicom,
+    integrity,
+    layout,
+    looks,
+    part_folder,
+    pictures,
+    table,
+    threads,
+    unchanged,
+)
+from fedshift_datasets.listing import ImageSet, Listing
 
 REMEDY = "list them in patients.csv next to the images (columns file and patient)"
 #: How a PatientID begins that is none.

@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets.io import dicom, exif, intact, png, tiff
-from datasets.io.resize import levels
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.io import dicom, exif, intact, png, tiff
+from fedshift_datasets.io.resize import levels
 
 #: Suffixes of image files, in any letter case.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
 #: Pillow's names of formats that it opens directly. It knows dozens, decides by the content of a file, and runs
-#: Ghostscript for one of them. TIFF is reduced first (datasets/io/tiff.py), and Pillow does not read DICOM
-#: (datasets/io/dicom.py). A JPEG named .png is accepted, as published data sets have some.
+#: Ghostscript for one of them. TIFF is reduced first (datasets/fedshift_datasets/io/tiff.py), and Pillow does not read
+#: DICOM (datasets/fedshift_datasets/io/dicom.py). A JPEG named .png is accepted, as published data sets have some.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 #: Files and folders of systems and file managers that no folder of images lists, in any letter case.
 _BY_PRODUCTS = frozenset(
@@ -70,7 +70,7 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
     Args:
         content: The file.
         name: Its name in messages.
-        window: As in :class:`~datasets.base.Form`.
+        window: As in :class:`~fedshift_datasets.base.Form`.
 
     Raises:
         DataError: If its format is not among :data:`FORMATS`, TIFF and DICOM, or its pixels are of another kind.

@@ -7,9 +7,9 @@ import os
 import stat
 from pathlib import Path
 
-from datasets.io import pictures
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.io import pictures
 
 _ANNEX = ".git/annex/objects"
 _KINDS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from datasets.io import presence
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_datasets.io import presence
 
 _CAUSE = 300  # characters of a quoted cause
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.base import Resize
+from fedshift_datasets.base import Resize
 
 _WHITE = 255
 
@@ -19,7 +19,7 @@ def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
     Args:
         rgb: The image.
         size: Height and width of the result in pixels.
-        resize: As in :class:`~datasets.base.Form`; all three treat a square image alike.
+        resize: As in :class:`~fedshift_datasets.base.Form`; all three treat a square image alike.
     """
     width, height = rgb.size
     if (width, height) == (size, size):

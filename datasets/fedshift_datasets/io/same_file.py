@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.io import looks
+from fedshift_datasets.io import looks
 
 #: Identifies a file for all its paths. It has size and time, as some network disks use an inode number twice.
 Identity = tuple[int, int, int, int]

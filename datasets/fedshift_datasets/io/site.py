@@ -1,4 +1,4 @@
-"""All images of one domain, as :mod:`datasets.io.sites` finds them."""
+"""All images of one domain, as :mod:`fedshift_datasets.io.sites` finds them."""
 
 import functools
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import OWN_SPLITS, Split
-from datasets.listing import Files, Listing
+from fedshift_datasets.base import OWN_SPLITS, Split
+from fedshift_datasets.listing import Files, Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Site:
         tables: Tables next to the images that were asked for patients.
         headers: Whether DICOM files were asked for patients.
         state: The state of both kinds of files then.
-        patients_by: What tells the patients, as :class:`datasets.io.patients.Patients` has it.
+        patients_by: What tells the patients, as :class:`fedshift_datasets.io.patients.Patients` has it.
         patient_notes: Lines on what does not tell them.
     """
 

@@ -10,17 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from datasets.io import files, layout, patients, pictures, presence, same_file, split_names, table
-from datasets.io.layout import DEEPER, LABELS
-from datasets.io.layout import LAYOUTS as LAYOUTS
-from datasets.io.site import Pictures
-from datasets.io.site import Site as Site
-from datasets.partition import stratified
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import OWN_SPLITS, SPLITS, Source, Split
+from fedshift_datasets.io import files, layout, patients, pictures, presence, same_file, split_names, table
+from fedshift_datasets.io.layout import DEEPER, LABELS
+from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
+from fedshift_datasets.io.site import Pictures
+from fedshift_datasets.io.site import Site as Site
+from fedshift_datasets.partition import stratified
 
 
 class _Found(NamedTuple):

@@ -2,8 +2,8 @@
 
 import re
 
-from datasets.base import OWN_SPLITS, Split
 from fedshift_core import same_names
+from fedshift_datasets.base import OWN_SPLITS, Split
 
 _WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training", "trn"), "train"),

@@ -10,13 +10,13 @@ from typing import TextIO
 
 import numpy as np
 
-from datasets.base import Split
-from datasets.io import files, presence, same_file, split_names
-from datasets.listing import Files, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Split
+from fedshift_datasets.io import files, presence, same_file, split_names
+from fedshift_datasets.listing import Files, Listing
 
 MOST_BYTES = 1 << 29  # of a table; Camelyon17's, with 455,954 rows, has 40 MB
 _DELIMITERS = ",;\t"

@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import Source, Split, check_range
-from datasets.io import files, layout, npz, pictures, presence
-from datasets.listing import Arrays, Files, ImageFiles, Item, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.same_names import key
+from fedshift_datasets.base import Source, Split, check_range
+from fedshift_datasets.io import files, layout, npz, pictures, presence
+from fedshift_datasets.listing import Arrays, Files, ImageFiles, Item, Listing
 
 #: Starts of compressed files.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -116,7 +116,8 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
         stated: Somebody stated their order.
 
     Raises:
-        DataError: If the file is broken, or its labels are no labels of these classes (:mod:`datasets.io.npz`).
+        DataError: If the file is broken, or its labels are no labels of these classes
+        (:mod:`fedshift_datasets.io.npz`).
     """
     arrays = npz.load(path, ("y", npz.GROUPS))
     y, own, where = arrays["y"], arrays.get(npz.KEY), str(path.absolute())

@@ -5,8 +5,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from datasets.base import SPLITS, Split
-from datasets.partition.shares import Indices
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_NODES, as_found
@@ -14,6 +12,8 @@ from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
+from fedshift_datasets.base import SPLITS, Split
+from fedshift_datasets.partition.shares import Indices
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"
@@ -79,7 +79,7 @@ class Allocation(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     test_on: Literal["split", "domain"] = Field(
         "split", description="Test images of a domain: its test split, or in simulation all its images (domain)."
     )
-    #: FedDG_Benchmark's lambda (``datasets.partition.mixing``).
+    #: FedDG_Benchmark's lambda (``fedshift_datasets.partition.mixing``).
     mixing: float = Field(
         0.0,
         ge=0,

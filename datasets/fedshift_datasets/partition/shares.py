@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.partition import stratified
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets.partition import stratified
 
 Indices = NDArray[np.int64]
 

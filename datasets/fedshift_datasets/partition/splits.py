@@ -7,13 +7,13 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.partition import shares
-from datasets.partition.allocation import Allocation
-from datasets.partition.shares import Indices
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets.partition import shares
+from fedshift_datasets.partition.allocation import Allocation
+from fedshift_datasets.partition.shares import Indices
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,19 @@ from itertools import chain
 
 import numpy as np
 
-from datasets import catalog
-from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
-from datasets.io import cache, corrupt_files, files, patients, pictures, threads
-from datasets.io.corrupt_files import Broken
-from datasets.io.decode import decode_into, encoded
-from datasets.io.pictures import Header
-from datasets.listing import ImageFiles, Item, Listing
-from datasets.quality import duplicates, exact_copies, findings
-from datasets.quality.duplicates import Sketches
-from datasets.quality.exact_copies import Copies, Role
-from datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets import catalog
+from fedshift_datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
+from fedshift_datasets.io import cache, corrupt_files, files, patients, pictures, threads
+from fedshift_datasets.io.corrupt_files import Broken
+from fedshift_datasets.io.decode import decode_into, encoded
+from fedshift_datasets.io.pictures import Header
+from fedshift_datasets.listing import ImageFiles, Item, Listing
+from fedshift_datasets.quality import duplicates, exact_copies, findings
+from fedshift_datasets.quality.duplicates import Sketches
+from fedshift_datasets.quality.exact_copies import Copies, Role
+from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 
 _LOOK = 64  # pixels of images of a part that cannot be decoded completely
 
@@ -80,7 +80,7 @@ class Checkup:
         copies: Nearly equal images in different parts.
         exact: Exact copies among a user's own images; None if they were not searched.
         exact_lines: Lines on exact copies.
-        patient_lines: Lines on patients (:func:`datasets.io.patients.lines`).
+        patient_lines: Lines on patients (:func:`fedshift_datasets.io.patients.lines`).
         patients: Number of known patients by domain.
         inside: Number of nearly equal pairs within a part.
         complete: False if there were too many similar images to compare all.

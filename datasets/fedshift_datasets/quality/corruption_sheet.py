@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from datasets.base import ImageSet
-from datasets.corruptions import CORRUPTIONS, corrupt
-from datasets.quality.preview import contact_sheet
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.corruptions import CORRUPTIONS, corrupt
+from fedshift_datasets.quality.preview import contact_sheet
 
 SEVERITIES = (1, 3, 5)
 ORIGINAL = "original"
@@ -26,7 +26,7 @@ def corruption_sheet(
 
     Args:
         images: The images to corrupt; an image's index is its key.
-        names: Corruptions, one row each, from :data:`datasets.corruptions.CORRUPTIONS`.
+        names: Corruptions, one row each, from :data:`fedshift_datasets.corruptions.CORRUPTIONS`.
         severities: One column each, for every image.
         count: Images shown, or all if there are fewer.
         seed: Seed of the corruptions.

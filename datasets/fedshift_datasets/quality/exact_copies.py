@@ -1,7 +1,7 @@
 """Finds exact copies among decoded images: test images that are also training images, and images with two labels.
 
 Two images are copies if all their pixels are equal after decoding and resizing, as a model sees them. Another module
-finds copies that were saved again or changed (:mod:`datasets.quality.duplicates`).
+finds copies that were saved again or changed (:mod:`fedshift_datasets.quality.duplicates`).
 """
 
 import base64
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
-from datasets.io import part_folder
 from fedshift_core.plural import plural
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import part_folder
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
 _BLOCK = 1024  # images at a time

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
-from datasets.io import part_folder
-from datasets.quality import duplicates, pixel_statistics
-from datasets.quality.duplicates import Sketches
-from datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_core.options.statistics import BINS
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import part_folder
+from fedshift_datasets.quality import duplicates, pixel_statistics
+from fedshift_datasets.quality.duplicates import Sketches
+from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 
 NOTE = "findings"
 VERSION = 1  # another one if the same images would give other numbers

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from datasets.base import ImageSet
+from fedshift_datasets.base import ImageSet
 
 FONT_SIZE = 13
 #: Height of one line of text in pixels, and the smallest width of a column with a turned header.

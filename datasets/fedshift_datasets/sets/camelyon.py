@@ -18,10 +18,10 @@ Layout; the folder `camelyon17_v1.0/` may be left out:
 
 from collections.abc import Mapping
 
-from datasets.base import Dataset, Split
-from datasets.io import table
-from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
+from fedshift_datasets.base import Dataset, Split
+from fedshift_datasets.io import table
+from fedshift_datasets.io.described import TableTree
 
 NAME = "camelyon17"
 TITLE = "Camelyon17 of WILDS: patches of lymph nodes from five hospitals, with tumour or without"

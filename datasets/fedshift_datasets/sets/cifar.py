@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import Dataset, ImageSet, Source, Split
-from datasets.io import files, trees
-from datasets.listing import Arrays, joined
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Dataset, ImageSet, Source, Split
+from fedshift_datasets.io import files, trees
+from fedshift_datasets.listing import Arrays, joined
 
 NAME = "cifar10"
 TITLE = "CIFAR-10 with the later test set CIFAR-10.1, 10 classes, 32x32"

@@ -35,13 +35,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
-from datasets.io import files, layout, mat, trees
-from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.same_names import key
+from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from fedshift_datasets.io import files, layout, mat, trees
+from fedshift_datasets.listing import Arrays, ImageFiles
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")

@@ -29,12 +29,12 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.base import Dataset, Source, Split
-from datasets.io import files, trees
-from datasets.listing import Files, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.base import Dataset, Source, Split
+from fedshift_datasets.io import files, trees
+from fedshift_datasets.listing import Files, Listing
 
 NAME, NAME10 = "domainnet", "domainnet10"
 TITLE = "DomainNet: clipart, infographics, paintings, quick drawings, photos and sketches, 345 classes"

@@ -2,7 +2,7 @@
 
 | layout | below data-dir |
 |---|---|
-| classes | `<site>/<class>/*`; the split follows from the names (:mod:`datasets.partition.stratified`) |
+| classes | `<site>/<class>/*`; the split follows from the names (:mod:`fedshift_datasets.partition.stratified`) |
 | splits | `<site>/{train,validation,test}/<class>/*`, in their usual spellings; validation may be missing |
 | table | `labels.csv`, or `dataset.labels`: columns file, label, domain; split, patient or group where there are any |
 | npz | `<site>_{train,validation,test}.npz`, as `fedshift export` writes them; labels need stated classes (`npz.py`) |
@@ -15,8 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasets.base import SPLITS, Dataset, Names, Source, Split
-from datasets.io import (
+from fedshift_core import said_once, same_names
+from fedshift_core.accuracies import OVERALL
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+from fedshift_core.plural import plural
+from fedshift_datasets.base import SPLITS, Dataset, Names, Source, Split
+from fedshift_datasets.io import (
     files,
     kept_sites,
     layout,
@@ -30,13 +35,8 @@ from datasets.io import (
     trees,
     unchanged,
 )
-from datasets.io.sites import LAYOUTS, Site
-from datasets.listing import ImageFiles
-from fedshift_core import said_once, same_names
-from fedshift_core.accuracies import OVERALL
-from fedshift_core.errors import DataError
-from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
-from fedshift_core.plural import plural
+from fedshift_datasets.io.sites import LAYOUTS, Site
+from fedshift_datasets.listing import ImageFiles
 
 NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"

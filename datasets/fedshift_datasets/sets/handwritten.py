@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
-from datasets.io.trees import find_plain
-from datasets.listing import Arrays, ImageFiles
-from datasets.sets.handwritten_styles import RENDERERS, SIZE, Floats, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from fedshift_datasets.io.trees import find_plain
+from fedshift_datasets.listing import Arrays, ImageFiles
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Floats, upsample
 
 Indices = NDArray[np.int64]
 

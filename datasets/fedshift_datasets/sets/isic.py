@@ -19,10 +19,10 @@ Layout:
 
 from collections.abc import Mapping
 
-from datasets.base import SPLITS, Dataset
-from datasets.io import table
-from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
+from fedshift_datasets.base import SPLITS, Dataset
+from fedshift_datasets.io import table
+from fedshift_datasets.io.described import TableTree
 
 NAME = "fed-isic2019"
 TITLE = "Fed-ISIC2019 of FLamby: skin lesions from six sources, 8 classes"

@@ -23,9 +23,9 @@ Class folders are called as in Office-31, or as in Caltech-256 and Office-Caltec
 FedBN's own split of the same images (test 225, 192, 59, 32) comes as pickles, which are never read.
 """  # noqa: E501
 
-from datasets.base import Dataset
-from datasets.io import trees
-from datasets.io.described import FolderTree
+from fedshift_datasets.base import Dataset
+from fedshift_datasets.io import trees
+from fedshift_datasets.io.described import FolderTree
 
 NAME = "office-caltech10"
 TITLE = "Office-Caltech-10: objects in Caltech-256, Amazon, webcam and DSLR pictures, 10 classes"

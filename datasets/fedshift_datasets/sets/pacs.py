@@ -17,9 +17,9 @@ Layouts, the first that is there; `PACS/` and `kfold/` may be left out, letter c
 | `[PACS/][kfold/]<domain>.tar` | uncompressed, members `<domain>/<class>/<file>` |
 """  # noqa: E501
 
-from datasets.base import Dataset
-from datasets.io import trees
-from datasets.io.described import FolderTree
+from fedshift_datasets.base import Dataset
+from fedshift_datasets.io import trees
+from fedshift_datasets.io.described import FolderTree
 
 NAME = "pacs"
 TITLE = "PACS: photos, art paintings, cartoons and sketches, 7 classes"

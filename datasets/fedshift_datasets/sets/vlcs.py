@@ -24,9 +24,9 @@ by class and file name, so that every class is in both parts.
 
 import numpy as np
 
-from datasets.base import Dataset, Split
-from datasets.io.described import FolderTree
-from datasets.listing import Listing
+from fedshift_datasets.base import Dataset, Split
+from fedshift_datasets.io.described import FolderTree
+from fedshift_datasets.listing import Listing
 
 NAME = "vlcs"
 TITLE = "VLCS: photographs of Caltech-101, LabelMe, PASCAL VOC and SUN09, 5 classes"

@@ -13,13 +13,13 @@ from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.scores import Part
-from strategies.contributions import Declaration
-from strategies.federation.checks import Known
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Answer, Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import SentWeights
-from strategies.federation.updates import Sifted, Update
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.federation.checks import Known
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import SentWeights
+from fedshift_strategies.federation.updates import Sifted, Update
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
 Column = tuple[Mapping[str, float | str | None], float | str | None, str]
@@ -216,7 +216,7 @@ class ServerFeature:
         """Begin a round."""
 
     def passed(self, phase: str) -> None:
-        """Note that a phase of the round is over (``strategies.federation.context``)."""
+        """Note that a phase of the round is over (``fedshift_strategies.federation.context``)."""
 
     def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Take in the numbers of any reply that is used; they are checked."""
@@ -272,7 +272,7 @@ class ServerFeature:
     ) -> None:
         """Write into the round's result what the updates say for the feature; they are not merged yet."""
 
-    # --- scores (``strategies.federation.evaluation.Extra``) -----------------------------------------
+    # --- scores (``fedshift_strategies.federation.evaluation.Extra``) -----------------------------------------
 
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Ask nodes what must be known before models are scored."""

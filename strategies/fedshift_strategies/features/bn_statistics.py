@@ -34,13 +34,13 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record
-from strategies.features.base import Means, Question, ServerFeature, Session, View
-from strategies.federation import checks
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Evaluation, Observe
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import out_of_proportion
-from strategies.federation.updates import by_reason, decode
+from fedshift_strategies.features.base import Means, Question, ServerFeature, Session, View
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation, Observe
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import out_of_proportion
+from fedshift_strategies.federation.updates import by_reason, decode
 
 MORE = 10  # times as much as ``federation.max_update`` may statistics be over the median of the round's nodes
 ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square

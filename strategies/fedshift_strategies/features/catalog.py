@@ -9,13 +9,13 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.features import FEATURES, of_run
 from fedshift_core.registry import imported
-from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
-from strategies.federation.checks import Known
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import SentWeights
-from strategies.federation.updates import Sifted, Update
+from fedshift_strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
+from fedshift_strategies.federation.checks import Known
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import SentWeights
+from fedshift_strategies.federation.updates import Sifted, Update
 
 Made = TypeVar("Made", bound=ServerFeature)
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedshift_core.limits import some
 from fedshift_core.wire.names import CLASS_TOTALS
-from strategies.features.base import ServerFeature, Training
-from strategies.federation import announced
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation import announced
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
 
 MOST_NAMED = 10  # classes of which the log shows numbers
 

@@ -23,11 +23,11 @@ from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import Refused
 from fedshift_core.options.scoring import LAST_ROUNDS, last_rounds
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
-from strategies.features.base import LeaveOut, ServerFeature, Table, Training, View
-from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.features.base import LeaveOut, ServerFeature, Table, Training, View
+from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update
 
 Matrix = NDArray[np.float64]
 

@@ -32,12 +32,12 @@ from fedshift_core.options.scoring import round_name
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
 from fedshift_core.wire.records import array_record
-from strategies.features.base import Column, ServerFeature, View
-from strategies.features.figures_section import SHORT, Figures, images_text
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Answer, Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.updates import decode
+from fedshift_strategies.features.base import Column, ServerFeature, View
+from fedshift_strategies.features.figures_section import SHORT, Figures, images_text
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import decode
 
 UNEQUAL = 2.0  # classes are, where the largest has more than so many times the images of the smallest
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin

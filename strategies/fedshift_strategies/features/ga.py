@@ -30,11 +30,11 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
-from strategies.features.base import ServerFeature, Training
-from strategies.federation.checks import Known, Range
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import capped
-from strategies.federation.updates import Update
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation.checks import Known, Range
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import capped
+from fedshift_strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their

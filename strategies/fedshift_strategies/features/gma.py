@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from strategies.features.base import ServerFeature, Training
-from strategies.federation.updates import Update, average, decode
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation.updates import Update, average, decode
 
 Signs = NDArray[np.int32]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from fedshift_core.losses import LOST, MISSING_TESTS, images_line
 from fedshift_core.options.scoring import LAST_ROUNDS
-from strategies.features.base import LeaveOut, ServerFeature, Training
-from strategies.federation import announced
-from strategies.federation.context import RoundResult, fully_scored
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.features.base import LeaveOut, ServerFeature, Training
+from fedshift_strategies.federation import announced
+from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update
 
 log = logging.getLogger("fedshift")
 #: By domain: test images that were scored, and those of all its nodes.

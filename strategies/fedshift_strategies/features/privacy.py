@@ -9,10 +9,10 @@ from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
-from strategies.features.base import ServerFeature, Training
-from strategies.federation.checks import Known, Range
-from strategies.federation.context import RoundResult
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation.checks import Known, Range
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 

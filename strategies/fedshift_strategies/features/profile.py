@@ -6,9 +6,9 @@ from typing import Any
 
 from fedshift_core.options.run import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS, WORK
-from strategies.features.base import ServerFeature
-from strategies.federation.context import EVALUATION, TRAINING, RoundResult
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult
+from fedshift_strategies.federation.nodes import Node
 
 WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fedshift_core.plural import plural
-from strategies.features.base import ServerFeature
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.federation.nodes import Node
 
 Copy = tuple[str, int]  # SHA-256, and number of images
 
@@ -46,7 +46,7 @@ def _told(copy: Copy) -> str:
 
 
 class PublicSet(ServerFeature):
-    """Holds nodes to the copy that most of them have (``strategies.federation.roster.Agreement``)."""
+    """Holds nodes to the copy that most of them have (``fedshift_strategies.federation.roster.Agreement``)."""
 
     def copy_of(self, node: Node) -> Copy:
         """Return a node's copy."""

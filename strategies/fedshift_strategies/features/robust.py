@@ -39,10 +39,10 @@ from fedshift_core.limits import BLOCK
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
-from strategies.features.base import ServerFeature, Training
-from strategies.federation.averaging import RunningAverage
-from strategies.federation.update_norms import change
-from strategies.federation.updates import Update, decode
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.update_norms import change
+from fedshift_strategies.federation.updates import Update, decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 

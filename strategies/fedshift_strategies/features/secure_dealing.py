@@ -1,6 +1,6 @@
 """One secure sum on the server: keys and shares before it, the vectors that arrive, and the shares that unmask it.
 
-What is summed, and what becomes of the sum, is in :mod:`strategies.features.secure_sums`.
+What is summed, and what becomes of the sum, is in :mod:`fedshift_strategies.features.secure_sums`.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
 from fedshift_core.secure.statement import Statement, check_effective, check_rows
 from fedshift_core.wire import names as wire
-from strategies import weighting
-from strategies.features.base import LeaveOut
-from strategies.features.secure_replies import Keys, stated, texts_of, vector_of
-from strategies.federation import checks
-from strategies.federation.nodes import Node
-from strategies.federation.updates import by_reason
+from fedshift_strategies import weighting
+from fedshift_strategies.features.base import LeaveOut
+from fedshift_strategies.features.secure_replies import Keys, stated, texts_of, vector_of
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import by_reason
 
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 Problem = tuple[Node, str]

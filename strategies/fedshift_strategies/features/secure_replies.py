@@ -14,8 +14,8 @@ from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.statement import Statement
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import array_record
-from strategies.federation.nodes import Node
-from strategies.federation.updates import decode
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import decode
 
 _MOST_SIGNED = (crypto.PUBLIC_BYTES, MOST_SIGNATURE)
 

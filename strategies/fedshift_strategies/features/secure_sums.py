@@ -1,7 +1,7 @@
 """Sums of which the server sees no part (``federation.secure_sums``): what is summed, and what becomes of the sums.
 
 The protocol is that of :mod:`fedshift_core.secure.protocol`, its numbers those of :mod:`fedshift_core.secure.layout`;
-keys, shares and masks of one sum are in :mod:`strategies.features.secure_dealing`.
+keys, shares and masks of one sum are in :mod:`fedshift_strategies.features.secure_dealing`.
 
 **Training.** A node sends one vector: the change of its weights, times its weight in the average over the largest
 weight of the round; what it contributes; its losses, by its weight. The server learns the sum, and makes of it
@@ -48,17 +48,17 @@ from fedshift_core.secure.layout import (
 from fedshift_core.secure.statement import LEAST_HOLDERS, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
-from strategies import weighting
-from strategies.contributions import check_contribution
-from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
-from strategies.features.bn_statistics import statistics_of
-from strategies.features.secure_dealing import Added, Dealing, check_hides
-from strategies.features.secure_replies import Keys, stated
-from strategies.federation import checks
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import SentWeights
-from strategies.federation.updates import Sifted, Update, decode
+from fedshift_strategies import weighting
+from fedshift_strategies.contributions import check_contribution
+from fedshift_strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
+from fedshift_strategies.features.bn_statistics import statistics_of
+from fedshift_strategies.features.secure_dealing import Added, Dealing, check_hides
+from fedshift_strategies.features.secure_replies import Keys, stated
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import SentWeights
+from fedshift_strategies.federation.updates import Sifted, Update, decode
 
 log = logging.getLogger("fedshift")
 

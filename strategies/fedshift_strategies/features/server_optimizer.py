@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
-from strategies.features.base import ServerFeature, Training
-from strategies.federation.context import RunContext
-from strategies.federation.updates import decode
+from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.updates import decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
 Array = NDArray[Any]

@@ -1,6 +1,6 @@
 """Figures that nodes work out of their own test images, with 95 % intervals (docs/guide/figures.md).
 
-Their numbers are checked here. What a run shows of them is in :mod:`strategies.features.site_section`.
+Their numbers are checked here. What a run shows of them is in :mod:`fedshift_strategies.features.site_section`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ from fedshift_core.wire.site_figures import (
     from_arrays,
     shapes,
 )  # fmt: skip
-from strategies.features import site_section
-from strategies.features.base import ServerFeature, Session
-from strategies.features.site_section import Sites
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Answer, Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.updates import decode
+from fedshift_strategies.features import site_section
+from fedshift_strategies.features.base import ServerFeature, Session
+from fedshift_strategies.features.site_section import Sites
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import decode
 
 ROUNDING = 1e-9
 

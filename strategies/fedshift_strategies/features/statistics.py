@@ -24,12 +24,12 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
-from strategies.features import statistics_section
-from strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
-from strategies.federation import checks
-from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.nodes import Node
+from fedshift_strategies.features import statistics_section
+from fedshift_strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from fedshift_core import site_differences
 from fedshift_core.options.statistics import BINS
 from fedshift_core.wire.site_images import SiteImages
-from strategies.federation.nodes import Node
+from fedshift_strategies.federation.nodes import Node
 
 MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a file
 

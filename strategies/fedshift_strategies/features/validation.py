@@ -9,12 +9,12 @@ from flwr.app import RecordDict
 from fedshift_core.accuracies import average, mean, rank
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM
 from fedshift_core.wire.scores import Part
-from strategies.features.base import Column, ServerFeature, View, chosen
-from strategies.federation import announced, checks
-from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Answer, Evaluation, Tally
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Column, ServerFeature, View, chosen
+from fedshift_strategies.federation import announced, checks
+from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation, Tally
+from fedshift_strategies.federation.nodes import Node
 
 
 class Validation(ServerFeature):

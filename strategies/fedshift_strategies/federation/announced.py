@@ -13,9 +13,9 @@ import numpy as np
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.plural import plural
-from strategies.contributions import COUNTS, Declaration
-from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.contributions import COUNTS, Declaration
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update
 
 
 def most_images(nodes: Sequence[Node], factor: float) -> float:

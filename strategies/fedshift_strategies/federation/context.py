@@ -8,8 +8,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
-from strategies.federation.evaluation import Evaluation, Extra
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.evaluation import Evaluation, Extra
+from fedshift_strategies.federation.roster import Node
 
 # The phases of a round on the server, one after another.
 MESSAGES = "messages"  # choosing nodes and writing to them

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode_array
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 #: Times the mean: where no node has so much work, the order hardly matters and nothing waits.
 UNEVEN = 1.5

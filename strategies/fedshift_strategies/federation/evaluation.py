@@ -11,9 +11,9 @@ from flwr.app import Message, RecordDict
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import METRICS, NUM_EXAMPLES, STARTED_ANEW
 from fedshift_core.wire.scores import DomainScore, Part
-from strategies.federation import announced, checks
-from strategies.federation.checks import ANY_COUNT, Known
-from strategies.federation.roster import Node
+from fedshift_strategies.federation import announced, checks
+from fedshift_strategies.federation.checks import ANY_COUNT, Known
+from fedshift_strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
@@ -44,7 +44,7 @@ class Answer:
 
 
 class Extra(Protocol):
-    """What a feature adds to the scores of a node; the class is in ``strategies.features``."""
+    """What a feature adds to the scores of a node; the class is in ``fedshift_strategies.features``."""
 
     name: str
 

@@ -27,8 +27,8 @@ from fedshift_core.wire.names import (
     SHARED_TEST,
     UNHELD_TEST,
 )
-from strategies.federation import checks
-from strategies.federation.nodes import UNSEATED, Node
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.nodes import UNSEATED, Node
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_INDEX = 10**6  # of a node: a partition-id above is taken for a mistake

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.names import KEPT, STARTED_ANEW
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

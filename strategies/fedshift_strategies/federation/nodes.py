@@ -89,7 +89,7 @@ class Listener:
 
 
 class Agreement(Protocol):
-    """What all nodes must have alike, as a feature knows it (``strategies.features.public_set``)."""
+    """What all nodes must have alike, as a feature knows it (``fedshift_strategies.features.public_set``)."""
 
     def copy_of(self, node: Node) -> Any:
         """Return what a node has."""

@@ -8,8 +8,8 @@ from flwr.app import Message, Metadata
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import plain
 from fedshift_core.wire.names import MACHINE_FAILED, RAISED
-from strategies.federation.checks import let_go
-from strategies.federation.nodes import Node
+from fedshift_strategies.federation.checks import let_go
+from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 

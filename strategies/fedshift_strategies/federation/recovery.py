@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import largest
 from fedshift_core.wire.records import decode
-from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update
 
 FEWEST = 3  # updates of a round, of which one can be said to have moved the average
 MOST_ROUNDS = 10  # that a run goes back

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-from strategies.federation import checks
-from strategies.federation.nodes import Node
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 

@@ -19,13 +19,13 @@ from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.plural import plural
 from fedshift_core.wire.messages import RunHeader
-from strategies.federation import announced, checks, refusals
-from strategies.federation.introduction import Introduction
-from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike, in_order
-from strategies.federation.nodes import Listener as Listener
-from strategies.federation.nodes import Node as Node
-from strategies.federation.pending import Sent
-from strategies.federation.silence import Silence
+from fedshift_strategies.federation import announced, checks, refusals
+from fedshift_strategies.federation.introduction import Introduction
+from fedshift_strategies.federation.nodes import UNSEATED, Agreement, NothingAlike, in_order
+from fedshift_strategies.federation.nodes import Listener as Listener
+from fedshift_strategies.federation.nodes import Node as Node
+from fedshift_strategies.federation.pending import Sent
+from fedshift_strategies.federation.silence import Silence
 
 log = logging.getLogger("fedshift")
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
-from strategies.federation.context import RunContext
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 MOST_NAMED = 5

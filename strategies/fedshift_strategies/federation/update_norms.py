@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import BLOCK, LARGEST_COUNT, Refused, Wild, largest
-from strategies.contributions import WHOLE
+from fedshift_strategies.contributions import WHOLE
 
 Given = Mapping[str, NDArray[Any]]
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros

@@ -13,10 +13,10 @@ from fedshift_core.limits import Refused, Wild, check_numbers
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
 from fedshift_core.wire.records import RecordError, array_record
-from strategies.federation import checks
-from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.nodes import Node
-from strategies.federation.update_norms import SentWeights, far_from_others, out_of_proportion
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.averaging import RunningAverage, shares
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.update_norms import SentWeights, far_from_others, out_of_proportion
 
 NOT_FINITE = "not finite"  # in the error of a node that comes to such numbers
 
@@ -78,7 +78,7 @@ def read_update(
     Args:
         node: The node.
         content: Its reply.
-        metrics: The numbers in it, checked (``strategies.federation.checks.trained``).
+        metrics: The numbers in it, checked (``fedshift_strategies.federation.checks.trained``).
         sent: The shared weights that it was sent.
         max_value: The largest absolute value of a floating-point number.
 
@@ -129,7 +129,7 @@ def sift(
         sent: The weights that they were sent.
         max_update: How many times the median of a round a change or a contribution may be.
         features: Names of what is contributed of features.
-        usual: As that of :func:`strategies.federation.update_norms.out_of_proportion`.
+        usual: As that of :func:`fedshift_strategies.federation.update_norms.out_of_proportion`.
     """
     waiting = dict(nodes_by_id)
     updates, problems, wild = [], [], 0

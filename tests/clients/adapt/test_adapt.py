@@ -9,19 +9,19 @@ import torch
 from numpy.typing import NDArray
 from support import IMAGES, InlineRun, image_set, new_client, same, shared, whole
 
-from clients.adapt.base import Adaptation, Places
-from clients.adapt.fedicon import ContrastAdaptation
-from clients.adapt.finetune import Finetune
-from clients.base import DomainClient
-from clients.features.client_scores import local_scores
-from clients.fedprox import FedProxClient
-from clients.params.fedicon import ContrastParams
-from clients.params.finetune import FinetuneParams
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.adapt.fedicon import ContrastAdaptation
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features.client_scores import local_scores
+from fedshift_clients.fedprox import FedProxClient
+from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
+from fedshift_datasets.base import ImageSet
 
 TEST = image_set(23, seed=5)
 ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}

@@ -8,10 +8,10 @@ import torch
 from support import Float, as64
 from torch import Tensor, nn
 
-from clients.adapt.eata import EATA, fisher_values
-from clients.models import networks
-from clients.params.eata import EATAParams
-from clients.training import statistics
+from fedshift_clients.adapt.eata import EATA, fisher_values
+from fedshift_clients.models import networks
+from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.training import statistics
 
 CLASSES, B = 4, 6
 

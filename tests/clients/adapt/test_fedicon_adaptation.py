@@ -25,18 +25,18 @@ from support import (
 )
 from torch import Tensor
 
-from clients.adapt.fedicon import ContrastAdaptation
-from clients.base import DomainClient
-from clients.fedicon import FedICONClient
-from clients.images.augment import Pipeline
-from clients.losses.fedicon import instance_contrast
-from clients.params.fedicon import ContrastParams
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
-from datasets.corruptions import corrupt, random_corruption
+from fedshift_clients.adapt.fedicon import ContrastAdaptation
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fedicon import FedICONClient
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.losses.fedicon import instance_contrast
+from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import torch_seed
 from fedshift_core.wire.names import SERVER_ROUND
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.corruptions import corrupt, random_corruption
 
 BEFORE = "before-adaptation"
 VIEWS = ImageConfig(

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 from support import ROUND, C, new_client, same
 from torch import Tensor, nn
 
-from clients.adapt.finetune import Finetune
-from clients.base import DomainClient, Phase
-from clients.models.networks import Blueprint, SplitModel, build
-from clients.modules.base import Modules
-from clients.params.finetune import FinetuneParams
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.base import DomainClient, Phase
+from fedshift_clients.models.networks import Blueprint, SplitModel, build
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     CORRECT,
@@ -32,6 +31,7 @@ from fedshift_core.wire.names import (
     VALIDATION,
     VALIDATION_CORRECT,
 )  # fmt: skip
+from fedshift_datasets.base import ImageSet
 
 BEFORE = "before-fine-tuning"
 N = 12

@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from support import InlineRun, image_set, new_client, normalised, refusal_of, same, shared, whole
 from torch import Tensor
 
-from clients.adapt.eata import EATA, EATAAdaptation
-from clients.adapt.finetune import Finetune
-from clients.adapt.stream import Predictor, Stream
-from clients.adapt.t3a import T3AAdaptation, adjusting
-from clients.adapt.tent import Tent, TentAdaptation
-from clients.base import DomainClient
-from clients.copa import CopaClient
-from clients.params.eata import EATAParams
-from clients.params.finetune import FinetuneParams
-from clients.params.stream import StreamParams
-from clients.params.t3a import T3AParams
-from clients.params.tent import TentParams
-from clients.training.eval_slices import comes_by_class
-from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
+from fedshift_clients.adapt.eata import EATA, EATAAdaptation
+from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.stream import Predictor, Stream
+from fedshift_clients.adapt.t3a import T3AAdaptation, adjusting
+from fedshift_clients.adapt.tent import Tent, TentAdaptation
+from fedshift_clients.base import DomainClient
+from fedshift_clients.copa import CopaClient
+from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.params.stream import StreamParams
+from fedshift_clients.params.t3a import T3AParams
+from fedshift_clients.params.tent import TentParams
+from fedshift_clients.training.eval_slices import comes_by_class
 from fedshift_core import said_once
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 TEST = image_set(23, seed=5)
 ALL: dict[str, Callable[..., Stream]] = {

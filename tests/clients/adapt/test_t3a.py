@@ -9,8 +9,8 @@ import torch
 from support import Float, as64, drawn
 from torch import Tensor, nn
 
-from clients.adapt.t3a import T3A, adjusting
-from clients.models.networks import MLPHead, build, initialised
+from fedshift_clients.adapt.t3a import T3A, adjusting
+from fedshift_clients.models.networks import MLPHead, build, initialised
 
 CLASSES, WIDTH = 4, 5
 

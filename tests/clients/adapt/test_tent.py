@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from support import refusal_of
 from torch import Tensor, nn
 
-from clients.adapt import batchnorm, tent
-from clients.models import freezing, networks
-from clients.training import statistics
+from fedshift_clients.adapt import batchnorm, tent
+from fedshift_clients.models import freezing, networks
+from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
 
 

@@ -9,19 +9,19 @@ import torch
 from numpy.typing import NDArray
 from support import INDEX, SEED, InlineRun, fedavg, fit, image_set, refusal_of, same, shared
 
-from clients.base import DomainClient
-from clients.features.normalization import HARMONISED, ByNodes, NormalizationOnNode
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
-from datasets.quality import pixel_statistics
 from fedshift.export import saving
 from fedshift.report import predictions, reading
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features.normalization import HARMONISED, ByNodes, NormalizationOnNode
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.params import Params
 from fedshift_core.seeding import torch_seed
 from fedshift_core.wire.site_images import FederationImages
-from strategies.features import statistics as statistics_feature
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import pixel_statistics
+from fedshift_strategies.features import statistics as statistics_feature
 
 DOMAINS = ("a", "b", "c")
 ON = "images.normalization=fedrdn statistics.share=nodes"
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
 
 
 def test_a_message_to_train_without_statistics_is_refused() -> None:
-    from clients.features.base import Call
+    from fedshift_clients.features.base import Call
 
     call = Call(resolve({"set": ON}), {}, 1, 0, "1", {})
     text = refusal_of(FedShiftError, NormalizationOnNode("normalization", Params()).begin, call)

@@ -13,12 +13,12 @@ from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from safetensors.numpy import load_file
 
-from clients.features.privacy import noised
 from fedshift.engine import inline
 from fedshift.engine.workers import WorkersGrid
 from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
+from fedshift_clients.features.privacy import noised
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig

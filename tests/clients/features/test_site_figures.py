@@ -9,16 +9,16 @@ import pytest
 import torch
 from support import fedavg, image_set, shared
 
-from clients.adapt.base import Adaptation
-from clients.features import site_numbers
-from clients.features.site_figures import Watching
-from clients.features.site_numbers import Scored
-from datasets.base import ImageSet
-from datasets.listing import joined
+from fedshift_clients.adapt.base import Adaptation
+from fedshift_clients.features import site_numbers
+from fedshift_clients.features.site_figures import Watching
+from fedshift_clients.features.site_numbers import Scored
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, FIGURES, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import SiteNumbers, from_arrays
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.listing import joined
 
 ASK = {ASK_SITE_FIGURES: True}
 ALL = {DOMAINS: ["a"], DRAWN: [11], STARTS: [0], STOPS: [11]}

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 from support import load_benchmark
 
-from clients.features import site_numbers
-from clients.features.site_numbers import Scored, figures, visible_classes
-from clients.features.suppression import hide
+from fedshift_clients.features import site_numbers
+from fedshift_clients.features.site_numbers import Scored, figures, visible_classes
+from fedshift_clients.features.suppression import hide
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, NOT_FINITE, OVERALL, TOO_FEW, UNKNOWN
 
 Floats = NDArray[np.float64]

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 
-from clients.features.suppression import FEW, HIDDEN, hide
+from fedshift_clients.features.suppression import FEW, HIDDEN, hide
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import rng
 from torch import Tensor
 
-from clients.images.augment import Pipeline, draw_moves
-from clients.training.settings import ImageConfig
+from fedshift_clients.images.augment import Pipeline, draw_moves
+from fedshift_clients.training.settings import ImageConfig
 
 
 def images(b: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:

@@ -9,15 +9,15 @@ from pydantic import ValidationError
 from support import client_setup, rng, shared
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.images import augment, transforms
-from clients.images.augment import Pipeline
-from clients.models.networks import build
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient
+from fedshift_clients.images import augment, transforms
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.models.networks import build
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.

@@ -9,13 +9,13 @@ from digit_files import noise
 from PIL import Image
 from support import IMAGES, fedavg, fit, image_set, same
 
-from clients.images import preprocessed
-from clients.images.augment import Pipeline, draw_moves
-from clients.images.preprocessed import Ready, num_bytes
-from clients.training import image_batches
-from clients.training.settings import ImageConfig
-from datasets.base import Form
-from datasets.io import cache, trees
+from fedshift_clients.images import preprocessed
+from fedshift_clients.images.augment import Pipeline, draw_moves
+from fedshift_clients.images.preprocessed import Ready, num_bytes
+from fedshift_clients.training import image_batches
+from fedshift_clients.training.settings import ImageConfig
+from fedshift_datasets.base import Form
+from fedshift_datasets.io import cache, trees
 
 # --- Images converted once for all epochs: the same bits as converting each batch, and the same draws ---
 

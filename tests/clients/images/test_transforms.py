@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import rng
 from torch import Tensor
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
-from clients.images import transforms
-from clients.images.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
-from clients.training.settings import ImageConfig
+from fedshift_clients.images import transforms
+from fedshift_clients.images.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
+from fedshift_clients.training.settings import ImageConfig
 
 #: torchvision's counterparts of transforms.ADJUSTMENTS.
 SLOW: tuple[Callable[[Tensor, float], Tensor], ...] = (

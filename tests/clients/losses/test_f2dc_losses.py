@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import Float, as64, drawn, rng
 from torch import Tensor
 
-from clients.losses import f2dc as terms
+from fedshift_clients.losses import f2dc as terms
 
 B, C, D = 7, 4, 5
 NOISES: tuple[terms.Noise, ...] = ("logistic_pair", "gumbel_pair")

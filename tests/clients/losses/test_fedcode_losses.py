@@ -6,12 +6,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import Float, as64, drawn
 from torch import Tensor
 
-from clients.losses import fedcode as terms
+from fedshift_clients.losses import fedcode as terms
 
 Form = Literal["abs_cos", "sum_abs", "literal"]
 B, D, K, J = 6, 5, 4, 3

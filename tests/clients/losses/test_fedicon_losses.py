@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import Float, as64, numerical_gradient
 from torch import Tensor
 
-from clients.losses.fedicon import instance_contrast, supervised_contrast
+from fedshift_clients.losses.fedicon import instance_contrast, supervised_contrast
 
 B, C, D = 6, 3, 5
 

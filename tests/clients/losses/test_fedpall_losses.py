@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import Float, as64, drawn, labels
 from torch import nn
 
-from clients.losses import fedpall
+from fedshift_clients.losses import fedpall
 
 B, C, D, NODES = 7, 4, 5, 3
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from support import as64, drawn, gradient, numerical_gradient
 
-from clients.losses.fedsr import conditional_information, length
-from clients.params.fedsr import Length
+from fedshift_clients.losses.fedsr import conditional_information, length
+from fedshift_clients.params.fedsr import Length
 
 B, D = 5, 4
 

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import Float, as64, drawn, labels
 
-from clients import losses
-from clients.losses import fpl
+from fedshift_clients import losses
+from fedshift_clients.losses import fpl
 
 B, C, D, P = 9, 4, 5, 7
 

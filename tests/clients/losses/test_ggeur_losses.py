@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import as64, drawn, labels, rng
 
-from clients.losses import ggeur as terms
+from fedshift_clients.losses import ggeur as terms
 
 N, C, F = 40, 4, 6
 

@@ -5,21 +5,21 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import C, as64, batch, drawn, fedavg, fit, image_set, labels, new_client, shared
 
-from clients.base import DomainClient
-from clients.fedmd import FedMDClient
-from clients.losses.common import cross_entropy
-from clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.training.batches import in_turns
-from clients.training.phases import Phase
-from clients.training.prototypes import PrototypeClient
-from clients.training.settings import TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.fedmd import FedMDClient
+from fedshift_clients.losses.common import cross_entropy
+from fedshift_clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training.batches import in_turns
+from fedshift_clients.training.phases import Phase
+from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_clients.training.settings import TrainConfig
 
 COUNTS = st.lists(st.integers(0, 500), min_size=1, max_size=6).filter(any)
 

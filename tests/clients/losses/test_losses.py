@@ -7,14 +7,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
-from clients import losses
-from clients.losses import i2pfl
+from fedshift_clients import losses
+from fedshift_clients.losses import i2pfl
 
 Level = Literal["sample", "class_mean"]
 Reduction = Literal["mse_mean", "class_sum"]

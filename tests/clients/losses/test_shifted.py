@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.losses.common import shifted
+from fedshift_clients.losses.common import shifted
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:

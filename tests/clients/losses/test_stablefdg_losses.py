@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import as64, drawn, gradient, numerical_gradient
 
-from clients.losses import stablefdg as styles
+from fedshift_clients.losses import stablefdg as styles
 
 Float = NDArray[np.float64]
 

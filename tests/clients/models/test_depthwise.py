@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.models import depthwise
-from clients.models.networks import build
-from clients.training.per_image import per_image
+from fedshift_clients.models import depthwise
+from fedshift_clients.models.networks import build
+from fedshift_clients.training.per_image import per_image
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ import torch
 from support import fedavg, fit, image_set, refusal_of, shared
 from torch import nn
 
-from clients.models import networks
-from clients.models.freezing import freeze
+from fedshift_clients.models import networks
+from fedshift_clients.models.freezing import freeze
 from fedshift_core.errors import ConfigError
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"

@@ -1,4 +1,5 @@
-"""``model.projection`` and the frozen beginning of a model that is computed once (``clients.models.shortcut``)."""
+"""``model.projection`` and the frozen beginning of a model that is computed once
+(``fedshift_clients.models.shortcut``)."""
 
 import copy
 import re
@@ -8,16 +9,16 @@ import torch
 from support import refusal_of
 from torch import Tensor, nn
 
-from clients.models import networks
-from clients.models.freezing import freeze
-from clients.models.levels import feature_levels, levels_of
-from clients.models.networks import SplitModel
-from clients.models.projection import PART, Projection, projection_of, unprojected
-from clients.models.shortcut import Shortcut, depth_of
-from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel, F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.training.settings import ModelConfig
+from fedshift_clients.models import networks
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.models.levels import feature_levels, levels_of
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.projection import PART, Projection, projection_of, unprojected
+from fedshift_clients.models.shortcut import Shortcut, depth_of
+from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:resnet18", "torchvision:mobilenet_v3_small"]
@@ -149,7 +150,7 @@ class _Functional(nn.Module):
         return h.mean(dim=(2, 3))
 
     def feature_stages(self) -> object:
-        from clients.models.stages import stages_of
+        from fedshift_clients.models.stages import stages_of
 
         return stages_of([self.first, self.second], lambda h: h.mean(dim=(2, 3)))
 

@@ -6,8 +6,8 @@ from support import drawn, refusal_of
 from torch import nn
 from torch.nn import functional as F
 
-from clients.models.levels import feature_levels, level_features, levels_of
-from clients.models.networks import build
+from fedshift_clients.models.levels import feature_levels, level_features, levels_of
+from fedshift_clients.models.networks import build
 from fedshift_core.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ from support import refusal_of
 from torch import Tensor, nn
 from torchvision import models
 
-from clients.models import libraries, networks, timm_nets, torchvision_nets
-from clients.models.catalog import NETWORKS
-from clients.models.libraries import LibraryEncoder
-from clients.models.networks import MLPHead, SplitModel
-from clients.models.stages import feature_stages
+from fedshift_clients.models import libraries, networks, timm_nets, torchvision_nets
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.libraries import LibraryEncoder
+from fedshift_clients.models.networks import MLPHead, SplitModel
+from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 SMALL = ("shufflenet_v2_x0_5", "mobilenet_v3_small", "resnet18")

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from clients.models.catalog import NETWORKS
-from clients.models.networks import SplitModel, batchnorm_names, build, initialised, set_training
-from clients.models.resnet import BasicBlock
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.networks import SplitModel, batchnorm_names, build, initialised, set_training
+from fedshift_clients.models.resnet import BasicBlock
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 

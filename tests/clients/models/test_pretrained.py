@@ -10,16 +10,16 @@ import torch
 from support import refusal_of
 from torch import Tensor, nn
 
-from clients.models import networks, packages, torchvision_nets, weights
-from clients.models.freezing import freeze
-from clients.models.levels import feature_levels, level_features
-from clients.models.libraries import without_weights
-from clients.models.networks import SplitModel
-from clients.models.packages import WEIGHTS
-from clients.models.stages import feature_stages
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import initial_model
+from fedshift_clients.models import networks, packages, torchvision_nets, weights
+from fedshift_clients.models.freezing import freeze
+from fedshift_clients.models.levels import feature_levels, level_features
+from fedshift_clients.models.libraries import without_weights
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.models.packages import WEIGHTS
+from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 LITE = WEIGHTS["efficientnet-lite0"]

@@ -11,7 +11,7 @@ from support import refusal_of
 from torch import Tensor
 from torchvision import models
 
-from clients.models import networks, weights
+from fedshift_clients.models import networks, weights
 from fedshift_core.errors import ConfigError
 
 NAME = "shufflenet_v2_x0_5"

@@ -11,13 +11,13 @@ from support import C, batch, check_alike, fit, new_client, same, terms_in
 from support import fedavg as fedavg_of
 from support import image_set as images_of
 
-from clients.base import DomainClient
-from clients.modules.f2dc import F2DCModules
-from clients.params.f2dc import F2DCParams
-from clients.training.batches import Batch
-from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
+from fedshift_clients.base import DomainClient
+from fedshift_clients.modules.f2dc import F2DCModules
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training.batches import Batch
+from fedshift_datasets.base import ImageSet
 
 OFF: dict[str, Any] = {"use_dfd_loss": False, "use_dfc_loss": False}
 TRAIN: dict[str, Any] = {"lr": 0.02, "index": 0}

@@ -11,16 +11,16 @@ from support import Float, drawn, new_client, rng, shared
 from support import batch as batch_of
 from torch import Tensor, nn
 
-from clients.base import DomainClient
-from clients.models.networks import Blueprint, SplitModel, build
-from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel, F2DCModules, convolutions
-from clients.params.f2dc import F2DCParams
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models.networks import Blueprint, SplitModel, build
+from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules, convolutions
+from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 C, SEED = 4, 5
 CNNS = ("cnn", "cnn_bn", "cnn2", "cnn3")

@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from support import InlineRun, as64, drawn, gradient, numerical_gradient
 
-from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel
-from clients.modules import fedfa
-from clients.modules.fedfa import FeatureAugmentation, FedFAModules, SharedStatistic
-from clients.params.fedfa import FedFAParams
-from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models import networks
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.modules import fedfa
+from fedshift_clients.modules.fedfa import FeatureAugmentation, FedFAModules, SharedStatistic
+from fedshift_clients.params.fedfa import FedFAParams
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from support import InlineRun, as64, drawn, gradient, numerical_gradient
 
-from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel
-from clients.modules import mixstyle
-from clients.modules.mixstyle import MixStyle, MixStyleModules
-from clients.params.mixstyle import MixStyleParams
-from clients.training.batches import Batch
-from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models import networks
+from fedshift_clients.models.networks import Blueprint, SplitModel
+from fedshift_clients.modules import mixstyle
+from fedshift_clients.modules.mixstyle import MixStyle, MixStyleModules
+from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"

@@ -4,12 +4,12 @@ import pytest
 import torch
 from support import InlineRun
 
-from clients.losses import within
-from clients.models.networks import SplitModel
-from clients.modules.within import WithinDomainsModules
-from clients.params.within import WithinDomainsParams
-from clients.training.batches import Batch
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.losses import within
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.modules.within import WithinDomainsModules
+from fedshift_clients.params.within import WithinDomainsParams
+from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.2 allocation.mixing=0.6"

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from clients.training.arrays import own_array
+from fedshift_clients.training.arrays import own_array
 
 
 def test_an_own_array_is_in_c_order_and_stays() -> None:

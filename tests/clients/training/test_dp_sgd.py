@@ -9,22 +9,22 @@ import torch
 from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_client, shared
 from torch import Tensor, nn
 
-from clients.base import DomainClient
-from clients.feddap import FedDAPClient
-from clients.feddyn import FedDynClient
-from clients.fedproto import FedProtoClient
-from clients.fedprox import FedProxClient
-from clients.fpl import FPLClient
-from clients.losses import cross_entropy, cross_entropy_of_each
-from clients.models.networks import SplitModel
-from clients.training import dp_sgd, per_image
-from clients.training.batches import Batch
-from clients.training.dp_sgd import PrivateTraining
-from clients.training.settings import ImageConfig
-from datasets.base import ImageSet
+from fedshift_clients.base import DomainClient
+from fedshift_clients.feddap import FedDAPClient
+from fedshift_clients.feddyn import FedDynClient
+from fedshift_clients.fedproto import FedProtoClient
+from fedshift_clients.fedprox import FedProxClient
+from fedshift_clients.fpl import FPLClient
+from fedshift_clients.losses import cross_entropy, cross_entropy_of_each
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training import dp_sgd, per_image
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.dp_sgd import PrivateTraining
+from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
 
 for package in ("opacus", "dp_accounting"):
     pytest.importorskip(package, reason="fedshift[dp] is not installed")

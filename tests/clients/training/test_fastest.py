@@ -7,12 +7,12 @@ import pytest
 import torch
 from support import SEED, C, image_set, new_client, shared
 
-from clients.base import DomainClient
-from clients.models import networks
-from clients.training import autotune, precision
-from clients.training.autotune import Work
-from clients.training.model_cache import Workbench
-from clients.training.settings import ImageConfig, TrainConfig
+from fedshift_clients.base import DomainClient
+from fedshift_clients.models import networks
+from fedshift_clients.training import autotune, precision
+from fedshift_clients.training.autotune import Work
+from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.settings import ImageConfig, TrainConfig
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.training import optimizers
+from fedshift_clients.training import optimizers
 
 PAIRS = [
     pytest.param(optimizers.sgd, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-3}, id="sgd"),

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import D, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor, nn
 
-from clients.base import DomainClient, Phase
-from clients.models.networks import SplitModel
-from clients.modules.base import Modules
-from clients.training.batches import Batch
-from clients.training.settings import TrainConfig
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.base import DomainClient, Phase
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.params import Params
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import ROOT, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.training.arrays import view
-from clients.training.eval_slices import asked_images
-from datasets.base import ImageSet
-from datasets.listing import joined
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.arrays import view
+from fedshift_clients.training.eval_slices import asked_images
 from fedshift_core.errors import FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.listing import joined
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
 
@@ -99,7 +99,7 @@ def test_a_sample_depends_on_seed_and_domain() -> None:
 
 def test_a_process_says_nothing_of_read_only_arrays() -> None:
     code = "; ".join((
-        "import warnings", "import numpy as np", "from clients.training.arrays import view",
+        "import warnings", "import numpy as np", "from fedshift_clients.training.arrays import view",
         "warnings.simplefilter('error')", "view(np.frombuffer(bytes(4), np.uint8))",
     ))  # fmt: skip
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

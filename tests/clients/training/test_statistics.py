@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from support import fedavg, image_set
 from torch import Tensor, nn
 
-from clients.models.networks import SplitModel, with_group_norm
-from clients.training import statistics
-from datasets.base import ImageSet
+from fedshift_clients.models.networks import SplitModel, with_group_norm
+from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.base import ImageSet
 
 Float = NDArray[np.float64]
 

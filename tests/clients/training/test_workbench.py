@@ -9,22 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.adapt.base import Adaptation, Places
-from clients.base import ClientSetup, DomainClient
-from clients.features.profile import Stopwatch
-from clients.models.networks import SplitModel, build
-from clients.training.model_cache import DeviceImages, Workbench
-from clients.training.phases import DATA, TRAINING
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.trainer import LocalTrainer
-from datasets.base import ImageSet
 from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.base import ClientSetup, DomainClient
+from fedshift_clients.features.profile import Stopwatch
+from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.training.model_cache import DeviceImages, Workbench
+from fedshift_clients.training.phases import DATA, TRAINING
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import Params
+from fedshift_datasets.base import ImageSet
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 MODEL, TRAIN, IMAGES = ModelConfig(name="cnn"), TrainConfig(epochs=2, batch_size=8, lr=0.05), ImageConfig(flip=True)

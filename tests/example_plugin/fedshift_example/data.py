@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 
-from datasets.base import ImageSet, Source, Split
-from datasets.listing import Arrays
 from fedshift_core.seeding import generator
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.listing import Arrays
 
 DOMAINS = ("light", "dark")
 CLASSES = ("across", "down", "rising", "falling")

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from clients.models.networks import SplitModel
+from fedshift_clients.models.networks import SplitModel
 
 
 def tiny(num_classes: int, size: int) -> SplitModel:

@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Tensor
 
-from clients.base import DomainClient
-from clients.training.batches import Batch
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.batches import Batch
 from fedshift_core.params import Params
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from clients.features.base import Client, Metrics, NodeFeature
+from fedshift_clients.features.base import Client, Metrics, NodeFeature
 from fedshift_example.norms import NORM, WeightNormsParams
 
 

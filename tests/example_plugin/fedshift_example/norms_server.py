@@ -5,11 +5,11 @@ import logging
 import numpy as np
 
 from fedshift_example.norms import NORM
-from strategies.features.base import LeaveOut, ServerFeature, Training
-from strategies.federation.checks import Known, Range
-from strategies.federation.context import RoundResult
-from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from fedshift_strategies.features.base import LeaveOut, ServerFeature, Training
+from fedshift_strategies.federation.checks import Known, Range
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update
 
 log = logging.getLogger("fedshift")
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from clients.models.catalog import Network
-from datasets.base import Dataset
+from fedshift_clients.models.catalog import Network
 from fedshift_core.features import Feature, Key
 from fedshift_core.registry import method_file
+from fedshift_datasets.base import Dataset
 from fedshift_example import data
 from fedshift_example.norms import NORM, WeightNormsParams
 

@@ -1,7 +1,7 @@
 """Each domain has the same weight, and within it each node."""
 
-from strategies.base import DomainStrategy
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import Update
 
 
 class EqualDomains(DomainStrategy):

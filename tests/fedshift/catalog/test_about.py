@@ -12,7 +12,6 @@ import yaml
 from support import ROOT
 from typer.testing import CliRunner
 
-from datasets import catalog
 from fedshift import cli
 from fedshift.catalog import keys, methods, words
 from fedshift_app import __version__
@@ -20,6 +19,7 @@ from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
 
 OURS = list(registry.METHODS)
 
@@ -97,7 +97,7 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     assert "lambda_proto [0.1, 10.0, log]" in shown("methods", "fedproto")  # where `fedshift tune` looks
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
-    assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
+    assert "fedshift_strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
 
 
 def test_each_parameter_of_our_methods_is_described() -> None:

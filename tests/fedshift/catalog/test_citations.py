@@ -9,15 +9,15 @@ import yaml
 from support import ROOT
 from typer.testing import CliRunner
 
-from clients.models.catalog import NETWORKS
-from clients.models.packages import WEIGHTS
-from datasets.catalog import DATASETS
 from fedshift import cli
 from fedshift.catalog import citations
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.packages import WEIGHTS
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
+from fedshift_datasets.catalog import DATASETS
 
 TEXT = citations.ENTRIES.read_text(encoding="utf-8")
 REQUIRED = {

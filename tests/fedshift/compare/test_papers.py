@@ -9,7 +9,6 @@ import pytest
 import yaml
 from support import ROOT
 
-from datasets import catalog
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import altered
 from fedshift.papers.printed import ColumnMap, PrintedRow, Table
@@ -21,6 +20,7 @@ from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
 
 TABLES = printed_module.all_tables()
 #: What the project adds to the printed facts.

@@ -11,14 +11,14 @@ import yaml
 from support import ROOT, InlineRun
 from typer.testing import CliRunner
 
-from clients.training.node import NodeTools
-from datasets.base import ImageSet
 from fedshift import cli
 from fedshift.costs import node_steps
 from fedshift.costs.estimate import Estimate, estimate, summary
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.training.node import NodeTools
+from fedshift_datasets.base import ImageSet
 
 QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import InlineRun
 from torch import Tensor, nn, zeros
 from typer.testing import CliRunner
 
-from clients.models import networks
-from clients.training import machine
 from fedshift import cli
 from fedshift.costs import grid_dry_run, grid_estimate
 from fedshift.costs.estimate import Estimate, estimate
@@ -23,6 +21,8 @@ from fedshift.costs.grid_estimate import RunCost, deciding, makespan, without_sc
 from fedshift.sweep import grid, sweeping
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.models import networks
+from fedshift_clients.training import machine
 from fedshift_core.errors import ConfigError
 
 QUICK = ("nodes=4", "train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")

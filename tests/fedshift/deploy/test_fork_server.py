@@ -344,7 +344,7 @@ def test_a_forked_process_finds_imported_what_each_message_needs() -> None:
 import subprocess
 import sys
 from fedshift_app import client_app
-from clients.features import catalog
+from fedshift_clients.features import catalog
 from fedshift_app.config import registry
 before = set(sys.modules)
 catalog.of()

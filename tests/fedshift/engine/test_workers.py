@@ -35,10 +35,10 @@ SHORT = "train.epochs=1 allocation.share=0.06 train.batch_size=12"
 DEADLY = """
 import logging, multiprocessing, os, signal
 from pathlib import Path
-from clients.base import DomainClient
+from fedshift_clients.base import DomainClient
 from fedshift_app.node.state_store import StateStore
 from fedshift_core.registry import Method
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 METHOD = Method(name="own", title="Own", strategy=DomainStrategy, client=DomainClient)
 remember = StateStore.remember

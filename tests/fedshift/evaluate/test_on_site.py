@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support import ROOT, InlineRun, refusal_of
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.evaluate import command
@@ -16,6 +15,7 @@ from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_core.errors import ConfigError, FederationError
+from fedshift_datasets.io import cache
 
 TINY = "train.epochs=1 allocation.share=0.2 train.precision=float32 train.lr=0.05"
 ALL = "dataset.domains=[scan,sketch,street]"

@@ -8,8 +8,6 @@ import pytest
 from safetensors.numpy import load_file
 from support import refusal_of
 
-from clients.training.node import MODEL_PART
-from datasets.base import Source
 from fedshift.export import on_node, opening, saved, saving, scorer
 from fedshift.export.on_node import Wanted
 from fedshift.export.saved import Origin
@@ -17,9 +15,11 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import state_folder, state_store
 from fedshift_app.node.data import Place
+from fedshift_clients.training.node import MODEL_PART
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
+from fedshift_datasets.base import Source
 
 RUN = "0123456789abcdef" * 2
 

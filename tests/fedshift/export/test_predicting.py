@@ -10,15 +10,15 @@ import torch
 from PIL import Image
 from support import Command, refusal_of
 
-from clients.adapt import eata, t3a, tent
-from clients.params.eata import EATAParams
-from datasets.base import PLAIN
 from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.predicting import Metrics
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.adapt import eata, t3a, tent
+from fedshift_clients.params.eata import EATAParams
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.base import PLAIN
 
 ORIGIN = Origin(
     experiment="e", dataset="handwritten", server_round=1, rounds=1, nodes=2, seed=0, engine="inline", run_id="",

@@ -16,18 +16,18 @@ from PIL import Image
 from safetensors.numpy import load_file
 from support import Run, refusal_of
 
-from clients.base import RoundInputs
-from clients.models import networks
-from datasets import base, catalog
-from datasets.base import Source
 from fedshift.export import card, forms, images, opening, programs, saved, saving, scorer
 from fedshift.export.forms import Form
 from fedshift.export.saving import Wanted
 from fedshift.launch import runner
 from fedshift.report import reading
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.base import RoundInputs
+from fedshift_clients.models import networks
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_datasets import base, catalog
+from fedshift_datasets.base import Source
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn_bn train.precision=float32"
 ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

@@ -6,7 +6,6 @@ import pytest
 from flwr.common.config import parse_config_args
 from image_trees import noise_sites
 
-from datasets.sets import folders
 from fedshift.data import checking
 from fedshift.data import init as init_files
 from fedshift.data.checking import check_data
@@ -15,6 +14,7 @@ from fedshift.launch import advice, credentials
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME
+from fedshift_datasets.sets import folders
 
 # --- One line where engine=inline would be much faster, by a rule; and none elsewhere ---
 

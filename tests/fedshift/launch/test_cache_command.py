@@ -19,16 +19,16 @@ from own_sites import make
 from support import refusal_of
 from typer.testing import CliRunner
 
-from datasets import catalog
-from datasets.base import Form, Source
-from datasets.io import cache, feature_store, part_folder
-from datasets.io.feature_store import INDEX_FILE, META_FILE, ROWS_FILE, FeatureStore, Kind
-from datasets.listing import ImageSet
 from fedshift import cli
 from fedshift.catalog import completion
 from fedshift.data import cache_command, inventory
 from fedshift.data.inventory import Entry
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Form, Source
+from fedshift_datasets.io import cache, feature_store, part_folder
+from fedshift_datasets.io.feature_store import INDEX_FILE, META_FILE, ROWS_FILE, FeatureStore, Kind
+from fedshift_datasets.listing import ImageSet
 
 ABOUT = {
     "network": "timm:net", "depth": "stages:2", "weights": "0123456789abcdef" * 4, "size": 4,

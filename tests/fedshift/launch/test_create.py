@@ -15,15 +15,15 @@ import yaml
 from safetensors.numpy import load_file
 from support import ROOT, Run, own_experiment, refusal_of
 
-from clients.base import DomainClient
 from fedshift.catalog import things
 from fedshift.create import writing
 from fedshift.launch import runner
 from fedshift_app.config import files as config_files
+from fedshift_clients.base import DomainClient
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
-from strategies.base import DomainStrategy
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import Update
 
 
 def files(folder: Path) -> list[str]:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clients.training import autotune
-from clients.training.autotune import Found, Work
-from datasets.io import cache
 from fedshift import cli
 from fedshift.doctor import diagnostics, doctor
 from fedshift.doctor.diagnostics import Problem
 from fedshift_app.node import precision as node_precision
+from fedshift_clients.training import autotune
+from fedshift_clients.training.autotune import Found, Work
+from fedshift_datasets.io import cache
 
 CPU = torch.device("cpu")
 

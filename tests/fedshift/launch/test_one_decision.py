@@ -8,9 +8,6 @@ import pytest
 from PIL import Image
 from support import refusal_of
 
-from datasets.base import OWN_SPLITS, Source
-from datasets.io import trees
-from datasets.sets import folders
 from fedshift.data import checking, prepare
 from fedshift.data import init as init_files
 from fedshift.deploy import exporting
@@ -20,6 +17,9 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
+from fedshift_datasets.base import OWN_SPLITS, Source
+from fedshift_datasets.io import trees
+from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
 

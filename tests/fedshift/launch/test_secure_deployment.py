@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from support import ROOT, InlineRun, Run
 
-from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift.launch.credentials import Credentials
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
+from fedshift_datasets.io import cache
 
 #: Two nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"

@@ -14,7 +14,6 @@ import pytest
 from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
 
-from datasets.io import cache
 from fedshift import cli
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting, supernode
@@ -22,6 +21,7 @@ from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.io import cache
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"

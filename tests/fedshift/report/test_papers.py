@@ -10,19 +10,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from support import InlineRun, Run, refusal_of, undrawn
 from torch.nn import functional as F
 
-from clients.fdse import Erased
-from clients.models.shortcut import Shortcut
-from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel
-from datasets.base import ImageSet
-from datasets.io import cache
-from datasets.io.feature_store import FeatureStore
 from fedshift.html import drawing
 from fedshift.report import (
     analysis,
@@ -40,10 +33,17 @@ from fedshift.report import (
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
 from fedshift_app.node import setup
+from fedshift_clients.fdse import Erased
+from fedshift_clients.models.shortcut import Shortcut
+from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.modules.f2dc import F2DCModel
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import SERVER_ROUND
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io import cache
+from fedshift_datasets.io.feature_store import FeatureStore
 
 QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")

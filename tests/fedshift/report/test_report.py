@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
 from support import node as node_of
 from typer.testing import CliRunner
 
-from datasets import catalog
 from fedshift import cli
 from fedshift.deploy import exporting
 from fedshift.html import drawing
@@ -36,7 +35,8 @@ from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.yaml_files import as_yaml, read_yaml
-from strategies.features.figures_section import Figures
+from fedshift_datasets import catalog
+from fedshift_strategies.features.figures_section import Figures
 
 QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")

@@ -12,13 +12,13 @@ import pytest
 from own_sites import make
 from support import ROOT, Run
 
-from datasets.io import cache
 from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
 from fedshift.site import log
 from fedshift_app.config import resolving
 from fedshift_app.node import state_folder
 from fedshift_app.node.chained_log import LOG_FILE
+from fedshift_datasets.io import cache
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from own_sites import make
 from PIL import Image
 from real_node import RUN_ID, SHORT, AppOfNode
 from support import undrawn
 from typer.testing import CliRunner, Result
 
-from datasets import catalog
-from datasets.base import ImageSet
 from fedshift import cli
 from fedshift.deploy import exporting
 from fedshift.export import predicting, saving
@@ -32,6 +30,8 @@ from fedshift_app.node import received_model, state_folder
 from fedshift_core.env import KEEP_MODEL
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,6 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import cache, files
 from fedshift import cli
 from fedshift.deploy import node_waits, supernode
 from fedshift.launch import processes
@@ -24,6 +21,9 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import chained_log, received_model, setup, state_folder
 from fedshift_app.node import data as node_data
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache, files
 
 #: A SuperNode in the role of Flower's: with a child of its own, and deaf to SIGTERM where it is told so.
 STAND_IN = """

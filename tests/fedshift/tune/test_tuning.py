@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from support import InlineRun, refusal_of
 
-from datasets import catalog
 from fedshift.sweep import forks, sweeping
 from fedshift.tune import requested as tune_requested
 from fedshift.tune import study, trials
@@ -23,6 +22,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run.versions import versions
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FederationError
+from fedshift_datasets import catalog
 
 SHORT = ("nodes=4", "rounds=6", "train.epochs=1", "allocation.share=0.2")
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import refusal_of
 
-from clients.models import weights
-from datasets import catalog
 from fedshift_app.config import dotted_keys, registry, resolving
 from fedshift_app.config.arguments import WITHOUT_DOT, parse_arguments
 from fedshift_app.config.files import CONF, names
@@ -24,8 +22,10 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import METHOD_SECTIONS, from_json
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_app.run.folder import RunFolder
+from fedshift_clients.models import weights
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
 
 #: A small experiment as a person would write one.
 EXPERIMENT: dict[str, Any] = {

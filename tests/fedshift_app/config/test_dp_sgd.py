@@ -12,18 +12,18 @@ from killing import KillAt, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, server_feature
 
-from clients.base import DomainClient
-from clients.training.phases import Phase
 from fedshift.costs import dry_run
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import resuming
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.phases import Phase
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON
-from strategies.features.privacy import Privacy
+from fedshift_strategies.features.privacy import Privacy
 
 for package in ("opacus", "dp_accounting"):
     pytest.importorskip(package, reason="fedshift[dp] is not installed")

@@ -10,9 +10,9 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
-from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.options.privacy import PrivacyConfig

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import validate
+from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 RECIPES = ["f2dc", "f2dc-code", "fedavg-ft", "fedbn"]
 

@@ -11,13 +11,13 @@ from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 
 OWN = """
-from clients.base import DomainClient
-from clients.modules.base import Modules
-from clients.modules.catalog import ModulesEntry
+from fedshift_clients.base import DomainClient
+from fedshift_clients.modules.base import Modules
+from fedshift_clients.modules.catalog import ModulesEntry
 from fedshift_core.features import Feature, Key
 from fedshift_core.params import Params
 from fedshift_core.registry import Method
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 METHOD = Method(name="short", title="Short features", terms=["length"])
 

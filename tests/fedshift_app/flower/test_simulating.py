@@ -27,8 +27,8 @@ from fedshift_app.flower import simulating, simulation_queue
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
-from strategies.base import DomainStrategy
-from strategies.federation.pending import Sent
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.pending import Sent
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"

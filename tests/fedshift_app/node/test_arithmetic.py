@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from clients.training import autotune, machine
-from clients.training.autotune import Found, Work
-from datasets.io import cache
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node import setup
+from fedshift_clients.training import autotune, machine
+from fedshift_clients.training.autotune import Found, Work
 from fedshift_core.errors import ConfigError
+from fedshift_datasets.io import cache
 
 CPU = torch.device("cpu")
 WORK = Work("cnn", 0, "none", 32, 32)

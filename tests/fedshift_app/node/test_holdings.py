@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import InlineRun, ListeningGrid
 
-from datasets import catalog
-from datasets.base import ImageSet, Source
-from datasets.io import files
-from datasets.io.resize import fit
 from fedshift import cli
 from fedshift.data.checking import check_data
 from fedshift.deploy.exporting import export
@@ -25,6 +21,10 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings
 from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source
+from fedshift_datasets.io import files
+from fedshift_datasets.io.resize import fit
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 

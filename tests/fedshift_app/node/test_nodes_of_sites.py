@@ -30,8 +30,8 @@ from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
 from fedshift_core.wire import names
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.introduction import Introduction
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.introduction import Introduction
 
 SITES = ("north", "south", "west")
 MIXED = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.mixing=0.5"

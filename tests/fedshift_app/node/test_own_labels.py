@@ -13,7 +13,6 @@ import yaml
 from PIL import Image
 from support import InlineRun, refusal_of
 
-from datasets import catalog
 from fedshift.data import checking, prepare
 from fedshift.data import init as init_files
 from fedshift.deploy import exporting
@@ -22,6 +21,7 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import copies, setup
 from fedshift_app.node import data as node_data
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_datasets import catalog
 
 NUMBERS = tuple(map(str, range(11)))
 STATED = f"dataset.classes=[{','.join(NUMBERS)}]"

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid, Run
 
-from datasets.base import Source
-from datasets.io import cache
 from fedshift.deploy import demo, exporting
 from fedshift.deploy.exporting import NodeFolder
 from fedshift.launch import local_superlink, processes, runner
@@ -37,7 +35,9 @@ from fedshift_app.run import build as run_build
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply
 from fedshift_core.wire.records import decode, encode
-from strategies.federation.introduction import Introduction
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache
+from fedshift_strategies.federation.introduction import Introduction
 
 SHORT = "train.epochs=1 dataset.domains=[scan,texture,sketch]"
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"

@@ -10,9 +10,6 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from support import InlineRun, public_set_feature, refusal_of
 
-from datasets import catalog
-from datasets.base import ImageSet, Source, Split
-from datasets.io import files
 from fedshift.data import prepare
 from fedshift.data.checking import check_data
 from fedshift.deploy.exporting import export
@@ -24,7 +21,10 @@ from fedshift_app.node.data import Place, own_images, public_set
 from fedshift_app.run import build as run_build
 from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, DataError, FederationError
-from strategies.federation.roster import Node, Roster
+from fedshift_datasets import catalog
+from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.io import files
+from fedshift_strategies.federation.roster import Node, Roster
 
 NODES = 8
 
@@ -369,7 +369,9 @@ def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, reason: str
 
 def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = Copies("b", "a")
-    monkeypatch.setattr("strategies.federation.roster.time.sleep", lambda seconds: grid.copies.update({30: "a"}))
+    monkeypatch.setattr(
+        "fedshift_strategies.federation.roster.time.sleep", lambda seconds: grid.copies.update({30: "a"})
+    )
     assert [one.public[0] for one in gathered(grid).nodes] == ["a", "a"]
 
 

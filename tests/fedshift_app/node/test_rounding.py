@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 
-from clients.training.eval_slices import most_loss
 from fedshift_app.node import rounding
 from fedshift_app.node.rounding import Rounding
+from fedshift_clients.training.eval_slices import most_loss
 
 SECRET = 2**200 + 5
 

@@ -11,7 +11,6 @@ from flwr.app import Message, RecordDict
 from real_node import SHORT, AppOfNode
 from support import InlineRun, ListeningGrid, Run
 
-from datasets.base import Source
 from fedshift.deploy import exporting
 from fedshift.deploy.exporting import NodeFolder
 from fedshift_app import server_app
@@ -26,8 +25,9 @@ from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import array_records
-from strategies.fedcode import FedCodeStrategy
-from strategies.federation.updates import Update
+from fedshift_datasets.base import Source
+from fedshift_strategies.fedcode import FedCodeStrategy
+from fedshift_strategies.federation.updates import Update
 
 
 @pytest.fixture(autouse=True)

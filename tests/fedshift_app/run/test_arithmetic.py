@@ -10,9 +10,6 @@ import yaml
 from flwr.app import Message
 from support import InlineRun, ListeningGrid, Run
 
-from clients.training import autotune
-from clients.training.autotune import Found
-from datasets.io import cache
 from fedshift.compare import compare
 from fedshift.costs import measuring
 from fedshift.launch import runner
@@ -22,8 +19,11 @@ from fedshift_app.node import setup
 from fedshift_app.run import precision as run_precision
 from fedshift_app.run import resuming
 from fedshift_app.run.files import RESULTS_FILE
+from fedshift_clients.training import autotune
+from fedshift_clients.training.autotune import Found
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import ARITHMETICS
+from fedshift_datasets.io import cache
 
 LAST, NCHW, BF16, _ = ARITHMETICS
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import MessageType
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from killing import KEEPING, NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
@@ -29,8 +29,8 @@ from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, VALIDATION_LOSS_SUM
-from strategies.base import DomainStrategy
-from strategies.federation.context import RoundResult
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
 SHORT = "train.epochs=1 allocation.share=0.05"

@@ -7,7 +7,7 @@ import pytest
 from fedshift_app.run.console import duration, round_line, table
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_SHOWN
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 
 def results(**changes: Any) -> dict[str, Any]:

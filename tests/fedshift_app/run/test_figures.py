@@ -10,13 +10,13 @@ import torch
 from sklearn import metrics
 from support import InlineRun, fedavg, image_set, node
 
-from clients.features.figures import Counting, count
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, sections
+from fedshift_clients.features.figures import Counting, count
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
-from strategies.features import figures
-from strategies.federation.context import RoundResult
+from fedshift_strategies.features import figures
+from fedshift_strategies.federation.context import RoundResult
 
 FILE = "figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
 
 
 def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clients.features.figures.CHUNK", 50)
+    monkeypatch.setattr("fedshift_clients.features.figures.CHUNK", 50)
     logits, y = drawn(4)
     counting = Counting(4)
     for part in torch.arange(600).split(64):

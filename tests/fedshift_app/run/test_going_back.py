@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
 from support import InlineRun, Killed, Run, refusal_of
 
-from datasets import catalog
-from datasets.base import Source
-from datasets.io import cache
 from fedshift import cli
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
@@ -25,6 +22,9 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
+from fedshift_datasets.io import cache
 
 # --- what is kept -------------------------------------------------------------------------------------------------
 

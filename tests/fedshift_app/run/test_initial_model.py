@@ -2,10 +2,10 @@
 
 import pytest
 
-from clients.models import networks, weights
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
+from fedshift_clients.models import networks, weights
 from fedshift_core.errors import ConfigError
 
 GIVEN = networks.build("resnet10", 10, 0).state_dict()

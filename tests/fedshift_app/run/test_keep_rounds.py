@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from killing import NODES, KillAt, only, outcome, resume, start
 from support import Run, refusal_of
 
@@ -22,7 +22,7 @@ from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 

@@ -11,7 +11,7 @@ from support import InlineRun
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, one_class
 from fedshift_core.wire.counts import Counts
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 CLASSES = ("cat", "dog", "cow")
 

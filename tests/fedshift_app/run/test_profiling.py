@@ -8,7 +8,7 @@ from support import InlineRun
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_core.errors import ConfigError
-from strategies.features import profile
+from fedshift_strategies.features import profile
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import Array, ArrayRecord
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import node
 
@@ -33,7 +33,7 @@ from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.yaml_files import as_yaml, read_yaml
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
 

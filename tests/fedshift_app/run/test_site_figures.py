@@ -12,7 +12,6 @@ import own_sites
 import pytest
 from support import InlineRun, ListeningGrid, Run, refusal_of, undrawn
 
-from clients.features.site_figures import SiteFiguresOnNode
 from fedshift.compare import by_site, compare, keep
 from fedshift.report import command, reading
 from fedshift.report.sites import section, text
@@ -22,8 +21,9 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
 from fedshift_app.node.requests import NodeRequest
+from fedshift_clients.features.site_figures import SiteFiguresOnNode
 from fedshift_core.errors import ConfigError
-from strategies.features.site_section import Sites
+from fedshift_strategies.features.site_section import Sites
 
 FILE = "site_figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedshift_app.run import tracker_base, trackers, tracking
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 SETTINGS = {
     "experiment": "mine",

@@ -15,7 +15,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.run import tracker_base, tracking
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
-from strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

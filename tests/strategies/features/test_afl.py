@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import InlineRun, federation, node
 
 from fedshift_app.config.resolving import resolve
@@ -15,11 +15,11 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
-from strategies.base import DomainStrategy
-from strategies.features import afl
-from strategies.features.base import Training
-from strategies.federation.roster import Roster
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features import afl
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.federation.roster import Roster
+from fedshift_strategies.federation.updates import Update
 
 RULE = AggregationConfig(weights="afl", afl_step=0.5)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import federation
 from support import node as node_of
 
@@ -14,8 +14,8 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from strategies.features import bn_statistics as statistics
-from strategies.federation.roster import Node
+from fedshift_strategies.features import bn_statistics as statistics
+from fedshift_strategies.federation.roster import Node
 
 LAYERS = {"encoder.1": 3, "stem.bn": 2}
 NODE = node_of(0, (3, 2), "scan")

@@ -5,8 +5,8 @@ import pytest
 from support import federation
 
 from fedshift_core.errors import FederationError
-from strategies.features.catalog import Features
-from strategies.features.server_optimizer import ServerOptimizer
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.server_optimizer import ServerOptimizer
 
 
 @pytest.mark.parametrize("name", ["medians", "m/medians", "other/x"])

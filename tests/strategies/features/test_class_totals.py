@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support import federation, node
 
-from clients.training.settings import TrainConfig
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.params import Params
-from strategies.features.class_balance import ClassBalance, totals
+from fedshift_strategies.features.class_balance import ClassBalance, totals
 
 
 def test_totals_are_sums() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import node
 
-from strategies.features.client_scores import (
+from fedshift_strategies.features.client_scores import (
     ClientScores,
     Matrix,
     ata_by_domain,
@@ -22,7 +22,7 @@ from strategies.features.client_scores import (
     matrix_of,
     mean_client_models,
 )
-from strategies.federation.roster import Node
+from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("photo", "photo", "sketch", "photo", "art", "sketch")
 NAN = math.nan

@@ -10,16 +10,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from support import node as node_of
 from support import server_feature
 
-from clients.features.figures import count
 from fedshift_app.flower.internals import identify_process
+from fedshift_clients.features.figures import count
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
-from strategies.features import figures as counting
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Evaluation
+from fedshift_strategies.features import figures as counting
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Evaluation
 
 C, N = 4, 30
 

@@ -5,21 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import federation, node
 
 from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
-from strategies.base import DomainStrategy
-from strategies.features import ga
-from strategies.features.base import Training
-from strategies.features.catalog import Features
-from strategies.federation import checks
-from strategies.federation.roster import Roster
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features import ga
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.roster import Roster
+from fedshift_strategies.federation.updates import Update
 
 Gaps = dict[int, tuple[float, float]]  # by node: how the received and its own model do
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import federation, node, refusal_of
 
 from fedshift_app.config.resolving import resolve
@@ -14,12 +14,12 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.features.base import Training
-from strategies.features.gma import GradientMasks
-from strategies.federation.averaging import shares
-from strategies.federation.context import RunContext
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.gma import GradientMasks
+from fedshift_strategies.federation.averaging import shares
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.updates import Update
 
 SHAPES: dict[str, tuple[int, ...]] = {"w": (4, 5), "b": (3,), "s": (), "none": (0, 2)}
 

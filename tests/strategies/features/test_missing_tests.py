@@ -7,11 +7,11 @@ from support import node as node_of
 from support import server_feature
 
 from fedshift_core.wire.scores import DomainScore, Part
-from strategies.features.base import Training
-from strategies.features.missing_tests import MissingTests
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Answer, Evaluation
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.missing_tests import MissingTests
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
 
 DOMAINS = ("north", "south")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies.features.profile import Clock
-from strategies.federation import context as phases
+from fedshift_strategies.features.profile import Clock
+from fedshift_strategies.federation import context as phases
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
 from flwr.supercore.differential_privacy import compute_clip_model_update
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, node, refusal_of
 
@@ -20,11 +20,11 @@ from fedshift_core.errors import FederationError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
-from strategies.features import robust
-from strategies.features.base import Training
-from strategies.federation.averaging import shares
-from strategies.federation.updates import Update
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features import robust
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.federation.averaging import shares
+from fedshift_strategies.federation.updates import Update
 
 SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (7,), "s": (), "none": (0, 3)}
 

@@ -11,7 +11,7 @@ from support import federation
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import decode, encode
-from strategies.features import server_optimizer
+from fedshift_strategies.features import server_optimizer
 
 FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}
 #: Our keys, and what Flower calls them.

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import node as node_of
 from support import server_feature
 
-from clients.features.site_numbers import Scored, figures
+from fedshift_clients.features.site_numbers import Scored, figures
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
@@ -20,11 +20,11 @@ from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers
-from strategies.features import site_figures, site_section
-from strategies.features.base import Session
-from strategies.features.site_section import AVERAGED, MIX_BOUND, POOLED, Sites
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.features import site_figures, site_section
+from fedshift_strategies.features.base import Session
+from fedshift_strategies.features.site_section import AVERAGED, MIX_BOUND, POOLED, Sites
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
 
 C, N = 3, 30
 

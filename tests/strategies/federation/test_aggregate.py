@@ -12,7 +12,7 @@ from fedshift.engine.inline import InlineGrid
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
-from strategies.base import DomainStrategy
+from fedshift_strategies.base import DomainStrategy
 
 FEDERATION = federation(num_classes=2, run_json="")
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import server_feature
 
 from fedshift_app.flower.internals import identify_process
-from strategies.contributions import Declaration
-from strategies.features.validation import Validation
-from strategies.federation.announced import Medians, most_images, weighed
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Evaluation
-from strategies.federation.nodes import Node
-from strategies.federation.roster import Roster
-from strategies.federation.updates import Update
+from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.features.validation import Validation
+from fedshift_strategies.federation.announced import Medians, most_images, weighed
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.roster import Roster
+from fedshift_strategies.federation.updates import Update
 
 DECLARED: Declaration = {
     "prototypes": ("C", "D"), "counts": ("C",), "features": ("P", "D"), "labels": ("P",), "scores": (6, "C"),

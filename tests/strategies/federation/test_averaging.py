@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.wire.records import decode, encode
-from strategies.federation import averaging
-from strategies.federation.averaging import RunningAverage, shares
+from fedshift_strategies.federation import averaging
+from fedshift_strategies.federation.averaging import RunningAverage, shares
 
 Arrays = dict[str, NDArray[Any]]
 

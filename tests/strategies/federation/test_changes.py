@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from strategies.federation import update_norms
-from strategies.federation.update_norms import SentWeights, change, far_from_others, norm, out_of_proportion
+from fedshift_strategies.federation import update_norms
+from fedshift_strategies.federation.update_norms import SentWeights, change, far_from_others, norm, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:

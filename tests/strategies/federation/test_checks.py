@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import federation
 from support import node as node_of
 
@@ -16,10 +16,10 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_core import limits
 from fedshift_core.limits import MOST_TEXT, Refused, check_numbers, largest, plain, whole
 from fedshift_core.options.scoring import EvaluateConfig
-from strategies.features.base import Training
-from strategies.features.catalog import Features
-from strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
-from strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
+from fedshift_strategies.federation.nodes import Node
 
 
 @given(st.text(max_size=2000), st.integers(10, 600))

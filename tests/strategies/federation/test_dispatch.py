@@ -5,7 +5,7 @@ from flwr.app import Message, RecordDict
 from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
-from strategies.federation import dispatch
+from fedshift_strategies.federation import dispatch
 
 
 def messages(number: int) -> list[Message]:

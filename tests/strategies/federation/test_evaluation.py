@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import fedshift_strategies as st
 from hypothesis import given
-from hypothesis import strategies as st
 from support import node as node_of
 from support import server_feature
 
 from fedshift_app.flower.internals import identify_process
-from strategies.features.validation import Validation
-from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
-from strategies.federation.roster import Node
+from fedshift_strategies.features.validation import Validation
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
+from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("scan", "texture")
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from support import node
 
 from fedshift_core.wire.records import encode
-from strategies.federation import recovery as recovery_module
-from strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
-from strategies.federation.updates import Update
+from fedshift_strategies.federation import recovery as recovery_module
+from fedshift_strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
+from fedshift_strategies.federation.updates import Update
 
 
 def noted(recovery: Recovery, server_round: int, changes: Sequence[float], weights: Sequence[float] = ()) -> Recovery:

@@ -10,7 +10,7 @@ from support import public_set_feature
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FederationError
-from strategies.federation.roster import MOST_ASKED, Roster
+from fedshift_strategies.federation.roster import MOST_ASKED, Roster
 
 DOMAINS = ("scan", "texture", "street")
 

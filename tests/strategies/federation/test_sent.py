@@ -5,7 +5,7 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 
 from fedshift_app.flower.internals import identify_process
-from strategies.federation.pending import Sent
+from fedshift_strategies.federation.pending import Sent
 
 
 def message(node_id: int, message_id: str) -> Message:

@@ -13,10 +13,10 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_core.errors import FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from strategies.base import DomainStrategy
-from strategies.federation import silence
-from strategies.federation.roster import Listener
-from strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation import silence
+from fedshift_strategies.federation.roster import Listener
+from fedshift_strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
 
 QUERY, TRAIN, EVALUATE = MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE
 

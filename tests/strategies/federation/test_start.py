@@ -10,8 +10,8 @@ from fedshift_core.arrays import digest
 from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import decode, encode
-from strategies.federation.one_time_payload import Start
-from strategies.federation.updates import num_bytes
+from fedshift_strategies.federation.one_time_payload import Start
+from fedshift_strategies.federation.updates import num_bytes
 
 FROZEN = {"encoder.w": np.arange(6, dtype=np.float32).reshape(2, 3), "encoder.n": np.asarray(4)}
 MOVING = {"classifier.w": np.ones(3, np.float32)}
