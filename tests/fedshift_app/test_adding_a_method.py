@@ -41,7 +41,12 @@ def test_lines_by_method_are_counted_right() -> None:
         stem = name.replace("-", "_")
         files = [
             f"{part}/{stem}.py"
-            for part in ("strategies", "clients", "clients/fedshift_clients/params", "clients/fedshift_clients/losses")
+            for part in (
+                "strategies/fedshift_strategies",
+                "clients/fedshift_clients",
+                "clients/fedshift_clients/params",
+                "clients/fedshift_clients/losses",
+            )  # fmt: skip
         ]
         paths = [ROOT / path for path in [*files, f"conf/methods/{name}.yaml", *own.get(name, [])]]
         texts = [path.read_text() for path in paths if path.exists()]
