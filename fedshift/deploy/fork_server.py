@@ -28,15 +28,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import fedshift  # noqa: F401 (its import puts this node's app on the path)
-from fedshift_app.node import node_key, own_code
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+if __name__ == "__main__":  # before NumPy is imported, whose threads would not survive a fork
+    os.environ.setdefault(BLAS_THREADS, "1")
+
+import fedshift  # noqa: E402, F401 (its import puts this node's app on the path)
+from fedshift_app.node import node_key, own_code  # noqa: E402
 
 LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
 APP = "fedshift_app.client_app"
 LIBRARIES_OF_SOME = ("timm",)  # what some runs use; imported once a child has
 MOST_BYTES = 65536  # of a task
 MOST_ENVIRONMENT = 262144  # bytes
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILES = 3  # standard input, output and error; the signer of a node with a key is the fourth
 WAITING = 64  # connections
 SHARE, ONE = "--share", "--one"
@@ -221,7 +224,6 @@ def share(address: str) -> None:
         UnsafeError: If this process must not be forked from.
     """
     parent = os.getppid()
-    os.environ.setdefault(BLAS_THREADS, "1")  # as ``superexec.WarmProcess`` has it, before NumPy is imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"{address}{NEW}")

@@ -25,7 +25,6 @@ START_SECONDS = 120.0  # to import torch, on a machine that does much else
 ANSWER_SECONDS = 30.0  # to fork
 DEATHS = 3  # of warm processes, after which each message gets a cold one
 MOST_BYTES = 65536  # of an answer
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SHARED = "FEDSHIFT_WARM"  # as in ``fedshift_core.env``
 ONE, NO_SIGNER = "--one", -1  # as in ``fork_server`` and ``fedshift_app.node.node_key``
 
@@ -106,13 +105,9 @@ class WarmProcess(Warm):
 
     def __init__(self, program: list[str], signer: int = NO_SIGNER) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # NumPy's library of linear algebra would start threads when it is imported, and a thread does not survive a
-        # fork. Its computations on a node are small; torch has threads of its own, from the first one it needs.
-        env = {BLAS_THREADS: "1"} | os.environ
         with theirs:
             self._process = subprocess.Popen(
                 [*program, str(theirs.fileno()), str(signer)],
-                env=env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), *passed(signer)],
             )

@@ -37,6 +37,7 @@ STATED = Statement(20, (True, False))
 #: The node's program, which in the place of a ClientApp writes down what it finds of the key, and signs.
 PROGRAM = """
 import functools, json, os, sys
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from pathlib import Path
 from fedshift.deploy import fork_server
 from fedshift_app.node import node_key

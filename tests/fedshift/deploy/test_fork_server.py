@@ -26,6 +26,7 @@ LIMIT = 30.0
 #: A warm process whose children write down what they find, in the place of a ClientApp.
 PROGRAM = """
 import functools, json, os, random, socket, sys, time
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from pathlib import Path
 import numpy
 from fedshift.deploy import fork_server
@@ -260,6 +261,24 @@ def test_several_share_a_process_and_nothing_else(
     until(lambda: not psutil.pid_exists(servers[0]), "it outlives its SuperExec")
     assert sharing[1].child()["parent"] == servers[1]
     sharing[1].warm.end()
+
+
+@pytest.mark.slow
+def test_the_program_itself_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no thread after its imports, whatever environment it was started with."""
+    monkeypatch.delenv(fork_server.BLAS_THREADS, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    program = subprocess.Popen([sys.executable, "-P", fork_server.__file__, fork_server.SHARE, "warm"])
+    try:
+        until(Path("warm").exists, "it does not listen")
+        warm = SharedWarmProcess("warm")
+        warm.wait()
+        assert warm.is_running()
+        warm.end()
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_with_other_libraries_or_without_the_process_a_node_has_its_own(
