@@ -65,9 +65,10 @@ class Federation:
 
 
 @contextmanager
-def federation(home: Path, nodes: int = 2) -> Iterator[Federation]:
+def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Federation]:
     """Yield a federation of nodes with keys and one policy; the second starts a new process for each message."""
-    folders = exporting.export(configuration.resolve({"experiment": "handwritten", "set": TINY}), nodes, home / "nodes")
+    config = configuration.resolve({"experiment": "handwritten", "set": images})
+    folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
     policy = home / "policy.yaml"
     policy.write_text("least_images: 5\n")

@@ -49,7 +49,9 @@ def hash_of(app: Path) -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with federation(tmp_path_factory.mktemp("site"), nodes=3) as made:
+    with federation(
+        tmp_path_factory.mktemp("site"), nodes=3, images="dataset.domains=[scan,sketch] allocation.share=0.4"
+    ) as made:
         yield made
 
 
@@ -69,7 +71,7 @@ def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(s
 
     sums = f"secure_sums: {{nodes: 3, trusted: {json.dumps(site.fingerprints)}}}\n"  # signed by keys that nobody reads
     site.policy.write_text(f"code: {{trusted: ['{theirs}']}}\n{sums}")
-    said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on")
+    said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on aggregation.weights=equal")
     assert "LEAK" not in said and "round 1/1" in said, said
     assert not (app / "mark").exists()
     trained = [line for line in site.replies() if line["message"] == "train"]
