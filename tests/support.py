@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Where this checkout's packages are, as `PYTHONPATH` has it.
+APP_PATH = os.pathsep.join(str(ROOT / folder) for folder in ("", "strategies", "clients", "datasets"))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import fedshift_strategies as st
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError

@@ -11,7 +11,7 @@ import torch
 from digit_files import noise
 from digit_files import read as read_found
 from hypothesis import HealthCheck, given, settings
-from hypothesis import fedshift_strategies as st
+from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from digit_files import noise
 from hypothesis import HealthCheck, given, settings
-from hypothesis import fedshift_strategies as st
+from hypothesis import strategies as st
 from scipy.io import loadmat, savemat
 from scipy.sparse import csr_array
 from support import refusal_of

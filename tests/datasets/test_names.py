@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from digit_files import noise
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from support import refusal_of
 from typer.testing import CliRunner

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_datasets.quality import pixel_statistics

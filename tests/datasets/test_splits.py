@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import fedshift_strategies as st
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import refusal_of

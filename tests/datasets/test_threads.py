@@ -4,8 +4,8 @@ import math
 import threading
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_datasets.io import threads
 

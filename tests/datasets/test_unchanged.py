@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from fedshift_datasets.base import Source, Split

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from image_trees import check_split, check_usual_refusals, fill, refusal
 
 from fedshift_datasets.base import Source

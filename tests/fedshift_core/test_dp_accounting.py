@@ -5,8 +5,8 @@ import math
 
 import pytest
 from flwr import serverapp
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedshift_core import dp_accounting
 from fedshift_core.dp_accounting import Spending, noise_for, spending

@@ -5,8 +5,8 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json

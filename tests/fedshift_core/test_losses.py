@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_core.accuracies import average, spread, worst
 from fedshift_core.losses import Losses, Overall, unscored

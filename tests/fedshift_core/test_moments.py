@@ -1,8 +1,8 @@
 """Means and mean squares in units of the shared weights' statistics."""
 
 import numpy as np
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedshift_core.moments import plain, power_of, standard

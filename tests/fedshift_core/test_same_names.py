@@ -3,8 +3,8 @@
 import unicodedata
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_core import same_names
 

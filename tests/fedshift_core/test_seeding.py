@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_core.seeding import generator, seed_sequence, torch_seed
 

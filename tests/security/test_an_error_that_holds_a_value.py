@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import InlineRun, ListeningGrid, refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError

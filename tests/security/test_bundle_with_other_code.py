@@ -184,9 +184,9 @@ def test_a_node_whose_files_were_changed_says_that_it_must_be_started_again(
     try:
         brought(own_code.APP)
         assert not node.ask("query").has_error()
-        (own_code.APP / "clients" / "base.py").touch()
+        (own_code.APP / "fedshift_core" / "errors.py").touch()
         assert not node.ask("query").has_error()
-        with (own_code.APP / "clients" / "base.py").open("a") as file:
+        with (own_code.APP / "fedshift_core" / "errors.py").open("a") as file:
             file.write("# edited\n")
         assert "FedShift was changed on its disk while it ran SHA256:" in reason_of(node.ask("query"))
         policy_of(node).write_text("code: {trusted: ['" + hash_of(own_code.APP) + "']}\n")

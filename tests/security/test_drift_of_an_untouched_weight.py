@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_core.secure.layout import Layout, Segment
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
-from support import ROOT, refusal_of
+from support import APP_PATH, refusal_of
 
 from fedshift.deploy.superexec import NodeExecutor, SharedWarmProcess
 from fedshift.launch import credentials
@@ -86,7 +86,7 @@ def until(true: Callable[[], bool]) -> None:
 def executor(
     request: pytest.FixtureRequest, signer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[NodeExecutor]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
     sharing = None
     if request.param == "shared":

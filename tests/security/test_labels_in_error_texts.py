@@ -12,7 +12,7 @@ import own_sites
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from hypothesis import HealthCheck, given, settings
-from hypothesis import fedshift_strategies as st
+from hypothesis import strategies as st
 
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve

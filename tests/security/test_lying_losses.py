@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MessageType
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, node
 

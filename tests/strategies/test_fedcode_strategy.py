@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import ask, check_knowledge, federation, new_strategy, node
 from support import prototypes_of as semantic

@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.arrays import Arrays

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, refusal_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_clients.features.suppression import FEW, HIDDEN, hide
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import rng
 from torch import Tensor

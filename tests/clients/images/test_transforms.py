@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import rng
 from torch import Tensor
 from torchvision.transforms import v2  # type: ignore[import-untyped]

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import Float, as64, drawn, rng
 from torch import Tensor
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import Float, as64, drawn
 from torch import Tensor
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import Float, as64, numerical_gradient
 from torch import Tensor
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import C, as64, batch, drawn, fedavg, fit, image_set, labels, new_client, shared
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor

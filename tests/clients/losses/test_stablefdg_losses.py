@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import as64, drawn, gradient, numerical_gradient
 

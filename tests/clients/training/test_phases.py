@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import D, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor, nn
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import yaml
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from run_folders import write_run
 from support import ROOT, Command, undrawn
 

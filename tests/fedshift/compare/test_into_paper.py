@@ -16,8 +16,8 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from run_folders import write_run
 from support import ROOT

@@ -16,7 +16,7 @@ import pytest
 from flwr.supercore import telemetry
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
-from support import ROOT
+from support import APP_PATH
 
 from fedshift.deploy import demo, fork_server, superexec
 from fedshift.deploy.superexec import LostError, NodeExecutor, SharedWarmProcess, WarmProcess
@@ -90,7 +90,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     made = Asked(tmp_path)
     yield made
     made.warm.end()
@@ -148,7 +148,7 @@ class Node:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Node]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     made = Node(tmp_path)
     yield made
     made.executor.close()
@@ -225,7 +225,7 @@ def test_where_flower_may_not_report_nothing_is_prepared(
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The socket of a process that several share, and its environment."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
     program = subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, "--share", "warm"])
     until(Path("warm").exists, "it does not listen")
@@ -267,7 +267,7 @@ def test_several_share_a_process_and_nothing_else(
 def test_the_program_itself_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no thread after its imports, whatever environment it was started with."""
     monkeypatch.delenv(fork_server.BLAS_THREADS, raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     monkeypatch.chdir(tmp_path)
     program = subprocess.Popen([sys.executable, "-P", fork_server.__file__, fork_server.SHARE, "warm"])
     try:
@@ -284,7 +284,7 @@ def test_the_program_itself_can_be_shared(tmp_path: Path, monkeypatch: pytest.Mo
 def test_with_other_libraries_or_without_the_process_a_node_has_its_own(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}/another")
+    monkeypatch.setenv("PYTHONPATH", f"{APP_PATH}{os.pathsep}/another")
     with pytest.raises(LostError, match="it has the libraries of"):
         SharedWarmProcess(address).wait()
     with pytest.raises(OSError, match="No such file"):
@@ -315,7 +315,7 @@ def test_one_that_ends_is_replaced_by_the_nodes_own(
 
 
 def test_it_ends_with_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", APP_PATH)
     monkeypatch.chdir(tmp_path)
     starter = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
     command = [sys.executable, "-c", starter, sys.executable, "-P", "-c", PROGRAM, "--share", "warm"]

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from flwr.superlink import extensions
 from flwr.superlink import main as flower
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift.launch import connections, local_superlink, processes, superlink
 from fedshift_app.flower import internals

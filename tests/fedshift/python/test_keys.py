@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedshift.python import keys
 from fedshift.sweep import grid

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from support import InlineRun, Run, refusal_of, undrawn
 from torch.nn import functional as F

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
 from support import node as node_of
 from typer.testing import CliRunner

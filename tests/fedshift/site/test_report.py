@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from own_sites import make
 from PIL import Image
 from real_node import RUN_ID, SHORT, AppOfNode

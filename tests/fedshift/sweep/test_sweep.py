@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from played_runs import Compared, Played
 
 from fedshift.data import checking

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import refusal_of
 
 from fedshift_app.config import dotted_keys, registry, resolving

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import refusal_of
 
 from fedshift.site import log

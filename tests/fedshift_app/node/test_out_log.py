@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from real_node import RUN_ID, SHORT, AppOfNode
 from support import InlineRun
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid, Run
 
 from fedshift.deploy import demo, exporting

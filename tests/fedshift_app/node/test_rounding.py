@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_app.node import rounding
 from fedshift_app.node.rounding import Rounding

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import MessageType
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from killing import KEEPING, NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 

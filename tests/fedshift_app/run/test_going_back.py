@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
 from support import InlineRun, Killed, Run, refusal_of
 

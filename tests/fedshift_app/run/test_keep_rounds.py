@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from killing import NODES, KillAt, only, outcome, resume, start
 from support import Run, refusal_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid
 
 from fedshift.launch import runner

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import Array, ArrayRecord
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import node
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from hypothesis import fedshift_strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import federation, node
 
 from fedshift_core.limits import Refused

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
 from flwr.supercore.differential_privacy import compute_clip_model_update
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, node, refusal_of
 

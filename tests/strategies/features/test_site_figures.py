@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import node as node_of
 from support import server_feature
 

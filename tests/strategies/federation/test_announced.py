@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from support import server_feature
 
 from fedshift_app.flower.internals import identify_process

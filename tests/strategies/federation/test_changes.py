@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import fedshift_strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
