@@ -7,12 +7,13 @@ message and to its reply is in :mod:`fedshift_app.node.owner`. A simulated node 
 import functools
 import hashlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from fedshift_app.config import registry
 from fedshift_app.config.error_messages import explained
@@ -36,6 +37,18 @@ def _listed(value: Any) -> Any:
 
 #: ``any``, or a list of names.
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+def _like(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
+    """Return a check that each of some texts is like a pattern."""
+
+    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            if not pattern.fullmatch(text):
+                raise ValueError(f"{as_found(text)} is {wanted}")
+        return texts
+
+    return AfterValidator(check)
 
 
 class _Section(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -70,37 +83,25 @@ class SecureSums(_Section):
         ge=1,
         description="Least effective number of these nodes by their weights (`federation.secure_sums_least`).",
     )
-    trusted: tuple[str, ...] = Field(
+    trusted: Annotated[
+        tuple[str, ...], _like(FINGERPRINT, "no fingerprint; expected SHA256: and 43 letters of base64")
+    ] = Field(
         (),
         description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "
         "NAME.pub` prints them; `[]` for any that the server names.",
     )
 
-    @field_validator("trusted")
-    @classmethod
-    def _check_fingerprints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if not FINGERPRINT.fullmatch(name):
-                raise ValueError(f"{as_found(name)} is no fingerprint; expected SHA256: and 43 letters of base64")
-        return value
-
 
 class RunCode(_Section):
     """The code that a run may bring; it never runs on the node."""
 
-    trusted: tuple[str, ...] = Field(
+    trusted: Annotated[
+        tuple[str, ...], _like(own_code.HASH, "no hash of code; expected SHA256: and 64 digits of 0-9a-f")
+    ] = Field(
         (),
         description="Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the "
         "node answers such runs, too, with its own code.",
     )
-
-    @field_validator("trusted")
-    @classmethod
-    def _check_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if not own_code.HASH.fullmatch(name):
-                raise ValueError(f"{as_found(name)} is no hash of code; expected SHA256: and 64 digits of 0-9a-f")
-        return value
 
 
 class Partition(_Section):
