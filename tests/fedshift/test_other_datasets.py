@@ -1,0 +1,62 @@
+"""FedShift with Hugging Face's `datasets` and `flwr-datasets` in one process: each is what it is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import own_sites
+import pytest
+
+import fedshift as fs
+
+pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed (pip install flwr-datasets)")
+
+TINY = {"train": {"epochs": 1}, "allocation.share": 0.1, "dataset.domains": ["scan", "sketch"]}
+
+
+@pytest.mark.parametrize("first", ["datasets, flwr_datasets", "fedshift"])
+def test_either_may_be_imported_first(first: str, tmp_path: Path) -> None:
+    code = f"""
+import {first}
+import datasets, flwr_datasets
+import fedshift as fs
+import fedshift_clients, fedshift_datasets, fedshift_strategies
+
+theirs = datasets.Dataset.from_dict({{"label": [0, 1]}})
+run = fs.run("handwritten", rounds=1, engine="inline", progress=False, **{TINY!r})
+print(len(theirs), run.state, sorted(run.results.final))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert ended.stdout.splitlines()[-1] == "2 completed ['scan', 'sketch']", ended.stderr
+
+
+def test_a_partitioner_of_theirs_divides_the_images_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition is a site: its images go into folders, as a site has them."""
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    from datasets import ClassLabel, Dataset
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = [k % 3 for k in range(240)]
+    pictures = [own_sites.picture("west", own_sites.CLASSES[label], rng) for label in labels]
+    table = Dataset.from_dict({"image": pictures, "label": labels})
+    partitioner = DirichletPartitioner(num_partitions=3, partition_by="label", alpha=5.0, min_partition_size=30, seed=1)
+    partitioner.dataset = table.cast_column("label", ClassLabel(names=list(own_sites.CLASSES)))
+    sites = ("north", "south", "west")
+    for number, site in enumerate(sites):
+        for place, row in enumerate(partitioner.load_partition(number)):
+            folder = tmp_path / "sites" / site / own_sites.CLASSES[row["label"]]
+            folder.mkdir(parents=True, exist_ok=True)
+            row["image"].save(folder / f"{place:03}.png")
+    run = fs.run(
+        "handwritten", rounds=1, engine="inline", progress=False, dataset="folders", train={"epochs": 1},
+        **{"data-dir": str(tmp_path / "sites"), "dataset.classes": list(own_sites.CLASSES), "dataset.size": 32,
+           "dataset.domains": list(sites)},
+    )  # fmt: skip
+    assert run.state == "completed" and sorted(run.results.final) == list(sites)
