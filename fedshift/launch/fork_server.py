@@ -39,6 +39,8 @@ LIBRARIES = {
 THREADED = {SIMULATION: ("numpy",), RUN: ("numpy", "scipy.linalg")}
 LATER = "--"  # before the packages that are imported when no request is waiting
 RAY_LIBRARY = "ray"
+#: Settings of the allocator of pyarrow, which pandas imports where it is installed: by itself it starts a thread.
+ARROW_MEMORY = "JE_ARROW_MALLOC_CONF"
 WORKER = "ray._private.workers.default_worker"
 WORKER_NAME = "ray::ClientApp"  # the system has room for 15 letters
 RUN_NAME = "fedshift run"
@@ -64,6 +66,7 @@ def import_libraries(first: str = SIMULATION, more: Sequence[str] = ()) -> None:
     Raises:
         UnsafeError: If that leaves something behind that does not survive a fork.
     """
+    os.environ.setdefault(ARROW_MEMORY, "background_thread:false")
     for name in THREADED[first]:
         importlib.import_module(name)
     threads = _threads()
