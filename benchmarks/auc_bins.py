@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedshift_clients.features.figures import count
-from fedshift_strategies.features import figures
+from fedshift_app.features.figures import server as figures
+from fedshift_app.features.figures.node import count
 
 IMAGES, RUNS = 1000, 5
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from fedshift_clients.features.site_numbers import Scored, figures
+from fedshift_app.features.site_figures.numbers import Scored, figures
+from fedshift_app.features.site_figures.section import content
 from fedshift_core.wire.counts import CALIBRATION_BINS
-from fedshift_strategies.features.site_section import content
 
 Floats = NDArray[np.float64]
 

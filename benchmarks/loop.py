@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1  # type: ignore[import-untyped]
 
 from fedshift_clients.base import ClientSetup, DomainClient, Phase, RoundInputs
-from fedshift_clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
+from fedshift_clients.methods.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules.base import AllModules

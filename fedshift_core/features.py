@@ -153,7 +153,7 @@ CORE = Feature(
 OURS = (
     Feature(
         "profile", "Where the time of a round goes", "profile=true",
-        "fedshift_strategies.features.profile:Profile", "fedshift_clients.features.profile:ProfileOnNode",
+        "fedshift_app.features.profile.server:Profile", "fedshift_app.features.profile.node:ProfileOnNode",
         train_reply=(
             Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
             Key(wire.PROCESS, "int", "number of the process that worked"),
@@ -166,7 +166,7 @@ OURS = (
     ),
     Feature(
         "public-set", "One copy of the public images on all nodes", "dataset.public",
-        "fedshift_strategies.features.public_set:PublicSet", "fedshift_clients.features.public_set:PublicSetOnNode",
+        "fedshift_app.features.public_set.server:PublicSet", "fedshift_app.features.public_set.node:PublicSetOnNode",
         introduction=(
             Key(wire.PUBLIC, "text", "SHA-256 of the node's copy of the public images"),
             Key(wire.NUM_PUBLIC, "int", "number of public images"),
@@ -174,8 +174,8 @@ OURS = (
     ),
     Feature(
         "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
-        "fedshift_strategies.features.bn_statistics:BatchNormStatistics",
-        "fedshift_clients.features.bn_statistics:BatchNormStatisticsOnNode",
+        "fedshift_app.features.bn_statistics.server:BatchNormStatistics",
+        "fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
         evaluate=(
             Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
             Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
@@ -192,8 +192,8 @@ OURS = (
     ),
     Feature(
         "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
-        "fedshift_strategies.features.statistics:SiteStatistics",
-        "fedshift_clients.features.statistics:SiteStatisticsOnNode",
+        "fedshift_app.features.statistics.server:SiteStatistics",
+        "fedshift_app.features.statistics.node:SiteStatisticsOnNode",
         train=(
             Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
             Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
@@ -222,15 +222,16 @@ OURS = (
         "statistics.image_share means and deviations of single ones",
     ),
     Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
-            node="fedshift_clients.features.normalization:NormalizationOnNode"),
+            node="fedshift_app.features.normalization.node:NormalizationOnNode"),
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
-        "fedshift_strategies.features.privacy:Privacy", "fedshift_clients.features.privacy:PrivacyOnNode",
+        "fedshift_app.features.privacy.server:Privacy", "fedshift_app.features.privacy.node:PrivacyOnNode",
         train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
     ),
     Feature(
         "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",
-        "fedshift_strategies.features.secure_sums:SecureSums", "fedshift_clients.features.secure_sums:SecureSumsOnNode",
+        "fedshift_app.features.secure_sums.server:SecureSums",
+        "fedshift_app.features.secure_sums.node:SecureSumsOnNode",
         train=(
             Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
             Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
@@ -265,12 +266,12 @@ OURS = (
         ),
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
-            "fedshift_strategies.features.robust:Robust"),
+            "fedshift_app.features.robust.server:Robust"),
     Feature("gma", "Masks by the agreement of the nodes' signs", "aggregation.gma_tau",
-            "fedshift_strategies.features.gma:GradientMasks"),
+            "fedshift_app.features.gma.server:GradientMasks"),
     Feature(
         "ga", "Weights of nodes by generalisation gaps", "aggregation.weights=ga",
-        "fedshift_strategies.features.ga:GeneralisationAdjustment", "fedshift_clients.features.ga:GapsOnNode",
+        "fedshift_app.features.ga.server:GeneralisationAdjustment", "fedshift_app.features.ga.node:GapsOnNode",
         train=(Key(wire.GAP, "list of two texts", "loss or accuracy, on images of train or validation"),),
         train_reply=(
             Key(wire.LOCAL_RECEIVED, "float", "loss or accuracy of the weights as they came"),
@@ -280,17 +281,17 @@ OURS = (
     ),
     Feature(
         "afl", "Weights of the domains with the largest loss", "aggregation.weights=afl",
-        "fedshift_strategies.features.afl:WorstDomainWeights", "fedshift_clients.features.afl:ReceivedLossOnNode",
+        "fedshift_app.features.afl.server:WorstDomainWeights", "fedshift_app.features.afl.node:ReceivedLossOnNode",
         train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
         train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
         word=SUM, tells="mean loss on the node's training images",
     ),
     Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
-            "fedshift_strategies.features.server_optimizer:ServerOptimizer"),
+            "fedshift_app.features.server_optimizer.server:ServerOptimizer"),
     Feature(
         "client-scores", "Scores of the nodes' own models right after local training", "evaluate.client_models",
-        "fedshift_strategies.features.client_scores:ClientModels",
-        "fedshift_clients.features.client_scores:ClientModelsOnNode",
+        "fedshift_app.features.client_scores.server:ClientModels",
+        "fedshift_app.features.client_scores.node:ClientModelsOnNode",
         train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
         train_reply=(
             Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),
@@ -302,15 +303,15 @@ OURS = (
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
-        "fedshift_strategies.features.figures:CountedFigures", "fedshift_clients.features.figures:FiguresOnNode",
+        "fedshift_app.features.figures.server:CountedFigures", "fedshift_app.features.figures.node:FiguresOnNode",
         evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
         records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
         word=CLASS, tells="counts of test images by class, prediction and confidence", shows=True,
     ),
     Feature(
         "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
-        "fedshift_strategies.features.site_figures:SiteFigures",
-        "fedshift_clients.features.site_figures:SiteFiguresOnNode",
+        "fedshift_app.features.site_figures.server:SiteFigures",
+        "fedshift_app.features.site_figures.node:SiteFiguresOnNode",
         evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),
         records=(
             Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),
@@ -320,14 +321,14 @@ OURS = (
     ),
     Feature(
         "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
-        "fedshift_strategies.features.class_balance:ClassBalance",
-        "fedshift_clients.features.class_balance:ClassBalanceOnNode",
+        "fedshift_app.features.class_balance.server:ClassBalance",
+        "fedshift_app.features.class_balance.node:ClassBalanceOnNode",
         train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
         evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
     ),
     Feature(
         "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",
-        "fedshift_strategies.features.validation:Validation", "fedshift_clients.features.validation:ValidationOnNode",
+        "fedshift_app.features.validation.server:Validation", "fedshift_app.features.validation.node:ValidationOnNode",
         evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
         evaluate_reply=(
             Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
@@ -338,7 +339,7 @@ OURS = (
         word=SUM, tells="correct predictions and summed loss on validation images",
     ),
     Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
-            "fedshift_strategies.features.missing_tests:MissingTests"),
+            "fedshift_app.features.missing_tests.server:MissingTests"),
 )  # fmt: skip
 
 FEATURES: Registry[Feature] = Registry(

@@ -26,6 +26,7 @@ from fedshift.results import loading, setting_cache
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.public_set.server import PublicSet
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs, Scores
 from fedshift_clients.models.networks import Blueprint, SplitModel
@@ -42,7 +43,6 @@ from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import check_contribution
 from fedshift_strategies.features.base import ServerFeature
 from fedshift_strategies.features.catalog import Features
-from fedshift_strategies.features.public_set import PublicSet
 from fedshift_strategies.federation.context import Ask, Engine, ModelFacts, RunContext
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update

@@ -6,12 +6,12 @@ from typing import Any
 
 from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
+from fedshift_app.features.figures.section import total_images_text
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, plain, some
 from fedshift_core.plural import plural
 from fedshift_datasets import catalog
-from fedshift_strategies.features.figures_section import total_images_text
 
 MOST_VALUES = 3  # values shown of a fact in which runs differ
 TRAINING = "training"

@@ -17,6 +17,7 @@ from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.bn_statistics.server import expected_images, statistics_of
 from fedshift_app.run import build as run_build
 from fedshift_app.run import console, disk_space
 from fedshift_app.run.disk_space import Needed
@@ -25,7 +26,6 @@ from fedshift_clients.training import machine
 from fedshift_core.plural import plural
 from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import OWN, RETAKEN
-from fedshift_strategies.features.bn_statistics import expected_images, statistics_of
 from fedshift_strategies.features.catalog import Features
 from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.roster import Node

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.normalization.node import normalising, of_rows
+from fedshift_app.features.statistics.server import federation_images
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_clients.features.normalization import normalising, of_rows
 from fedshift_core.errors import ConfigError
-from fedshift_strategies.features.statistics import federation_images
 from fedshift_strategies.federation.roster import Node
 
 

@@ -14,6 +14,7 @@ from fedshift.report import reading
 from fedshift.report.reading import Record
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.figures.server import CountedFigures, test_images
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
@@ -32,7 +33,6 @@ from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import BN_SCORE
 from fedshift_datasets.base import Source
-from fedshift_strategies.features.figures import CountedFigures, test_images
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 

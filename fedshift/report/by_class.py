@@ -14,11 +14,11 @@ from fedshift.html.drawing import (  # fmt: skip
     titled,
 )
 from fedshift.report.sections import Section, Table
+from fedshift_app.features.figures.section import SHORT, Figures, Of
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
-from fedshift_strategies.features.figures_section import SHORT, Figures, Of
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

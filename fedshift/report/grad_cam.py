@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedshift.html import pictures
 from fedshift.report.analysis import Floats
 from fedshift_clients.base import DomainClient
-from fedshift_clients.fdse import Erased
+from fedshift_clients.methods.fdse import Erased
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.resnet import ResNetEncoder
 from fedshift_datasets.base import ImageSet

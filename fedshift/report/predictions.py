@@ -19,6 +19,9 @@ from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.reading import Record
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.class_balance import node as class_balance
+from fedshift_app.features.class_balance.server import totals
+from fedshift_app.features.statistics.server import SiteStatistics
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
@@ -26,7 +29,6 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
 from fedshift_clients.base import DomainClient, RoundInputs
-from fedshift_clients.features import class_balance
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.plural import plural
@@ -34,8 +36,6 @@ from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io.files import check_data_dir
-from fedshift_strategies.features.class_balance import totals
-from fedshift_strategies.features.statistics import SiteStatistics
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 

@@ -11,6 +11,12 @@ from pydantic import ValidationError
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
+from fedshift_app.features.figures.section import Figures
+from fedshift_app.features.figures.server import CountedFigures
+from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.site_figures.server import SiteFigures
+from fedshift_app.features.statistics.section import Statistics
+from fedshift_app.features.statistics.server import SiteStatistics
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
@@ -20,12 +26,6 @@ from fedshift_core.paths import user_path
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.features.figures import CountedFigures
-from fedshift_strategies.features.figures_section import Figures
-from fedshift_strategies.features.site_figures import SiteFigures
-from fedshift_strategies.features.site_section import Sites
-from fedshift_strategies.features.statistics import SiteStatistics
-from fedshift_strategies.features.statistics_section import Statistics
 from fedshift_strategies.federation.context import RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from fedshift.html.drawing import TEXT, Drawing, canvas, finish
 from fedshift.report.sections import Section, Table
+from fedshift_app.features.statistics.section import Site, Statistics
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.site_differences import CHANNELS, channels_text
 from fedshift_core.wire.site_images import FEW, POLICY
-from fedshift_strategies.features.statistics_section import Site, Statistics
 
 COLOURS = ("#c0504d", "#4f9d4f", "#3d7cc4")  # of red, green and blue, on both themes
 DRAWN = 24  # sites with a histogram

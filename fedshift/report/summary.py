@@ -11,6 +11,7 @@ from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.bn_statistics.server import scored_with
 from fedshift_app.run import files
 from fedshift_app.run.facts import facts
 from fedshift_core.accuracies import average, percent
@@ -21,7 +22,6 @@ from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
-from fedshift_strategies.features.bn_statistics import scored_with
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``

@@ -17,6 +17,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate, with_former_values
+from fedshift_app.features.validation.server import Validation
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
@@ -29,7 +30,6 @@ from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, whole
 from fedshift_core.wire.names import DEPLOYMENT
-from fedshift_strategies.features.validation import Validation
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.memory import NodeMemory
 

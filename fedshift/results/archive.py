@@ -7,12 +7,12 @@ from typing import Any
 
 from fedshift.results import loading
 from fedshift.results.loading import Run
+from fedshift_app.features.figures.section import SHORT
 from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.figures_section import SHORT
 
 #: Keys of ``config.yaml`` that describe how a result was made. The typed command is left out: it has local paths.
 _CONFIG_KEYS = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from fedshift_app.features.figures.section import Figures, Of
 from fedshift_app.run.files import ON_ALL
-from fedshift_strategies.features.figures_section import Figures, Of
 
 GLOBAL = "global model"
 

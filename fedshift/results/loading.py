@@ -24,6 +24,8 @@ from fedshift.results.settings import (
 )
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.figures.section import Figures
+from fedshift_app.features.site_figures.section import Sites
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.facts import facts
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
@@ -34,8 +36,6 @@ from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.figures_section import Figures
-from fedshift_strategies.features.site_section import Sites
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds

@@ -21,7 +21,7 @@ _IMAGES = 2  # random ones, on which gradients are held against autograd's
 
 def reason_against(method: Method) -> str:
     """Return why a method's nodes cannot train so; empty if they can."""
-    from fedshift_clients.features.privacy import RELEASED
+    from fedshift_app.features.privacy.node import RELEASED
 
     client, contributed = method.client_class(), method.strategy_class().contributes
     if not client.is_per_image():

@@ -1,7 +1,7 @@
 """The section ``privacy``: the methods and models that it fits; more on ``dp-sgd`` is in ``config.dp_sgd``.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
-(``fedshift_clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing
+(``fedshift_app.features.privacy.node``). The server is not trusted with the update, and later processing spends nothing
 more.
 """
 

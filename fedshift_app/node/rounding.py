@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from flwr.app import MessageType, RecordDict
 
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
 from fedshift_clients.features import catalog as features
-from fedshift_clients.features import site_numbers
 from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import OURS

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.validation import server as validation
 from fedshift_app.run import checkpoints
 from fedshift_core.accuracies import average
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
-from fedshift_strategies.features import validation
 from fedshift_strategies.features.base import chosen
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node

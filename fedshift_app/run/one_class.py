@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.figures.server import CountedFigures
 from fedshift_app.run.facts import ONE_CLASS, one_class_text
 from fedshift_app.run.facts import SEVERAL as SEVERAL
 from fedshift_core.wire.counts import Counts
-from fedshift_strategies.features.figures import CountedFigures
 from fedshift_strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")

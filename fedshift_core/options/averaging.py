@@ -14,10 +14,10 @@ class AggregationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=
     """How updates become the next global weights.
 
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
-    ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``fedshift_strategies.features.ga``);
-    ``afl_step``, ``afl_update`` and ``afl_groups`` are those of ``afl`` (``fedshift_strategies.features.afl``);
-    ``gma_tau`` is that of masks by agreement (``fedshift_strategies.features.gma``);
-    ``clip_norm``, ``trim`` and ``malicious`` are those of ``robust`` (``fedshift_strategies.features.robust``).
+    ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``fedshift_app.features.ga.server``);
+    ``afl_step``, ``afl_update`` and ``afl_groups`` are those of ``afl`` (``fedshift_app.features.afl.server``);
+    ``gma_tau`` is that of masks by agreement (``fedshift_app.features.gma.server``);
+    ``clip_norm``, ``trim`` and ``malicious`` are those of ``robust`` (``fedshift_app.features.robust.server``).
     """
 
     weights: Literal["method", "samples", "equal", "domain-aware", "ga", "afl"] = Field(

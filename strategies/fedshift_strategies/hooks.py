@@ -20,7 +20,6 @@ from fedshift_core.secure.layout import BY_CLASS, COUNTS, Sum
 from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.features.base import Training
 from fedshift_strategies.features.catalog import Features
-from fedshift_strategies.features.public_set import PublicSet
 from fedshift_strategies.federation.averaging import shares
 from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask, RoundResult, RunContext
@@ -81,7 +80,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
         self.last_nodes: tuple[int, ...] = ()
         self.roster = Roster(
             federation.domains, federation.engine.name, federation.run_json, federation.num_classes,
-            self.features.of(PublicSet), federation.config.allocation.held_out if federation.rounds else (),
+            self.features.agreement, federation.config.allocation.held_out if federation.rounds else (),
         )  # fmt: skip
         self.roster.max_images = federation.config.federation.max_images
         self._observer = observer

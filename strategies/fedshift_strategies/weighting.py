@@ -14,9 +14,9 @@ from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
 from fedshift_core.secure.group import ANSWERS
 from fedshift_core.secure.statement import Statement
-from fedshift_strategies import f2dc
 from fedshift_strategies.federation.averaging import shares
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods import f2dc
 
 EXACT = 1e-6  # by which the sum of weights may miss 1: that of float32 numbers does
 

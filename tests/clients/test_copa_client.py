@@ -22,7 +22,7 @@ from support import (
     weights,
 )  # fmt: skip
 
-from fedshift_clients.copa import CopaClient
+from fedshift_clients.methods.copa import CopaClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 

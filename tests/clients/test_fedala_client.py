@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from support import changed, fit, new_client, same, shared, weights
 from torch.nn import functional as F
 
-from fedshift_clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
+from fedshift_clients.methods.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
 from fedshift_clients.modules.base import AllModules, Modules
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.mixstyle import MixStyleModules

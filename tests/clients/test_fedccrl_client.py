@@ -10,9 +10,9 @@ import torch
 from support import ROUND, batch, begun, check_alike, drawn, fedavg, flat_gradients, new_client
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
-from fedshift_clients.fedccrl import FedCCRLClient, drawn_places
 from fedshift_clients.images.augmix import augmix
 from fedshift_clients.losses import fedccrl as terms
+from fedshift_clients.methods.fedccrl import FedCCRLClient, drawn_places
 from fedshift_core.wire.image_styles import ImageStyles
 
 client = partial(new_client, FedCCRLClient)

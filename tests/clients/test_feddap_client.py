@@ -21,11 +21,11 @@ from support import (
     new_client,
 )
 
-from fedshift_clients.feddap import FedDAPClient
+from fedshift_clients.methods.feddap import FedDAPClient
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import generator
-from fedshift_strategies.feddap import FedDAPStrategy
+from fedshift_strategies.methods.feddap import FedDAPStrategy
 
 #: Class and domain of each prototype: domain 1, the node's, has none of class 2, the others none of class 1.
 PAIRS = [(0, 0), (3, 0), (0, 1), (1, 1), (3, 1), (0, 2), (2, 2)]

@@ -8,7 +8,7 @@ import torch
 from support import batch as batch_of
 from support import fit, new_client, shared
 
-from fedshift_clients.feddyn import MOVED, FedDynClient
+from fedshift_clients.methods.feddyn import MOVED, FedDynClient
 from fedshift_clients.models.networks import batchnorm_names
 
 ALPHA = 0.3

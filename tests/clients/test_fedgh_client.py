@@ -7,12 +7,12 @@ import pytest
 import torch
 from support import C, D, changed, check_accepted, features_of, fit, new_client, normalised, same, weights, whole
 
-from fedshift_clients.fedgh import FedGHClient
-from fedshift_clients.local import LocalClient
+from fedshift_clients.methods.fedgh import FedGHClient
+from fedshift_clients.methods.local import LocalClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
-from fedshift_strategies.fedgh import FedGHStrategy
+from fedshift_strategies.methods.fedgh import FedGHStrategy
 
 
 def head(seed: int = 0) -> Arrays:

@@ -23,8 +23,8 @@ from support import (
 )
 from torch import Tensor, nn
 
-from fedshift_clients.fediir import GRADIENT, FedIIRClient
 from fedshift_clients.losses import fediir as terms
+from fedshift_clients.methods.fediir import GRADIENT, FedIIRClient
 from fedshift_core.errors import FedShiftError
 
 P = C * D + C

@@ -24,9 +24,9 @@ from support import (
     weights,
 )  # fmt: skip
 
-from fedshift_clients.fedmd import FedMDClient
-from fedshift_clients.local import LocalClient
 from fedshift_clients.losses import fedmd as equations
+from fedshift_clients.methods.fedmd import FedMDClient
+from fedshift_clients.methods.local import LocalClient
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.mixstyle import MixStyleModules
@@ -37,7 +37,7 @@ from fedshift_clients.params.within import WithinDomainsParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_strategies.fedmd import FedMDStrategy
+from fedshift_strategies.methods.fedmd import FedMDStrategy
 
 PUBLIC = barred_images(12, seed=7)
 NEXT = {"start": 4, "stop": 10}

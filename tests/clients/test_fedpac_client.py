@@ -26,12 +26,12 @@ from support import (
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
-from fedshift_clients.fedpac import FedPACClient
+from fedshift_clients.methods.fedpac import FedPACClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
-from fedshift_strategies.fedpac import FedPACStrategy
+from fedshift_strategies.methods.fedpac import FedPACStrategy
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedPACClient:

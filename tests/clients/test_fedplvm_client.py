@@ -23,10 +23,10 @@ from support import (
     same,
 )  # fmt: skip
 
-from fedshift_clients.fedplvm import FedPLVMClient
 from fedshift_clients.losses import fedplvm as terms
+from fedshift_clients.methods.fedplvm import FedPLVMClient
 from fedshift_core.clustering import finch_groups
-from fedshift_strategies.fedplvm import FedPLVMStrategy
+from fedshift_strategies.methods.fedplvm import FedPLVMStrategy
 
 CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 client = partial(new_client, FedPLVMClient)

@@ -22,9 +22,9 @@ from support import (
     normalised,
 )
 
-from fedshift_clients.fedproc import FedProcClient
+from fedshift_clients.methods.fedproc import FedProcClient
 from fedshift_clients.training.batches import Batch
-from fedshift_strategies.fedproc import FedProcStrategy
+from fedshift_strategies.methods.fedproc import FedProcStrategy
 
 ALPHA = 0.75
 client = partial(new_client, FedProcClient)

@@ -30,14 +30,14 @@ from support import (
 )
 from support import global_prototypes as prototypes_of
 
-from fedshift_clients.fedproto import FedProtoClient
+from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.models.networks import batchnorm_names, build
 from fedshift_clients.params.fedproto import FedProtoParams
 from fedshift_clients.training.prototypes import EpochMeans
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
-from fedshift_strategies.fedproto import FedProtoStrategy
+from fedshift_strategies.methods.fedproto import FedProtoStrategy
 
 SHARED: dict[str, Any] = {"share_weights": True}
 client = partial(new_client, FedProtoClient)

@@ -11,7 +11,7 @@ from support import C, Extra, fit, image_set, new_client, shared
 from support import batch as batch_of
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.fedprox import FedProxClient
+from fedshift_clients.methods.fedprox import FedProxClient
 from fedshift_clients.models.networks import batchnorm_names
 from fedshift_clients.training.settings import ImageConfig
 

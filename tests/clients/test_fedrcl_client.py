@@ -9,8 +9,8 @@ import torch
 from support import ROUND, batch, begun, flat_gradients, new_client, refusal_of
 from torch.nn import functional as F
 
-from fedshift_clients.fedrcl import FedRCLClient
 from fedshift_clients.losses import fedrcl as terms
+from fedshift_clients.methods.fedrcl import FedRCLClient
 from fedshift_clients.models.networks import Blueprint
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.params.f2dc import F2DCParams

@@ -8,7 +8,7 @@ import torch
 from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared, weights
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.fedrep import FedRepClient
+from fedshift_clients.methods.fedrep import FedRepClient
 from fedshift_clients.params.fedrep import FedRepParams
 from fedshift_clients.training.batches import Batch
 

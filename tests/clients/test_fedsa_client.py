@@ -25,11 +25,11 @@ from support import (
     terms_in,
 )  # fmt: skip
 
-from fedshift_clients.fedsa import FedSAClient
+from fedshift_clients.methods.fedsa import FedSAClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
-from fedshift_strategies.fedsa import FedSAStrategy
+from fedshift_strategies.methods.fedsa import FedSAStrategy
 
 
 def anchors(scale: float = 1.0) -> Arrays:

@@ -34,7 +34,7 @@ from support import (
 )
 from torch import Tensor
 
-from fedshift_clients.fedseproto import Decoder, FedSeProtoClient, SideEncoder
+from fedshift_clients.methods.fedseproto import Decoder, FedSeProtoClient, SideEncoder
 from fedshift_clients.models.networks import build
 from fedshift_clients.params.fedseproto import FedSeProtoParams
 from fedshift_clients.training.batches import Batch
@@ -42,7 +42,7 @@ from fedshift_clients.training.node import MODEL_PART
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.seeding import torch_seed
-from fedshift_strategies.fedseproto import FedSeProtoStrategy
+from fedshift_strategies.methods.fedseproto import FedSeProtoStrategy
 
 OFF: dict[str, Any] = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
 SHARED = ("encoder.", "semantic.", "classifier.")

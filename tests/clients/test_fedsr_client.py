@@ -21,7 +21,7 @@ from support import (
     weights,
 )
 
-from fedshift_clients.fedsr import FedSRClient
+from fedshift_clients.methods.fedsr import FedSRClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.params.fedsr import FedSRParams
 from fedshift_clients.training.settings import ImageConfig

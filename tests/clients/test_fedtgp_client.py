@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 from support import batch, begun, check_accepted, features_of, fit, global_prototypes, new_client
 
-from fedshift_clients.fedtgp import FedTGPClient
+from fedshift_clients.methods.fedtgp import FedTGPClient
 from fedshift_clients.params.fedtgp import FedTGPParams
-from fedshift_strategies.fedtgp import FedTGPStrategy
+from fedshift_strategies.methods.fedtgp import FedTGPStrategy
 
 
 def test_it_is_drawn_to_the_trained_prototype_of_its_class_ten_times_the_mean_square() -> None:

@@ -22,14 +22,14 @@ from support import (
     weights,
 )  # fmt: skip
 
+from fedshift_app.features.bn_statistics import node as bn_statistics
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.adapt.eata import EATAAdaptation
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.t3a import T3AAdaptation
 from fedshift_clients.adapt.tent import TentAdaptation
-from fedshift_clients.features import bn_statistics
-from fedshift_clients.fedthe import FedTHEClient
 from fedshift_clients.losses import fedthe as equations
+from fedshift_clients.methods.fedthe import FedTHEClient
 from fedshift_clients.params.eata import EATAParams
 from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.params.t3a import T3AParams
@@ -39,7 +39,7 @@ from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
-from fedshift_strategies.fedthe import FedTHEStrategy
+from fedshift_strategies.methods.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)
 OFF = {"personal_head": False, "balanced": False}

@@ -24,10 +24,10 @@ from support import (
 )
 from torch import Tensor
 
-from fedshift_clients.fpl import FPLClient
+from fedshift_clients.methods.fpl import FPLClient
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.training.batches import Batch
-from fedshift_strategies.fpl import FPLStrategy
+from fedshift_strategies.methods.fpl import FPLStrategy
 
 CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 client = partial(new_client, FPLClient)

@@ -9,13 +9,13 @@ from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, re
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build
-from fedshift_clients.ggeur import GGEURClient, Rows
+from fedshift_clients.methods.ggeur import GGEURClient, Rows
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_strategies.ggeur import GGEURStrategy
+from fedshift_strategies.methods.ggeur import GGEURStrategy
 
 SAMPLES, PROTOTYPES = 30, 2
 

@@ -11,7 +11,7 @@ from support import InlineRun, as64, batch, drawn, fit, new_client, parts_of, sh
 from torch import nn
 
 from fedshift_app.config.resolving import resolve
-from fedshift_clients.gperxan import AssembledNorm, GPerXANClient, assembled
+from fedshift_clients.methods.gperxan import AssembledNorm, GPerXANClient, assembled
 from fedshift_clients.models import networks, weights
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ModelConfig

@@ -30,12 +30,12 @@ from support import (
     weights,
 )
 
-from fedshift_clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient
 from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.methods.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient
 from fedshift_clients.params.i2pfl import I2PFLParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.seeding import generator, torch_seed
-from fedshift_strategies.i2pfl import I2PFLStrategy
+from fedshift_strategies.methods.i2pfl import I2PFLStrategy
 
 OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
 client = partial(new_client, I2PFLClient)

@@ -7,7 +7,7 @@ import pytest
 from support import C, image_set, new_client, same, whole
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.local import LocalClient
+from fedshift_clients.methods.local import LocalClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND

@@ -12,8 +12,8 @@ from support import fedavg as fedavg_of
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.methods.moon import PREVIOUS, PROJECTED, MoonClient, ProjectedClassifier
 from fedshift_clients.models.networks import SplitModel, build
-from fedshift_clients.moon import PREVIOUS, PROJECTED, MoonClient, ProjectedClassifier
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND

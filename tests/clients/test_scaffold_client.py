@@ -23,12 +23,12 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import scaffold as equations
+from fedshift_clients.methods.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient
 from fedshift_clients.params.scaffold import ScaffoldParams
-from fedshift_clients.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
-from fedshift_strategies.scaffold import ScaffoldStrategy
+from fedshift_strategies.methods.scaffold import ScaffoldStrategy
 
 PLAIN: dict[str, Any] = {"weight_decay": 0.0, "momentum": 0.0}
 BATCHES = 6  # of two epochs: twenty images in batches of eight

@@ -15,13 +15,13 @@ from support import InlineRun, Killed, ListeningGrid, Run, refusal_of
 from fedshift.launch import runner
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.robust import server as robust
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.registry import Method
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features import robust
 
 SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"
 LIAR, HONEST = 1, [0, 2, 3, 4]

@@ -16,16 +16,16 @@ from fedshift.compare import compare
 from fedshift.report import predictions, reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
+from fedshift_app.features.bn_statistics import server as federation_statistics
+from fedshift_app.features.bn_statistics.node import sums_of_images
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
-from fedshift_clients.features.bn_statistics import sums_of_images
 from fedshift_clients.models import networks
 from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
-from fedshift_strategies.features import bn_statistics as federation_statistics
 
 QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
 ALL = "evaluate.bn=[averaged,retaken,own,batch]"

@@ -22,7 +22,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_strategies.fdse import is_eraser
+from fedshift_strategies.methods.fdse import is_eraser
 
 FEW = "train.epochs=1 allocation.share=0.06 train.batch_size=16"
 NODES = 4

@@ -16,13 +16,13 @@ from fedshift.report import reading, site_images
 from fedshift_app import client_app, server_app
 from fedshift_app.config import statistics as statistics_check
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.statistics import node as statistics
+from fedshift_app.features.statistics.node import report_of
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import holdings, image_files, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features import statistics
-from fedshift_clients.features.statistics import report_of
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire import names

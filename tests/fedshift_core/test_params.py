@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 import pytest
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.fedproto import FedProtoClient
-from fedshift_clients.fedtgp import FedTGPClient
+from fedshift_clients.methods.fedproto import FedProtoClient
+from fedshift_clients.methods.fedtgp import FedTGPClient
 from fedshift_clients.params.fedproto import FedProtoParams
 from fedshift_clients.params.fedtgp import FedTGPParams
 from fedshift_clients.training.prototypes import PrototypeClient

@@ -11,10 +11,10 @@ from secure_sites import FOUR, Sites, real_nodes
 from support import InlineRun, ListeningGrid
 
 from fedshift_app.config import registry
+from fedshift_app.features.secure_sums.server import SecureSums
 from fedshift_core.errors import FederationError
 from fedshift_core.secure.layout import BY_CLASS
 from fedshift_core.wire import names
-from fedshift_strategies.features.secure_sums import SecureSums
 
 #: bar is held by all, cross by two, disc by one.
 HELD = {"north": ("bar",), "south": ("bar",), "west": ("bar", "cross")}
@@ -116,7 +116,7 @@ def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(
 
     if by == "nodes":
         monkeypatch.setattr(
-            "fedshift_strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None
+            "fedshift_app.features.secure_sums.dealing.Dealing._check_arrived", lambda self, added, rows: None
         )
     with pytest.raises(FederationError) as caught:
         sites.run(1, base=Loses, more=f"{EQUAL} method.share_weights=true federation.secure_sums_least=2")

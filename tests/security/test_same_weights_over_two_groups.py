@@ -11,12 +11,12 @@ from own_sites import CLASSES
 from secure_sites import FOUR, Sites, real_nodes
 from support import InlineRun, ListeningGrid
 
+from fedshift_app.features.secure_sums.server import SecureSums
 from fedshift_app.node import answered, state_folder
 from fedshift_app.node.answered import DIGEST, noted
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.secure_sums import SecureSums
 
 REFUSED = "refused: the same weights were summed over other nodes before"
 REMEDY = "take all nodes of then, another checkpoint or another seed"

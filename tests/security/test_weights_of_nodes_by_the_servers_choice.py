@@ -11,8 +11,8 @@ from support import InlineRun, ListeningGrid, refusal_of
 
 from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.secure_sums.node import SecureSumsOnNode
 from fedshift_clients.features.base import Call, Reply
-from fedshift_clients.features.secure_sums import SecureSumsOnNode
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto
@@ -136,7 +136,7 @@ def test_nodes_that_are_lost_do_not_leave_one_alone(tmp_path: Path, run_inline: 
     real_nodes(monkeypatch, tmp_path)
     sites = Sites(tmp_path, run_inline, ("north", "south", "west", "east"))
     monkeypatch.setattr(
-        "fedshift_strategies.features.secure_dealing.Dealing._check_arrived", lambda self, added, rows: None
+        "fedshift_app.features.secure_sums.dealing.Dealing._check_arrived", lambda self, added, rows: None
     )
 
     class Loses(ListeningGrid):

@@ -33,7 +33,7 @@ from fedshift_core.features import CORE, OURS
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 from fedshift_strategies.contributions import behind
-from fedshift_strategies.heads import head_of
+from fedshift_strategies.methods.heads import head_of
 
 DOMAINS = ("scan", "sketch")
 STILL = (

@@ -27,11 +27,11 @@ from fedshift_strategies.contributions import (
     of_features,
     refuse_sums,
 )
-from fedshift_strategies.fedcode import FedCodeStrategy
-from fedshift_strategies.fediir import FedIIRStrategy
-from fedshift_strategies.fedpac import FedPACStrategy
-from fedshift_strategies.fedthe import FedTHEStrategy
-from fedshift_strategies.ggeur import GGEURStrategy
+from fedshift_strategies.methods.fedcode import FedCodeStrategy
+from fedshift_strategies.methods.fediir import FedIIRStrategy
+from fedshift_strategies.methods.fedpac import FedPACStrategy
+from fedshift_strategies.methods.fedthe import FedTHEStrategy
+from fedshift_strategies.methods.ggeur import GGEURStrategy
 
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
 RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}

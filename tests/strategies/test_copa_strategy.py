@@ -7,9 +7,9 @@ from support import ask, federation, node
 
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
-from fedshift_strategies.copa import CopaStrategy
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.copa import CopaStrategy
 
 DOMAINS = ("a", "held-out", "b", "c")
 

@@ -13,9 +13,9 @@ from fedshift_core.limits import Refused
 from fedshift_strategies.contributions import WHOLE, behind, declared, of_features
 from fedshift_strategies.federation.update_norms import out_of_proportion
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedmlp import FedMLPStrategy
-from fedshift_strategies.fedproto import FedProtoStrategy
-from fedshift_strategies.fedthe import FedTHEStrategy
+from fedshift_strategies.methods.fedmlp import FedMLPStrategy
+from fedshift_strategies.methods.fedproto import FedProtoStrategy
+from fedshift_strategies.methods.fedthe import FedTHEStrategy
 
 # --- What a strategy declares that it sends its nodes, which nodes hold messages against ---
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedshift_strategies import dense
-from fedshift_strategies.dense import Floats, Network
+from fedshift_strategies.methods import dense
+from fedshift_strategies.methods.dense import Floats, Network
 
 
 def drawn(seed: int, *, hidden: int = 0, bias: bool = False) -> Network:

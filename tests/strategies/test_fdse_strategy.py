@@ -10,8 +10,8 @@ from support import ask, federation, node
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.fdse import FDSEServerParams, FDSEStrategy, consensus, is_eraser, mixtures, shortest
 from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.methods.fdse import FDSEServerParams, FDSEStrategy, consensus, is_eraser, mixtures, shortest
 
 SHAPES = {
     "encoder.0.dfe_conv.weight": (2, 3), "encoder.0.dfe_bias": (4,), "encoder.0.dse_bn.weight": (2,),

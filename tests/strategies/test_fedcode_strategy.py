@@ -19,8 +19,8 @@ from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.features.base import Training
-from fedshift_strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 
 Array = NDArray[Any]
 C, D = 3, 2

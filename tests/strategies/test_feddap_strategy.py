@@ -11,8 +11,8 @@ from support import ask, check_knowledge, federation, node
 
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from fedshift_strategies.feddap import FedDAPServerParams, FedDAPStrategy, by_similarity
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.feddap import FedDAPServerParams, FedDAPStrategy, by_similarity
 
 DOMAINS, C, D = ("a", "b", "c"), 3, 2
 

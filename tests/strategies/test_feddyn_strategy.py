@@ -8,9 +8,9 @@ from support import ask, federation, node
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import decode, encode
-from fedshift_strategies.feddyn import FedDynServerParams, FedDynStrategy
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.feddyn import FedDynServerParams, FedDynStrategy
 
 ALPHA, M = 0.05, 4
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(M)]

@@ -1,4 +1,4 @@
-"""FedGH on the server: rounds against torch's SGD. Its slopes are those of ``fedshift_strategies.dense``."""
+"""FedGH on the server: rounds against torch's SGD. Its slopes are those of ``fedshift_strategies.methods.dense``."""
 
 from functools import partial
 
@@ -10,9 +10,9 @@ from torch import nn
 
 from fedshift_core.errors import FederationError
 from fedshift_core.seeding import generator
-from fedshift_strategies.dense import Floats
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedgh import CLIP, FedGHStrategy, cut, initial
+from fedshift_strategies.methods.dense import Floats
+from fedshift_strategies.methods.fedgh import CLIP, FedGHStrategy, cut, initial
 
 C, D = 3, 2
 strategy = partial(new_strategy, FedGHStrategy, personal=True)

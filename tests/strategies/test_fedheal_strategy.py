@@ -12,7 +12,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.fedheal import FedHEALParams, FedHEALStrategy, consistent, fair_weights
+from fedshift_strategies.methods.fedheal import FedHEALParams, FedHEALStrategy, consistent, fair_weights
 
 NAMES = {"a.weight": (3, 2), "a.bias": (3,), "b.running_mean": (2,), "b.num_batches_tracked": ()}
 BUFFERS = ("b.running_mean", "b.num_batches_tracked")

@@ -8,7 +8,7 @@ from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
-from fedshift_strategies.fedicon import FedICONServerParams, FedICONStrategy
+from fedshift_strategies.methods.fedicon import FedICONServerParams, FedICONStrategy
 
 NODE = node(counts=(1, 1), num_test=5)
 

@@ -11,7 +11,7 @@ from support import ask, check_knowledge, new_strategy, node
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fediir import GRADIENT, FedIIRStrategy, moved
+from fedshift_strategies.methods.fediir import GRADIENT, FedIIRStrategy, moved
 
 P = 9  # C x D + C
 

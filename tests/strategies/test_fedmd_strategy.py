@@ -9,7 +9,7 @@ from fedshift_core.limits import Refused
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedmd import FedMDStrategy, window
+from fedshift_strategies.methods.fedmd import FedMDStrategy, window
 
 PUBLIC = 7
 NODES = [node(i, num_public=PUBLIC, public="a" * 64) for i in range(3)]

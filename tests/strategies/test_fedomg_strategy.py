@@ -11,7 +11,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture
+from fedshift_strategies.methods.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture
 
 BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]

@@ -10,9 +10,9 @@ from support import update as prototypes_of_node
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from fedshift_strategies import fedpac
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedpac import LEAST, FedPACStrategy, Floats, combinations
+from fedshift_strategies.methods import fedpac
+from fedshift_strategies.methods.fedpac import LEAST, FedPACStrategy, Floats, combinations
 
 C, D = 3, 2
 

@@ -13,7 +13,7 @@ from fedshift_core.limits import Refused
 from fedshift_core.seeding import generator
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedpall import FedPallStrategy, mean_directions
+from fedshift_strategies.methods.fedpall import FedPallStrategy, mean_directions
 
 NODES = [node(i, counts=(6, 6, 0)) for i in range(2)]
 

@@ -11,7 +11,7 @@ from support import check_knowledge, new_strategy, node
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedplvm import FedPLVMStrategy, cluster_means, collected
+from fedshift_strategies.methods.fedplvm import FedPLVMStrategy, cluster_means, collected
 
 strategy = partial(new_strategy, FedPLVMStrategy)
 #: Three near (1, 0) and three near (0, 1): two clusters of means (2, 0.1) and (0.1, 2).

@@ -8,7 +8,7 @@ from support import after_rounds, ask, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedproc import FedProcStrategy, contrast_share
+from fedshift_strategies.methods.fedproc import FedProcStrategy, contrast_share
 
 C, D = 3, 2
 strategy = partial(new_strategy, FedProcStrategy, rounds=4)

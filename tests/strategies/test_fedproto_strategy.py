@@ -11,8 +11,8 @@ from support import after_rounds, check_knowledge, new_strategy, update
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedproto import FedProtoStrategy, weighted_prototypes
-from fedshift_strategies.prototypes import keep_absent_classes
+from fedshift_strategies.methods.fedproto import FedProtoStrategy, weighted_prototypes
+from fedshift_strategies.methods.prototypes import keep_absent_classes
 
 C, D = 3, 2
 strategy = partial(new_strategy, FedProtoStrategy, personal=True)

@@ -10,7 +10,7 @@ from support import ask, new_strategy, node, update
 from torch.nn import functional as F
 
 from fedshift_core.seeding import generator
-from fedshift_strategies.fedsa import FedSAStrategy, initial_anchors, moved
+from fedshift_strategies.methods.fedsa import FedSAStrategy, initial_anchors, moved
 
 C, D = 3, 2
 strategy = partial(new_strategy, FedSAStrategy, personal=True)

@@ -9,7 +9,7 @@ from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedseproto import FedSeProtoStrategy
+from fedshift_strategies.methods.fedseproto import FedSeProtoStrategy
 
 C, D = 3, 2
 ONES, TWOS, ALL = [[1.0, 1.0]] * C, [[2.0, 2.0]] * C, [1] * C

@@ -11,7 +11,7 @@ from torch import nn
 from fedshift_core.errors import FederationError
 from fedshift_core.seeding import generator
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fedtgp import FedTGPStrategy, Floats, TrainedPrototypes, contrast, initial, margin
+from fedshift_strategies.methods.fedtgp import FedTGPStrategy, Floats, TrainedPrototypes, contrast, initial, margin
 
 C, D, B = 3, 2, 5
 LABELS = np.array([0, 2, 1, 1, 0])

@@ -8,7 +8,7 @@ from support import check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.fpl import FPLStrategy
+from fedshift_strategies.methods.fpl import FPLStrategy
 
 C, D = 3, 2
 strategy = partial(new_strategy, FPLStrategy)

@@ -13,7 +13,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.ggeur import ClassStatistics, GGEURServerParams, GGEURStrategy, pooled
+from fedshift_strategies.methods.ggeur import ClassStatistics, GGEURServerParams, GGEURStrategy, pooled
 
 C, F = 3, 5
 DOMAINS = ("a", "b", "c")

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
-from fedshift_strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
-from fedshift_strategies.prototypes import cluster_prototypes, mean_prototypes
+from fedshift_strategies.methods.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
+from fedshift_strategies.methods.prototypes import cluster_prototypes, mean_prototypes
 
 Array = NDArray[Any]
 C, D = 3, 2

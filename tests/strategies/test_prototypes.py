@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedshift_core.clustering import finch_groups
 from fedshift_core.limits import Refused
 from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.prototypes import mean_prototypes, stack_prototypes
+from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.methods.prototypes import mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 

@@ -10,7 +10,7 @@ from fedshift_core.wire.records import encode
 from fedshift_strategies.contributions import check_contribution
 from fedshift_strategies.federation.roster import Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.scaffold import CHANGE, SERVERS, ScaffoldServerParams, ScaffoldStrategy
+from fedshift_strategies.methods.scaffold import CHANGE, SERVERS, ScaffoldServerParams, ScaffoldStrategy
 
 NODES = [node(i, counts=(i + 1, 0, 0)) for i in range(5)]
 SENT = {"w": np.zeros((3, 2), np.float32), "running": np.zeros(4, np.float32), "count": np.array(3)}

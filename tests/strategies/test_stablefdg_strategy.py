@@ -9,7 +9,7 @@ from support import ask, check_knowledge, federation, new_strategy, node
 
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.stablefdg import StableFDGStrategy
+from fedshift_strategies.methods.stablefdg import StableFDGStrategy
 
 S = 3
 

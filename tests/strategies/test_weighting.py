@@ -16,9 +16,9 @@ from fedshift_core.errors import FederationError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.f2dc import approximate_discrepancy, discrepancy, domain_aware
 from fedshift_strategies.weighting import check_weights
 
 Counts = NDArray[np.float64]

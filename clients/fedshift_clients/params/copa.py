@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.copa`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.copa`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fdse`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fdse`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedala`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedala`. No torch."""
 
 from pydantic import Field
 

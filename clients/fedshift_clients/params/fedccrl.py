@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedccrl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedccrl`. No torch."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedcode`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedcode`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.feddap`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.feddap`. No torch."""
 
 from typing import Annotated, Literal
 

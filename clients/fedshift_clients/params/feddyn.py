@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.feddyn`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.feddyn`. No torch."""
 
 from typing import Literal
 

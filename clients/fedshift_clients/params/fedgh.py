@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedgh`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedgh`. No torch."""
 
 from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
 

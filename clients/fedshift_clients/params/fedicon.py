@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.adapt.fedicon` and :mod:`fedshift_clients.fedicon`. No torch."""
+"""Parameters of :mod:`fedshift_clients.adapt.fedicon` and :mod:`fedshift_clients.methods.fedicon`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fediir`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fediir`. No torch."""
 
 from pydantic import Field
 

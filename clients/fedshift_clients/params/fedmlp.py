@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedmlp`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedmlp`. No torch."""
 
 from pydantic import Field
 

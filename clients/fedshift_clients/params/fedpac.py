@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedpac`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedpac`. No torch."""
 
 from pydantic import Field
 

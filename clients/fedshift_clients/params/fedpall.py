@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedpall`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedpall`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedplvm`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedplvm`. No torch."""
 
 from pydantic import Field
 

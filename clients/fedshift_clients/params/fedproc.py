@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedproc`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedproc`. No torch."""
 
 from pydantic import Field
 

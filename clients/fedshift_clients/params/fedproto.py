@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedproto`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedproto`. No torch."""
 
 from typing import Literal
 

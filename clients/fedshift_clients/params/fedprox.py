@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedprox`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedprox`. No torch."""
 
 from pydantic import Field
 

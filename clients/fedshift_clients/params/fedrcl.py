@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedrcl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedrcl`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedrep`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedrep`. No torch."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedsa`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedsa`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedseproto`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedseproto`. No torch."""
 
 from typing import Literal
 

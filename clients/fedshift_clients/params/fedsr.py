@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedsr`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedsr`. No torch."""
 
 from typing import Literal
 

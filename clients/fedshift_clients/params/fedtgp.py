@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedtgp`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedtgp`. No torch."""
 
 from pydantic import Field
 

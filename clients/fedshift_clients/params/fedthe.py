@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fedthe`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fedthe`. No torch."""
 
 from typing import Literal
 

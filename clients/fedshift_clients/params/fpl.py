@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.fpl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.fpl`. No torch."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.ggeur`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.ggeur`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.gperxan`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.gperxan`. No torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.i2pfl`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.i2pfl`. No torch."""
 
 from typing import Annotated, Literal
 

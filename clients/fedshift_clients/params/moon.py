@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.moon`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.moon`. No torch."""
 
 from typing import Literal
 

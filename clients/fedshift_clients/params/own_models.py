@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.own_models`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.own_models`. No torch."""
 
 from typing import TYPE_CHECKING, Literal
 

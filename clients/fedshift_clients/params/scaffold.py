@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.scaffold`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.scaffold`. No torch."""
 
 from typing import Literal
 

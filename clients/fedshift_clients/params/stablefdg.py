@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.stablefdg`. No torch."""
+"""Parameters of :mod:`fedshift_clients.methods.stablefdg`. No torch."""
 
 from pydantic import Field
 

@@ -13,7 +13,7 @@ from fedshift_strategies.features.base import Exchange, Means, Question, ServerF
 from fedshift_strategies.federation.checks import Known
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Evaluation
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.nodes import Agreement, Node
 from fedshift_strategies.federation.update_norms import SentWeights
 from fedshift_strategies.federation.updates import Sifted, Update
 
@@ -41,6 +41,11 @@ class Features:
     def of(self, kind: type[Made]) -> Made:
         """Return the feature of a class."""
         return next(feature for feature in self.all if isinstance(feature, kind))
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """The feature that says what all nodes must have alike; None where there is none."""
+        return next((feature for feature in self.all if isinstance(feature, Agreement)), None)
 
     @property
     def state(self) -> Arrays:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedshift_core.params import Arithmetic
 
@@ -88,8 +88,9 @@ class Listener:
         """A node's answer is not used."""
 
 
+@runtime_checkable
 class Agreement(Protocol):
-    """What all nodes must have alike, as a feature knows it (``fedshift_strategies.features.public_set``)."""
+    """What all nodes must have alike, as a feature knows it (``fedshift_app.features.public_set.server``)."""
 
     def copy_of(self, node: Node) -> Any:
         """Return what a node has."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from support import IMAGES, InlineRun, image_set, new_client, same, shared, whole
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.client_scores.node import local_scores
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features.client_scores import local_scores
-from fedshift_clients.fedprox import FedProxClient
+from fedshift_clients.methods.fedprox import FedProxClient
 from fedshift_clients.params.fedicon import ContrastParams
 from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.training.settings import ImageConfig

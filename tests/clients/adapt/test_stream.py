@@ -18,7 +18,7 @@ from fedshift_clients.adapt.stream import Predictor, Stream
 from fedshift_clients.adapt.t3a import T3AAdaptation, adjusting
 from fedshift_clients.adapt.tent import Tent, TentAdaptation
 from fedshift_clients.base import DomainClient
-from fedshift_clients.copa import CopaClient
+from fedshift_clients.methods.copa import CopaClient
 from fedshift_clients.params.eata import EATAParams
 from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.params.stream import StreamParams

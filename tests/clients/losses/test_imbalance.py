@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from support import C, as64, batch, drawn, fedavg, fit, image_set, labels, new_client, shared
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.fedmd import FedMDClient
 from fedshift_clients.losses.common import cross_entropy
 from fedshift_clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
+from fedshift_clients.methods.fedmd import FedMDClient
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.params.f2dc import F2DCParams
 from fedshift_clients.training.batches import in_turns

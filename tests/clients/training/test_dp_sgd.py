@@ -10,12 +10,12 @@ from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_cl
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.feddap import FedDAPClient
-from fedshift_clients.feddyn import FedDynClient
-from fedshift_clients.fedproto import FedProtoClient
-from fedshift_clients.fedprox import FedProxClient
-from fedshift_clients.fpl import FPLClient
 from fedshift_clients.losses import cross_entropy, cross_entropy_of_each
+from fedshift_clients.methods.feddap import FedDAPClient
+from fedshift_clients.methods.feddyn import FedDynClient
+from fedshift_clients.methods.fedproto import FedProtoClient
+from fedshift_clients.methods.fedprox import FedProxClient
+from fedshift_clients.methods.fpl import FPLClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import dp_sgd, per_image
 from fedshift_clients.training.batches import Batch

@@ -11,11 +11,11 @@ from torch import nn
 
 from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.profile.node import Stopwatch
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.base import ClientSetup, DomainClient
-from fedshift_clients.features.profile import Stopwatch
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.training.model_cache import DeviceImages, Workbench
 from fedshift_clients.training.phases import DATA, TRAINING

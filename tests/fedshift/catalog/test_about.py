@@ -97,7 +97,7 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     assert "lambda_proto [0.1, 10.0, log]" in shown("methods", "fedproto")  # where `fedshift tune` looks
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
-    assert "fedshift_strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
+    assert "fedshift_strategies.methods.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
 
 
 def test_each_parameter_of_our_methods_is_described() -> None:

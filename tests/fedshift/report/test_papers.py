@@ -33,7 +33,7 @@ from fedshift.report import (
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
 from fedshift_app.node import setup
-from fedshift_clients.fdse import Erased
+from fedshift_clients.methods.fdse import Erased
 from fedshift_clients.models.shortcut import Shortcut
 from fedshift_clients.models.stages import feature_stages
 from fedshift_clients.modules.f2dc import F2DCModel

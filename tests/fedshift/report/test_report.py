@@ -30,13 +30,13 @@ from fedshift.report.predictions import View
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.figures.section import Figures
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_datasets import catalog
-from fedshift_strategies.features.figures_section import Figures
 
 QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")

@@ -15,6 +15,7 @@ from support import InlineRun, ListeningGrid, server_feature
 from fedshift.costs import dry_run
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.privacy.server import Privacy
 from fedshift_app.run import resuming
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
@@ -23,7 +24,6 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON
-from fedshift_strategies.features.privacy import Privacy
 
 for package in ("opacus", "dp_accounting"):
     pytest.importorskip(package, reason="fedshift[dp] is not installed")

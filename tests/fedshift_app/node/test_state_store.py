@@ -26,8 +26,8 @@ from fedshift_core.wire import names
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import array_records
 from fedshift_datasets.base import Source
-from fedshift_strategies.fedcode import FedCodeStrategy
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.fedcode import FedCodeStrategy
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ from sklearn import metrics
 from support import InlineRun, fedavg, image_set, node
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.figures import server as figures
+from fedshift_app.features.figures.node import Counting, count
 from fedshift_app.run import console, sections
-from fedshift_clients.features.figures import Counting, count
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
-from fedshift_strategies.features import figures
 from fedshift_strategies.federation.context import RoundResult
 
 FILE = "figures.json"
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
 
 
 def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedshift_clients.features.figures.CHUNK", 50)
+    monkeypatch.setattr("fedshift_app.features.figures.node.CHUNK", 50)
     logits, y = drawn(4)
     counting = Counting(4)
     for part in torch.arange(600).split(64):

@@ -7,8 +7,8 @@ from support import InlineRun
 
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.features.profile import server as profile
 from fedshift_core.errors import ConfigError
-from fedshift_strategies.features import profile
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 

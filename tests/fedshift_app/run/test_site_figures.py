@@ -17,13 +17,13 @@ from fedshift.report import command, reading
 from fedshift.report.sites import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
+from fedshift_app.features.site_figures.node import SiteFiguresOnNode
+from fedshift_app.features.site_figures.section import Sites
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
 from fedshift_app.node.requests import NodeRequest
-from fedshift_clients.features.site_figures import SiteFiguresOnNode
 from fedshift_core.errors import ConfigError
-from fedshift_strategies.features.site_section import Sites
 
 FILE = "site_figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"

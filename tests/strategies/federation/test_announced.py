@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import server_feature
 
+from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.features.validation import Validation
 from fedshift_strategies.federation.announced import Medians, most_images, weighed
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Evaluation

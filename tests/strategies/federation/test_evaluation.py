@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support import node as node_of
 from support import server_feature
 
+from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
-from fedshift_strategies.features.validation import Validation
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
 from fedshift_strategies.federation.roster import Node

@@ -1,0 +1,1 @@
+"""The node half of each method."""

@@ -1,0 +1,60 @@
+"""COPA client [Wu & Gong, 2021].
+
+Paper: "Collaborative Optimization and Aggregation for Decentralized Domain Generalization and Adaptation", Guile Wu,
+Shaogang Gong; ICCV 2021, pp. 6484-6493. Reference code: none of the authors; WenkeHuang/MarsFL at commit 581283b has
+one by others (``Local/COPALocal.py``).
+
+Symbols: z features, h_n the head of the node's domain, h_j the frozen heads of the other domains.
+
+Deviations: (1) no hybrid of batch and instance normalisation: all methods share one network; (2) the part for domain
+adaptation, which needs images of the target domain, is left out.
+"""
+
+import torch
+from torch import Tensor
+
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import copa as terms_of_copa
+from fedshift_clients.methods import heads
+from fedshift_clients.params.copa import CopaParams
+from fedshift_clients.training.batches import Batch
+
+
+class CopaClient(DomainClient[CopaParams]):
+    """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
+
+    weighs_classes = True
+    _own: int | None = None  # which of the heads is that of the node's domain, as the server says
+
+    def received(self) -> None:
+        """Put the head of the node's domain into the model. The average that came with the weights is not used."""
+        sent = heads.sent_heads(self)
+        self._own = self.place("head", len(sent))
+        if self._own is not None:
+            heads.put(self.model.classifier, sent[self._own])
+
+    def start_round(self, server_round: int) -> None:
+        """Read the heads of the other domains."""
+        self._others = [head for place, head in enumerate(heads.sent_heads(self)) if place != self._own]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; in a federation of one domain cross-entropy alone."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        if self.params.lambda_others > 0 and self._others:
+            others = terms_of_copa.others_loss(
+                self.model.classifier, self._others, features, batch.y, self.cross_entropy
+            )
+            terms["others"] = self.params.lambda_others * others
+        return terms
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return what all heads say together, and right after local training what the node's own does."""
+        features, logits = self.forward(x)
+        sent: list[dict[str, Tensor]] = [] if self._trained_here else heads.sent_heads(self)
+        if not sent:
+            return logits
+        if self._own is not None:  # as it is now: an adaptation may have changed it
+            sent[self._own] = dict(self.model.classifier.state_dict())
+        each = [terms_of_copa.logits_by(self.model.classifier, head, features) for head in sent]
+        return terms_of_copa.ensemble(torch.stack(each), self.params.ensemble)

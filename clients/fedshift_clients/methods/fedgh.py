@@ -1,0 +1,57 @@
+"""FedGH client [Yi et al., 2023].
+
+Paper: "FedGH: Heterogeneous Federated Learning with Generalized Global Header", Liping Yi, Gang Wang, Xiaoguang Liu,
+Zhuan Shi, Han Yu; ACM Multimedia 2023, https://arxiv.org/abs/2303.13137. Reference code: LipingYi/FedGH at commit
+ff50ac0 (``FLHetero/FedGH.py``, ``FedGH_mh.py``).
+
+Symbols: phi_n the node's body (encoder), psi the global head (classifier), p_n^k prototypes.
+
+The node puts psi in its head's place, trains both on cross-entropy, and sends p_n^k of the trained phi_n. The head as
+local training left it goes nowhere: the next psi takes its place.
+
+Deviations: (1) p_n^k is the mean over all images of the class, in evaluation mode and not augmented (``proto_source``;
+the code: the mean over batches of their means, as batches come); (2) gradients are cut where ``train.clip`` says so
+(the code: always, at norm 50).
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedshift_clients.methods import heads
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedgh import FedGHParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.errors import ConfigError
+
+
+class FedGHClient(PrototypeClient[FedGHParams]):
+    """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
+
+    weighs_classes = True
+    heterogeneous: ClassVar[bool] = True
+
+    @classmethod
+    def check_run(cls, params: FedGHParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a head that the server cannot train."""
+        if model.head != "linear":
+            raise ConfigError(
+                f"model.head={model.head}: method fedgh trains a linear head on the server; allowed is linear"
+            )
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedGHParams) -> frozenset[str]:
+        """Keep the whole model on the node; of the head each round brings another."""
+        return frozenset(model.state_dict())
+
+    def received(self) -> None:
+        """Put the global head into the model; before there is one, the node's own serves."""
+        heads.put(self.model.classifier, heads.sent_head(self))
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
+        return {"ce": self.cross_entropy(logits, batch.y)}

@@ -1,0 +1,100 @@
+"""FedPAC client [Xu et al., 2023].
+
+Paper: "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", Jian Xu, Xinyi Tong,
+Shao-Lun Huang; ICLR 2023, https://arxiv.org/abs/2306.11867. Reference code: JianXu95/FedPAC at commit 5770f4f
+(``methods/fedpac.py``).
+
+Symbols: z features, p_n^k prototype of node n and class k, G global prototypes, h_n^k mean feature of a class times its
+share, V_n its variance, lambda the weight of the alignment.
+
+Deviations: (1) p_n, h_n and V_n are taken in evaluation mode of images that are not augmented (the code: of batches as
+they come, in the mode the model is in); (2) momentum and weight decay are the experiment's, for all methods the same.
+"""
+
+import torch
+from torch import Tensor
+
+from fedshift_clients.base import Phase
+from fedshift_clients.losses import fedpac as terms_of_fedpac
+from fedshift_clients.methods import heads
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedpac import FedPACParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.settings import ModelConfig
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import CLASSIFIER
+
+
+class FedPACClient(heads.HeadFirst[FedPACParams]):
+    """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
+
+    weighs_classes = True
+
+    @classmethod
+    def trains_encoder_alone(cls, params: FedPACParams) -> bool:
+        """Return True: the body trains after the head."""
+        return True
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> frozenset[str]:
+        """Keep the head on the node where heads are not combined."""
+        own = () if params.combine_heads else model.state_dict()
+        return super().private(model, config, params) | {name for name in own if name.startswith(CLASSIFIER)}
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> bool:
+        """Each node has a head of its own."""
+        return True
+
+    @classmethod
+    def scores_as_sent(cls, params: FedPACParams) -> bool:
+        """The weights come with the average head, and a node is scored with its own."""
+        return not params.combine_heads
+
+    def received(self) -> None:
+        """Put the node's own head into the model; until it has been given one, the average that came serves."""
+        heads.put(self.model.classifier, heads.sent_head(self))
+
+    def start_round(self, server_round: int) -> None:
+        """Take the statistics of the received body's features; read the global prototypes."""
+        means, squares, counts = self._look()
+        self._statistics: Arrays = {}
+        if self.params.combine_heads:
+            h, v = terms_of_fedpac.statistics(means, squares, counts)
+            self._statistics = {"class-features": h.cpu().numpy(), "variance": v.cpu().numpy()}
+        self._targets: Tensor | None = None
+        prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        if self.params.lambda_align > 0 and prototypes is not None:
+            self._targets = torch.where(prototypes[1][:, None], prototypes[0], means)
+
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return the head's phase and the body's."""
+        p, head = self.params, (CLASSIFIER,)
+        return [
+            Phase(p.head_epochs, trains=head, lr=p.head_lr, loss=super().loss),
+            Phase(self.setup.train.epochs, freezes=head, fresh=True),
+        ]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the body's terms, weighted; in round 1 cross-entropy alone."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        if self._targets is not None:
+            terms["align"] = self.params.lambda_align * terms_of_fedpac.alignment(features, batch.y, self._targets)
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute prototypes of the trained body, and the statistics of the received one."""
+        aligned = contribution(*self.class_prototypes()) if self.params.lambda_align > 0 else {}
+        return aligned | self._statistics
+
+    def _look(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return means (C, D), mean squared norms (C,) and numbers (C,) of each class's features."""
+
+        def encode(x: Tensor) -> Tensor:
+            z = self.forward(x)[0]
+            return torch.cat([z, z.square().sum(dim=1, keepdim=True)], dim=1)
+
+        means, counts = self.class_means_of(encode)
+        return means[:, :-1], means[:, -1], counts

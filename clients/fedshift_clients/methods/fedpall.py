@@ -1,0 +1,105 @@
+"""FedPall client [Zhang et al., 2025].
+
+Paper: "FedPall: Prototype-based Adversarial and Collaborative Learning for Federated Learning with Feature Drift",
+Yong Zhang, Feng Liang, Guanghu Yuan, Min Yang, Chengming Li, Xiping Hu, ICCV 2025; https://arxiv.org/abs/2507.04781.
+Reference code: DistriAI/FedPall, commit e08e675 (``exps/update.py``, ``update_weights_ours_debug``).
+
+Symbols: z features, G global prototypes, A the amplifier, which tells of which node a feature is, tau temperature.
+
+The whole model stays on the node; its classifier is replaced by the server's at the beginning of a round. L = CE +
+lambda_adv KL(uniform || A(z)) + lambda_con contrast of z with G.
+
+Deviations: (1) prototypes and sent features are those of the model in evaluation mode (the code: training mode);
+(2) the contrast has cosines above and below (``contrast``); (3) at most ``most_features`` images' features travel.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedshift_clients.base import DomainClient
+from fedshift_clients.losses import fedpall as terms_of_fedpall
+from fedshift_clients.methods import heads
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.params.fedpall import FedPallParams
+from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+
+AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
+
+
+class FedPallClient(DomainClient[FedPallParams]):
+    """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
+
+    weighs_classes = True
+    heterogeneous = True
+
+    @classmethod
+    def check_run(cls, params: FedPallParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a classifier of two layers: the server trains one linear layer."""
+        if params.take > 0 and model.head != "linear":
+            raise ConfigError(f"method fedpall needs model.head=linear, found {model.head}: the server trains that one")
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedPallParams) -> frozenset[str]:
+        """Return the names of everything."""
+        return frozenset(model.state_dict())
+
+    def start_round(self, server_round: int) -> None:
+        """Put the server's classifier into the model, and read amplifier and prototypes."""
+        p, own = self.params, self.model.classifier.state_dict()
+        sent = heads.sent_head(self) if p.take > 0 else {}
+        heads.put(self.model.classifier, {name: (1 - p.take) * own[name] + p.take * new for name, new in sent.items()})
+        self._amplifier = {
+            name.removeprefix(AMPLIFIER): torch.from_numpy(array.copy()).to(self.setup.device)
+            for name, array in self.knowledge.items()
+            if name.startswith(AMPLIFIER)
+        }
+        self._prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; the contrast from round 2 on."""
+        p = self.params
+        z, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        if p.lambda_adv > 0 and self._amplifier:
+            amplified = terms_of_fedpall.amplifier(z, self._amplifier)
+            terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(amplified)
+        if p.lambda_con > 0 and self._prototypes is not None:
+            near = terms_of_fedpall.collaboration(z, batch.y, *self._prototypes, p.tau, p.contrast)
+            terms["con"] = p.lambda_con * near
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute class prototypes, and mixed and masked features."""
+        p = self.params
+        if p.lambda_adv == p.lambda_con == p.take == 0:
+            return {}
+        contributed = contribution(*self.class_prototypes())
+        return contributed | self._mixed(server_round) if p.lambda_adv > 0 or p.take > 0 else contributed
+
+    def _mixed(self, server_round: int) -> Arrays:
+        """Return features (P, D), mixed with the global prototypes of their classes and masked, and labels (P,).
+
+        Images, share and mask are drawn from the system's entropy: from the run's seed, the server could draw them
+        again and undo the mixing (``repeatable_noise``).
+        """
+        p, held = self.params, self.train_set
+        rng = self.protecting_rng("fedpall-mix", server_round)
+        if p.most_features < len(held):
+            held = held.select(np.sort(rng.permutation(len(held))[: p.most_features]))
+        self.model.eval()
+        with torch.inference_mode():
+            z = torch.cat([self.forward(x)[0] for x, _ in self.plain_batches(held)])  # P x D
+        share = np.float32(round(rng.uniform(p.mix_from, p.mix_to), 2))
+        mask = np.zeros(z.shape[1], np.float32)
+        mask[rng.permutation(len(mask))[: int(len(mask) * p.kept)]] = 1
+        features = z.cpu().numpy()
+        if self._prototypes is not None:
+            prototypes, present = (tensor.cpu().numpy() for tensor in self._prototypes)
+            own = np.where(present[held.y], share, np.float32(1))[:, None]  # a class without a prototype: as it is
+            features = own * features + (1 - own) * prototypes[held.y]
+        return {"features": features * mask, "labels": held.y.astype(np.int64)}

@@ -1,0 +1,56 @@
+"""FedProto client [Tan et al., 2022].
+
+Paper: "FedProto: Federated Prototype Learning across Heterogeneous Clients", Yue Tan, Guodong Long, Lu Liu,
+Tianyi Zhou, Qinghua Lu, Jing Jiang, Chengqi Zhang; AAAI 2022, https://arxiv.org/abs/2105.00243.
+Reference code: yuetan031/FedProto at commit cb3c41f (``lib/update.py``, ``update_weights_het``).
+
+Symbols: z features, G global prototypes, p_n^k prototype of node n and class k, lambda the weight.
+
+Deviations: (1) samples whose class has no prototype are left out of the mean, which the code divides by all;
+(2) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them while it
+trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
+"""
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from fedshift_clients.losses import fedproto as terms_of_fedproto
+from fedshift_clients.methods.own_models import OwnModelClient
+from fedshift_clients.params.fedproto import FedProtoParams
+from fedshift_clients.training.batches import Batch
+
+FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
+
+
+class FedProtoClient(OwnModelClient[FedProtoP]):
+    """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
+
+    weighs_classes = True
+    per_image_loss: ClassVar[bool] = True
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes."""
+        self._targets = self.global_prototypes()
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; without global prototypes cross-entropy alone."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        if p.lambda_proto > 0 and self._targets is not None:
+            distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
+            terms["proto"] = p.lambda_proto * distance
+        return terms
+
+    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms of each image (B,); that of an image whose class has no global prototype is 0."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
+        if p.lambda_proto > 0 and self._targets is not None:
+            each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
+            terms["proto"] = p.lambda_proto * each
+        return terms

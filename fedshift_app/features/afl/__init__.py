@@ -1,0 +1,1 @@
+"""Weights of the domains with the largest loss (``aggregation.weights=afl``)."""

@@ -1,0 +1,1 @@
+"""Scores with other statistics of BatchNorm (``evaluate.bn``)."""

@@ -1,0 +1,1 @@
+"""Losses for classes of unequal numbers of images (``train.class_weights``)."""

@@ -1,0 +1,1 @@
+"""Counts behind recall, precision, AUC and calibration (``evaluate.figures``)."""

@@ -1,0 +1,1 @@
+"""Weights of nodes by generalisation gaps (``aggregation.weights=ga``)."""

@@ -1,0 +1,1 @@
+"""Masks by the agreement of the nodes' signs (``aggregation.gma_tau``)."""

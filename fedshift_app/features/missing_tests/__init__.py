@@ -1,0 +1,1 @@
+"""Which test images of real nodes were not scored (``evaluate.test``)."""

@@ -1,0 +1,1 @@
+"""Images normalised by statistics of the nodes (``images.normalization``)."""

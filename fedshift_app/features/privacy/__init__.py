@@ -1,0 +1,1 @@
+"""Clipping and noise on what leaves a node (``privacy.name``)."""

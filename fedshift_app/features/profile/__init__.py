@@ -1,0 +1,1 @@
+"""Where the time of a round goes (``profile=true``)."""

@@ -1,0 +1,1 @@
+"""One copy of the public images on all nodes (``dataset.public``)."""

@@ -1,0 +1,1 @@
+"""An average that one node cannot spoil (``aggregation.robust``)."""

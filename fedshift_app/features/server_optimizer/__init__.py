@@ -1,0 +1,1 @@
+"""A step of the server after the average (``server.optimizer``)."""

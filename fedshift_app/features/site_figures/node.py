@@ -1,0 +1,174 @@
+"""Figures of the node's own test images with 95 % intervals, worked out on the node (docs/guide/figures.md).
+
+Only the figures, their intervals and the numbers of images and patients leave it.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedshift_app.features.site_figures import numbers as site_numbers
+from fedshift_app.features.site_figures.numbers import Scored
+from fedshift_clients.features.base import Client, NodeFeature, Request, word
+from fedshift_clients.training.eval_slices import Scores
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.options.run import RunSettings
+from fedshift_core.plural import plural
+from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_FIGURES, STARTS, STOPS
+from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, UNKNOWN, SiteNumbers
+from fedshift_datasets.base import ImageSet
+
+log = logging.getLogger("fedshift")
+
+MOST_CLASSES = 20  # whose figures a node's log shows
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Under which terms figures are worked out.
+
+    Attributes:
+        least: Least images behind a number that leaves the node.
+        server_round: The round.
+        whole: Domains whose test images are all scored in one pass.
+        logged: The node is a real one, whose log shows its figures.
+        class_names: For the log; empty where nobody said.
+    """
+
+    least: int
+    server_round: int
+    whole: frozenset[str]
+    logged: bool
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a pass, or of several."""
+
+    scored: Scored
+    terms: Terms
+
+    def __add__(self, other: "Seen") -> "Seen":
+        return replace(self, scored=self.scored + other.scored)
+
+
+class Watching:
+    """Keeps what a pass predicts, batch after batch."""
+
+    def __init__(self, images: ImageSet, classes: int, terms: Terms) -> None:
+        self._groups, self._terms = images.groups, terms
+        self._parts = [(torch.zeros(0, classes), *torch.zeros(2, 0, dtype=torch.int64))]
+
+    def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
+        """Add a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
+        self._parts.append((logits, predicted, y))
+
+    def total(self) -> Seen:
+        """Return all batches together."""
+        parts = self._parts[1:] or self._parts
+        logits, predicted, y = (torch.cat(column) for column in zip(*parts, strict=True))
+        probabilities = logits.double().softmax(dim=1)
+        if self._terms.least > 1:  # a mark of scores that are not finite would tell of one image
+            probabilities = probabilities.nan_to_num(nan=1 / logits.shape[1])
+        p = probabilities.cpu().numpy()
+        return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._groups), self._terms)
+
+
+class SiteFiguresOnNode(NodeFeature):
+    """Works out figures of whole test sets."""
+
+    def attach(self, client: Client, config: RunSettings) -> None:
+        """Let the client know the names of the classes."""
+        client.class_names = config.dataset.known().classes
+
+    def refuse(self, request: Request, key: str, value: Any) -> str:
+        """Allow it in the rounds in which the run has them."""
+        config = request.config
+        if value is True and config.evaluate.scores_sites(
+            request.server_round, config.rounds, any_may_count=config.keep != "last"
+        ):
+            return ""
+        have = f"evaluate.site_figures={word(config.evaluate.site_figures)}"
+        return f"this run has {have}, keep={config.keep}, {request.late}"
+
+    def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Look on while test images are scored."""
+        whole = frozenset(domain for domain, is_whole, _ in _parts(request) if is_whole)
+        return self._watched(client, request, whole) if whole else nullcontext()
+
+    def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
+        """Return the figures of a domain whose test images were all scored."""
+        seen: Seen | None = scores.seen.get(self.name)
+        if seen is None or domain not in seen.terms.whole:
+            return {}
+        numbers = site_numbers.figures(seen.scored, seen.terms.least)
+        if seen.terms.logged:
+            fields = {"event": "site_figures", "round": seen.terms.server_round, "domain": domain}
+            for line in lines_of(numbers, domain, seen.terms):
+                log.info("%s", line, extra=fields)
+        return {SITE_FIGURES: numbers.arrays(domain)}
+
+    def more_records(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> dict[str, Arrays]:
+        """Score the whole of a test set that simulated nodes share out, on the node that has its first part."""
+        records: Arrays = {}
+        for domain, _, drawn in _parts(request):
+            if drawn is None:
+                continue
+            with self._watched(client, request, frozenset({domain})):
+                for _, test in client.tests({DOMAINS: [domain], DRAWN: [drawn]}, mixed=mixed):
+                    records |= self.record(domain, client.score_test(test)).get(SITE_FIGURES, {})
+        return {SITE_FIGURES: records} if records else {}
+
+    def _watched(
+        self, client: Client, request: Mapping[str, Any], whole: frozenset[str]
+    ) -> AbstractContextManager[None]:
+        setup = client.setup
+        terms = Terms(setup.least_images, client.server_round, whole, STARTS not in request, client.class_names)
+        return client.observed_by(self.name, lambda images: Watching(images, client.model.num_classes, terms))
+
+
+def _parts(request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
+    """Yield each domain, whether the node scores all its images, and how many there are if it has the first part."""
+    for place, domain in enumerate(request[DOMAINS] if request.get(ASK_SITE_FIGURES) else ()):
+        if STARTS not in request:
+            yield domain, True, None
+            continue
+        start, stop, drawn = (request[key][place] for key in (STARTS, STOPS, DRAWN))
+        first = start == 0 and stop < drawn
+        yield domain, start == 0 and stop == drawn, drawn if first else None
+
+
+def lines_of(numbers: SiteNumbers, domain: str, terms: Terms) -> list[str]:
+    """Return the figures as lines of a node's log."""
+    patients = "" if numbers.patients == UNKNOWN else f" of {plural(numbers.patients, 'patient')}"
+    overall = [
+        _text(name, *given) for name, *given in zip(OVERALL, numbers.overall, numbers.overall_marks, strict=True)
+    ]
+    lines = [
+        f"round {terms.server_round}, {domain}, {plural(numbers.images, 'test image')}{patients}: {', '.join(overall)}"
+    ]
+    for k, images in enumerate(numbers.of_class[:MOST_CLASSES].tolist()):
+        each = zip(BY_CLASS, numbers.by_class[:, k], numbers.by_class_marks[:, k], strict=True)
+        label = plain(terms.class_names[k], MOST_NAME) if terms.class_names else f"class {k}"
+        if images == UNKNOWN and (numbers.by_class_marks[:, k] != KNOWN).all():
+            lines.append(f"  {label}: too few images")
+            continue
+        number = "too few images" if images == UNKNOWN else f"{plural(images, 'image')}"
+        lines.append(f"  {label}, {number}: {', '.join(_text(name, *given) for name, *given in each)}")
+    more = len(numbers.of_class) - MOST_CLASSES
+    return [*lines, f"  and {plural(more, 'more class', 'more classes')}"] if more > 0 else lines
+
+
+def _text(name: str, number: Any, mark: Any) -> str:
+    title = name.replace("_", " ")
+    if mark != KNOWN:
+        return f"{title} -"
+    value, low, high = number
+    return f"{title} {value:.3f} ({low:.3f} to {high:.3f})"

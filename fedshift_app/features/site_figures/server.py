@@ -1,0 +1,214 @@
+"""Figures that nodes work out of their own test images, with 95 % intervals (docs/guide/figures.md).
+
+Their numbers are checked here. What a run shows of them is in :mod:`fedshift_app.features.site_figures.section`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+
+from fedshift_app.features.site_figures import section as site_section
+from fedshift_app.features.site_figures.section import Sites
+from fedshift_core.arrays import Arrays
+from fedshift_core.intervals import interval
+from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.plural import plural
+from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
+from fedshift_core.wire.records import array_record
+from fedshift_core.wire.scores import Part
+from fedshift_core.wire.site_figures import (
+    BY_CLASS,
+    KNOWN,
+    MACRO,
+    NOT_FINITE,
+    OVERALL,
+    TOO_FEW,
+    UNKNOWN,
+    Numbers,
+    SiteNumbers,
+    from_arrays,
+    shapes,
+)  # fmt: skip
+from fedshift_strategies.features.base import ServerFeature, Session
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import decode
+
+ROUNDING = 1e-9
+
+
+class OfNode(NamedTuple):
+    """The figures of one node for one domain; None where it sent none."""
+
+    node: Node
+    domain: str
+    numbers: SiteNumbers | None
+
+
+class SiteFigures(ServerFeature):
+    """Asks nodes for figures of their test images in the rounds of ``evaluate.site_figures``."""
+
+    key = "site_figures"
+    section = Sites
+    _due = False
+
+    def before_scores(self, session: Session, result: RoundResult) -> None:
+        """Note whether the round is one in which nodes are asked."""
+        config = self.run.config
+        self._due = config.evaluate.scores_sites(
+            session.server_round, config.rounds, any_may_count=config.keep != "last"
+        )
+
+    def _asks(self, evaluation: Evaluation) -> bool:
+        return self._due and evaluation.scores_tests and evaluation.share == 1
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Ask nodes for figures."""
+        return {ASK_SITE_FIGURES: True} if self._asks(evaluation) else {}
+
+    def score_records(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Allow the record of figures."""
+        return (SITE_FIGURES,) if self._asks(evaluation) else ()
+
+    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
+        """Return the figures of each domain of which the node scored all images, or has the first part."""
+        if not self._asks(evaluation):
+            return {}
+        numbers = read(content, answers, self.run.num_classes)
+        return {
+            answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
+            for answer in answers
+        }
+
+    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
+        """Hand on the figures of all nodes, in the order of the domains and of the plan."""
+        if self._asks(evaluation):
+            each = [given for domain in self.run.domains for given in evaluation.extra(self.name, domain)]
+            result.passing[self.key] = [given for given in each if given.numbers is not None]
+
+    @classmethod
+    def section_of(
+        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
+    ) -> dict[str, Any] | None:
+        """Return the figures of a round; None if no node sent any."""
+        given: Sequence[OfNode] = result.passing.get(cls.key, ())
+        if not given:
+            return None
+        sites = [(site.node.index, site.domain, site.numbers) for site in given if site.numbers is not None]
+        return site_section.content(sites, result.server_round, classes)
+
+
+def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[str, SiteNumbers]:
+    """Return by domain the figures of a reply; a domain of which it says nothing is left out.
+
+    Args:
+        content: The node's reply.
+        answers: What it says of its parts, of one domain each.
+        classes: C.
+
+    Raises:
+        Refused: If a name, shape, type or number is not what it should be.
+    """
+    if SITE_FIGURES not in content:
+        return {}
+    record = array_record(content, SITE_FIGURES)
+    if record is None:
+        raise Refused(f"the record {SITE_FIGURES!r} is not one of arrays")
+    wanted = {answer.part.domain: shapes(answer.part.domain, classes) for answer in answers if answer.part.start == 0}
+    known = {name for names in wanted.values() for name in names}
+    for name in record:
+        if name not in known:
+            raise Refused(f"unknown metrics {plain(name, MOST_NAME)!r}")
+    arrays = decode(record)
+    numbers_of = {}
+    for answer in answers:
+        domain = answer.part.domain
+        if arrays.keys() & wanted.get(domain, {}).keys():
+            _check_shapes(arrays, wanted[domain])
+            numbers_of[domain] = from_arrays(arrays, domain)
+            whole = len(answer.part) == answer.part.drawn
+            _check(numbers_of[domain], answer.part, answer.score.correct if whole else None)
+    return numbers_of
+
+
+def _check_shapes(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
+    for name, (shape, kind) in wanted.items():
+        if name not in arrays:
+            raise Refused(f"the metrics lack {name}")
+        if arrays[name].shape != shape or arrays[name].dtype != kind:
+            raise Refused(
+                f"{name} has shape {arrays[name].shape} and type {arrays[name].dtype}, expected {shape} and "
+                f"{np.dtype(kind)}"
+            )
+
+
+def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
+    """Hold figures against how many images were scored and how many of them are right, and against one another."""
+    where, images = f"the metrics of {part.domain}", numbers.images
+    if images != part.drawn:
+        raise Refused(f"{where} are of {plural(images, 'image')}, asked were {part.drawn}")
+    if not (numbers.patients == UNKNOWN or 1 <= numbers.patients <= max(images, 1)):
+        raise Refused(f"{where} are of {plural(numbers.patients, 'patient')} with {plural(images, 'image')}")
+    visible = numbers.of_class[numbers.of_class != UNKNOWN]
+    complete = len(visible) == len(numbers.of_class)
+    if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
+        raise Refused(f"{where} are of {plural(visible.sum(), 'image')} by class, and of {plural(images, 'image')}")
+    for kinds, values, marks in (
+        (OVERALL, numbers.overall, numbers.overall_marks), (BY_CLASS, numbers.by_class, numbers.by_class_marks),
+    ):  # fmt: skip
+        for kind, value, mark in zip(kinds, values, marks, strict=True):
+            _check_numbers(f"{kind} of {part.domain}", value, mark)
+    _check_classes(numbers, where)
+    accuracy = numbers.overall[0, 0]
+    if numbers.overall_marks[0] == KNOWN:
+        _check_widths(f"{where}: accuracy", numbers.overall[:1], np.array([images]))
+    if (
+        correct is not None
+        and numbers.overall_marks[0] == KNOWN
+        and abs(accuracy * images - correct) > ROUNDING * images
+    ):
+        raise Refused(f"{where} say that {accuracy:.4f} of {images} are right, its score says {correct:g}")
+
+
+def _check_numbers(name: str, numbers: Numbers, marks: Any) -> None:
+    """Check values with their intervals, (..., 3), and marks, (...,)."""
+    known = marks == KNOWN
+    if not np.isin(marks, (KNOWN, TOO_FEW, NOT_FINITE)).all():
+        raise Refused(f"{name} has an unknown mark")
+    if not np.isfinite(numbers).all() or (numbers < 0).any() or (numbers > 1).any():
+        raise Refused(f"{name} is not between 0 and 1")
+    value, low, high = np.moveaxis(numbers, -1, 0)
+    if not ((low <= value) & (value <= high))[known].all():
+        raise Refused(f"{name} is not in its interval")
+    if numbers[~known].any():
+        raise Refused(f"{name} has a number though it is marked as too few or not finite")
+
+
+def _check_widths(name: str, triples: Numbers, images: NDArray[np.int64]) -> None:
+    """Check that intervals of proportions, (k, 3), say no more than the images behind them, (k,)."""
+    most = interval(triples[:, 0], images.astype(float))
+    if ((triples - most)[:, 1] > ROUNDING).any() or ((most - triples)[:, 2] > ROUNDING).any():
+        raise Refused(f"{name} has an interval that is narrower than that of as many independent images")
+
+
+def _check_classes(numbers: SiteNumbers, where: str) -> None:
+    """Check that figures of a class go with its number of images, and means with figures of classes."""
+    known = numbers.by_class_marks == KNOWN
+    hidden = numbers.of_class == UNKNOWN
+    if known[:, hidden].any():
+        raise Refused(f"{where} have a number of a class whose images they do not tell")
+    for name, of in (("sensitivity", numbers.of_class), ("specificity", numbers.images - numbers.of_class)):
+        place = BY_CLASS.index(name)
+        triples, n = numbers.by_class[place, known[place]], of[known[place]]
+        right = np.round(triples[:, 0] * n)
+        if (n <= 0).any() or np.abs(right / np.maximum(n, 1) - triples[:, 0]).max(initial=0) > ROUNDING:
+            raise Refused(f"{where} have a {name} that no number of right images gives")
+        _check_widths(f"{where}: {name}", triples, n)
+    for name in MACRO:
+        is_known = bool(numbers.overall_marks[OVERALL.index(name)] == KNOWN)
+        if is_known != (numbers.macro_classes(name) > 0):
+            raise Refused(f"{where}: {name} does not go with the metrics of classes")

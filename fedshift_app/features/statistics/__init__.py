@@ -1,0 +1,1 @@
+"""Statistics of the nodes' images, reported once (``statistics.share``)."""

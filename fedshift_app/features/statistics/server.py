@@ -1,0 +1,248 @@
+"""Statistics of the nodes' training images, asked of each node once (``statistics.share``).
+
+Each node that is connected is asked before it trains, in a run without rounds before it is scored. What it tells is
+kept with the checkpoints, so that a resumed run does not ask it again. With ``statistics.share=nodes`` means and
+variances of all nodes go to each node with every message about work; with ``statistics.image_share`` means and
+deviations of single images too.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from fedshift_app.features.statistics import section as statistics_section
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused, some
+from fedshift_core.options.statistics import BINS
+from fedshift_core.params import Params
+from fedshift_core.plural import plural
+from fedshift_core.wire.image_styles import ImageStyles
+from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
+from fedshift_core.wire.site_images import FederationImages, SiteImages
+from fedshift_strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
+
+log = logging.getLogger("fedshift")
+
+#: What the server keeps: by node what it tells, as JSON in bytes.
+SITES = "statistics/sites"
+Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
+
+
+class SiteStatistics(ServerFeature):
+    """Asks nodes for statistics of their images, shows them side by side, and sends means and variances to all."""
+
+    prefixes = ("statistics/",)
+    key = "statistics"
+    section = statistics_section.Statistics
+
+    def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        self._sites: dict[int, tuple[str, SiteImages]] = {}
+        self._text = b""
+        self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
+        self._to_all: dict[str, Arrays] | None = None
+        super().__init__(name, run, params)
+
+    @property
+    def state(self) -> Arrays:
+        """What nodes have reported, for the checkpoint."""
+        return {SITES: np.frombuffer(self._text, np.uint8)} if self._text else {}
+
+    @state.setter
+    def state(self, arrays: Arrays) -> None:
+        self._text = arrays[SITES].tobytes() if SITES in arrays else b""
+        self._sites, self._to_all = _read(arrays), None
+
+    @property
+    def sites(self) -> Mapping[int, SiteImages]:
+        """What each node that was asked reports, by its place in the federation."""
+        return {node: site for node, (_, site) in sorted(self._sites.items())}
+
+    @property
+    def of_all(self) -> FederationImages | None:
+        """Means and variances of all nodes that tell theirs; None while none does."""
+        return _of_all(self._sites, self.run.domains)
+
+    @property
+    def of_images(self) -> ImageStyles | None:
+        """Means and deviations of single images of all nodes that tell some; None while none does."""
+        reports = [(node, site.styles) for node, site in self.sites.items() if site.styles]
+        return ImageStyles.of(reports) if reports else None
+
+    @property
+    def _share(self) -> str:
+        return self.run.config.statistics.share
+
+    def description(self) -> str:
+        """Return what nodes tell in one line; empty for nothing."""
+        if self._share == "off":
+            return ""
+        who = "the server" if self._share == "server" else "the server and all nodes"
+        share = self.run.config.statistics.image_share
+        single = f", and of {share:g} of them one by one" if share > 0 else ""
+        return f"statistics.share={self._share}: each node tells {who} statistics of its training images{single}, once"
+
+    # --- the question --------------------------------------------------------------------------------
+
+    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
+        """Ask connected nodes that were not asked yet; one that does not answer does not train in the round.
+
+        Raises:
+            FederationError: If nodes need statistics, none tells any before round 1, and none is late.
+        """
+        present = exchange.present or nodes
+        lost = self._ask_new(present, exchange.ask, exchange.leave_out, first=exchange.result.server_round == 1)
+        return [node for node in nodes if node.index not in lost]
+
+    def before_scores(self, session: Session, result: RoundResult) -> None:
+        """Ask likewise in a run without rounds; in others all were asked before they trained."""
+        if not self.run.rounds:
+            self._ask_new(session.nodes, session.query, session.leave_out, first=True)
+
+    def _ask_new(self, present: Sequence[Node], ask: Ask, leave_out: LeaveOut, *, first: bool) -> set[int]:
+        """Ask nodes once; return the places of those that did not answer."""
+        if self._share == "off":
+            return set()
+        new = [node for node in present if node.index not in self._sites or node.index in self._failed]
+        if not new:
+            return set()
+        self._failed = set()
+        by_id = {node.node_id: node for node in new}
+        silent = dict.fromkeys(new, checks.NO_ANSWER)
+        for reply in ask({node: {SITE_IMAGES: True} for node in new}):
+            node = by_id[reply.metadata.src_node_id]
+            try:
+                site = self._read(node, reply)
+            except Refused as refused:
+                if checks.is_lost(str(refused)):
+                    silent[node] = str(refused)
+                    continue
+                if reply.has_error() and checks.OWNER not in str(refused):
+                    self._failed.add(node.index)
+                site = SiteImages(kept=str(refused))
+                log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
+            self._sites[node.index] = node.domain, site
+            del silent[node]
+        for node, reason in silent.items():
+            leave_out(node, f"statistics of its images: {reason}", lost=True)
+        self._keep()
+        if lacking := self._lacking():
+            all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
+                *self.run.config.allocation.held_out, *(node.domain for node in present)
+            }  # fmt: skip
+            if first and all_here and not silent and not self._failed:
+                raise FederationError(lacking)
+            log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))
+        return {node.index for node in silent}
+
+    def _read(self, node: Node, reply: Message) -> SiteImages:
+        said = checks.config_of(checks.opened(reply, (CONFIG,)))
+        return SiteImages.from_config(said, node.num_examples, BINS)
+
+    def _keep(self) -> None:
+        self._to_all = None
+        kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
+        self._text = json.dumps(kept).encode()
+        reporting = [node for node, site in self.sites.items() if site.reports]
+        log.info(
+            "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
+        )
+        if differ := statistics_section.differing(self._named()):
+            log.info("%s", differ, extra=_fields(None))
+
+    def _lacking(self) -> str:
+        """Return what nodes need and none tells, with why; empty if there is nothing."""
+        share, nodes = self.run.config.statistics.image_share, plural(max(len(self._sites), 1), "node")
+        if self._share == "nodes" and not any(site.reports for site in self.sites.values()):
+            why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
+            return (
+                f"statistics.share=nodes: none of {nodes} tells statistics of its images ({why}); see "
+                "statistics.least_images, and the policies of the nodes' owners"
+            )
+        if share > 0 and self.of_images is None:
+            return (
+                f"statistics.image_share={share:g}: none of {nodes} tells statistics of single images; see "
+                "image_statistics of the policies of the nodes' owners, and the share"
+            )
+        return ""
+
+    # --- what all nodes are sent ---------------------------------------------------------------------
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Say what goes along."""
+        return self._options
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Say likewise with what is scored."""
+        return self._options
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return dict.fromkeys(self._records, True)
+
+    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
+        """Return means and variances of all nodes, and those of single images."""
+        return {name: arrays for name, arrays in self._records.items() if name in options}
+
+    @property
+    def _records(self) -> dict[str, Arrays]:
+        """The records that go to each node, made once from what the nodes report."""
+        if self._to_all is None:
+            records: dict[str, FederationImages | ImageStyles | None] = {}
+            if self._share == "nodes":  # without rows while no node tells any
+                records = {SITE_IMAGES: self.of_all or FederationImages.of([]), IMAGE_STYLES: self.of_images}
+            self._to_all = {name: record.to_arrays() for name, record in records.items() if record is not None}
+        return self._to_all
+
+    # --- what a run shows of it ----------------------------------------------------------------------
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Hand on what the nodes report."""
+        if self._sites:
+            result.passing[self.key] = self._named()
+
+    def _named(self) -> list[statistics_section.Named]:
+        return statistics_section.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
+
+    @classmethod
+    def section_of(
+        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
+    ) -> dict[str, Any] | None:
+        """Return what the nodes report until a round; None if none was asked."""
+        sites = result.passing.get(cls.key)
+        return statistics_section.content(sites, result.server_round, classes, nodes) if sites else None
+
+
+def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:
+    """Return means and variances of all nodes from what a checkpoint keeps of features; None if none tells any.
+
+    Args:
+        state: By name.
+        domains: The domains of the run, in their order.
+    """
+    return _of_all(_read(state), domains)
+
+
+def _read(state: Arrays) -> dict[int, tuple[str, SiteImages]]:
+    kept = json.loads(state[SITES].tobytes()) if SITES in state else {}
+    return {int(node): (domain, SiteImages(**site)) for node, (domain, site) in kept.items()}
+
+
+def _of_all(sites: Mapping[int, tuple[str, SiteImages]], domains: Sequence[str]) -> FederationImages | None:
+    places = {domain: place for place, domain in enumerate(domains)}
+    reports = [(node, places[domain], site) for node, (domain, site) in sorted(sites.items()) if site.reports]
+    return FederationImages.of(reports) if reports else None
+
+
+def _fields(node: Node | None) -> dict[str, Any]:
+    where = {} if node is None else {"node": node.index, "domain": node.domain}
+    return {"event": "statistics", **where}

@@ -1,0 +1,1 @@
+"""Scores on the nodes' validation parts (``allocation.validation_fraction``)."""

@@ -1,0 +1,145 @@
+"""FedCode strategy [Zhang et al., 2026].
+
+Paper: "FedCode: Addressing Federated Domain Shift by Contrastive Feature Decoupling", Shaobo Zhang, Yijie Yin,
+Wei Liang, Fan Wu, Weizhi Meng, Tian Wang; Neurocomputing 2026, doi 10.1016/j.neucom.2026.133151
+(equations 3, 4, 9, algorithm 1). Reference code: none published.
+
+Symbols: c_n semantic prototypes of node n, s_n its style prototype, G^k their mean over nodes, P^j the mean of
+cluster j of the style prototypes, the node's pseudo-domain j.
+
+Deviations: (1) the semantic encoder is averaged by share of images, without algorithm 1's further 1/N (A4);
+(2) G^k is the mean over the nodes that hold class k, and stays where nobody does (A5).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import Partition, finch_groups
+from fedshift_core.disclosure import Word
+from fedshift_core.limits import LARGEST_COUNT
+from fedshift_core.params import Params
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import Declaration, Shape
+from fedshift_strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
+from fedshift_strategies.methods.prototypes import (
+    FloatArray,
+    mean_prototypes,
+    one_per_class,
+    stack_prototypes,
+)
+
+HEAD = ("head-weight", "head-bias")
+PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",), "style-prototype": ("D",)}
+HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
+
+
+class FedCodeServerParams(Params):
+    """The server's side of FedCode; the first three are the node's too, and say whether prototypes travel."""
+
+    alpha: float = Field(20.0, ge=0, description="Weight of SemCL and of StyCL; 0: no prototypes travel.")
+    use_semcl: bool = Field(True, description="Whether the term SemCL is used.")
+    use_stycl: bool = Field(True, description="Whether the term StyCL is used.")
+    finch_partition: Partition = Field(
+        "last", description="Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."
+    )
+    global_model: Literal["off", "average_heads"] = Field(
+        "off", description="Whether the encoder is scored with the mean head as well (Fig. 5, A13)."
+    )
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether SemCL or StyCL is on, so that prototypes travel."""
+        return self.alpha > 0 and (self.use_semcl or self.use_stycl)
+
+
+class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
+    """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
+
+    Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D). State, of all nodes that ever
+    contributed: ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
+    contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
+    behind: ClassVar[Mapping[str, Word]] = {
+        "style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model",
+    }  # fmt: skip
+    optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
+
+    def expected(self) -> Declaration:
+        """Return the prototypes if SemCL or StyCL is on, and the head if heads are averaged."""
+        heads = HEADS if self.params.global_model == "average_heads" else {}
+        return (PROTOTYPES if self.params.contrasts else {}) | heads
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""
+        merged: Arrays = {}
+        if self.params.contrasts:
+            merged |= self._semantic(updates) | self._styles(updates)
+        if self.params.global_model == "average_heads":
+            merged |= self._mean_head(updates)
+        self.knowledge = merged
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell the node its own pseudo-label; nothing if it has not contributed yet."""
+        place = np.flatnonzero(self.state.get("nodes", np.zeros(0, np.int64)) == node.index)
+        return {"pseudo-label": int(self.state["pseudo-labels"][place[0]])} if len(place) else {}
+
+    def _semantic(self, updates: list[Update]) -> Arrays:
+        """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
+        fresh, held = mean_prototypes(*_held([update.knowledge for update in updates]))  # C x D, C
+        return one_per_class(fresh, held, self.knowledge)
+
+    def _styles(self, updates: list[Update]) -> Arrays:
+        """Return P and the pseudo-labels (Eq. 9).
+
+        Style encoders are private, so the style prototype of a node that was not asked this round is still what
+        the node would send: it is clustered with the others.
+        """
+        known = dict(zip(self.state.get("nodes", ()), self.state.get("node-styles", ()), strict=True))
+        known |= {update.node.index: update.knowledge["style-prototype"] for update in updates}
+        nodes = sorted(known)
+        styles = np.stack([known[index] for index in nodes])  # N x D
+        prototypes, pseudo = cluster_styles(styles, self.params.finch_partition)
+        self.state = {"nodes": np.array(nodes, dtype=np.int64), "node-styles": styles, "pseudo-labels": pseudo}
+        return {"style-prototypes": prototypes}
+
+    def _mean_head(self, updates: list[Update]) -> Arrays:
+        average = RunningAverage()
+        for update, weight in zip(updates, self.node_weights(updates), strict=True):
+            average.add({name: update.knowledge[name] for name in HEAD}, weight)
+        return average.result()
+
+
+def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster the nodes' style prototypes by FINCH with cosine distance (Eq. 9).
+
+    Args:
+        styles: s_n, (N, D), float32.
+        partition: FINCH's last and coarsest partition, or its first (A6).
+
+    Returns:
+        P, the mean of each cluster, (J, D), and the cluster of each node, (N,). J is at least 1.
+    """
+    groups = finch_groups(styles, partition)
+    pseudo = np.zeros(len(styles), dtype=np.int64)
+    for j, members in enumerate(groups):
+        pseudo[members] = j
+    means = [styles[members].mean(axis=0, dtype=np.float64) for members in groups]
+    return np.stack(means).astype(np.float32), pseudo
+
+
+def _held(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    prototypes, counts = stack_prototypes(contributions)
+    return prototypes, counts > 0

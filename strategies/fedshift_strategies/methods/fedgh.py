@@ -1,0 +1,86 @@
+r"""FedGH strategy [Yi et al., 2023].
+
+Paper: "FedGH: Heterogeneous Federated Learning with Generalized Global Header", Liping Yi, Gang Wang, Xiaoguang Liu,
+Zhuan Shi, Han Yu; ACM Multimedia 2023, https://arxiv.org/abs/2303.13137. Reference code: LipingYi/FedGH at commit
+ff50ac0 (``FLHetero/FedGH.py``, from "aggregate" on).
+
+Symbols: p_n^k prototype of node n and class k, psi = (W, b) the global head.
+
+    psi <- psi - eta dCE(W p_n^k + b, k)/dpsi, over all (p_n^k, k) of a round; the slopes are those of ``dense``
+
+Deviations: (1) the code's loop steps the optimiser of a node's network, so its head never changes, and its gradients
+add up as they are never set to 0: here the head has a step of its own, plain SGD at ``server_lr``; (2) prototypes come
+in random order (the code: node by node); (3) rows of classes that no node of a round holds stay as they are: the loss
+would push them down.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.params import Params, Rounds
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import HEAD
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods import dense
+from fedshift_strategies.methods.dense import Floats
+from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.methods.prototypes import as_kept, minibatches, stack_prototypes, uploaded
+
+CLIP = 50.0  # longest gradient of a step, as in the code
+
+
+class FedGHServerParams(Params):
+    """The server's side of FedGH."""
+
+    server_epochs: Rounds = Field(1, description="Epochs of the head over all prototypes of a round.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the head on the server.")
+    server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
+
+
+class FedGHStrategy(PrototypeStrategy[FedGHServerParams]):
+    """Trains a head for all nodes on their class prototypes.
+
+    Knowledge: ``head/weight`` (C, D) and ``head/bias`` (C,), from the end of round 1.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = (HEAD + "*",)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Train the head on the prototypes of this round.
+
+        Raises:
+            FederationError: If it comes to numbers that are not finite.
+        """
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        points, labels = uploaded(p, counts)
+        run, params = self.federation, self.params
+        kept = self.knowledge or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedgh-initial"))
+        weight, bias = (kept[HEAD + name].astype(np.float64) for name in ("weight", "bias"))
+        held = np.isin(np.arange(run.num_classes), labels)
+        rng = generator(run.seed, "fedgh-order", self.server_round)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
+            for _ in range(params.server_epochs):
+                for some in minibatches(rng, len(labels), params.server_batch):
+                    head = {"linear1": weight, "bias": bias}
+                    slopes = dense.slopes(head, points[some].astype(np.float64), labels[some])
+                    slope_w, slope_b = cut(slopes["linear1"] * held[:, None], slopes["bias"] * held, CLIP)
+                    weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
+        self.knowledge = as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
+
+
+def initial(classes: int, width: int, rng: np.random.Generator) -> Arrays:
+    """Return a head before its first round, distributed as PyTorch's linear layer, float32."""
+    bound = width**-0.5
+    weight, bias = rng.uniform(-bound, bound, (classes, width)), rng.uniform(-bound, bound, classes)
+    return {HEAD + "weight": weight.astype(np.float32), HEAD + "bias": bias.astype(np.float32)}
+
+
+def cut(weight: Floats, bias: Floats, most: float) -> tuple[Floats, Floats]:
+    """Scale a gradient in two parts down to a norm of ``most`` in all, where it is longer."""
+    norm = float(np.sqrt((weight**2).sum() + (bias**2).sum()))
+    scale = min(most / norm, 1.0) if norm > 0 else 1.0
+    return weight * scale, bias * scale

@@ -1,0 +1,104 @@
+"""FedMD strategy [Li & Wang, 2019].
+
+Paper: "FedMD: Heterogenous Federated Learning via Model Distillation", Daliang Li, Junpu Wang, NeurIPS 2019 workshop;
+https://arxiv.org/abs/1910.03581 (algorithm 1). Reference code: diogenes0319/FedMD_clean at commit ab7a07b
+(``FedMD.py``).
+
+Symbols: f_n(x) the class scores (logits) of node n for a public image, N_t the nodes of round t.
+
+    f~(x) = 1/|N_t| sum_{n in N_t} f_n(x)
+
+Deviations: as in ``fedshift_clients.methods.fedmd``; a node that is not in a round contributes no scores to the next
+one's mean.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
+from fedshift_core.limits import LARGEST_COUNT
+from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import MOST_OWN, Declaration
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.hooks import ScalarBounds
+
+
+class FedMDServerParams(Params):
+    """The server's side of FedMD."""
+
+    public_images: int = Field(5000, ge=1, le=MOST_OWN, description="Largest number of public images in a round.")
+    digest_epochs: int = Field(1, ge=0, description="Epochs of digestion in a round; 0: nothing travels.")
+
+
+class FedMDStrategy(DomainStrategy[FedMDServerParams]):
+    """Averages the nodes' class scores on the public images of a round.
+
+    Knowledge: ``scores`` (S, C) and ``window`` (2,), the first of these images and one past the last of them.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("scores", "window")
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
+    contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
+    behind: ClassVar[Mapping[str, Word]] = {"scores": "model"}  # of public images
+
+    def expected(self) -> Declaration:
+        """Return scores of as many images as the coming round takes; nothing if nobody digests."""
+        if not self.params.digest_epochs:
+            return {}
+        start, stop = self._window(self.server_round + 1)
+        return {"scores": (stop - start, "C")} if stop else self.contributes
+
+    @classmethod
+    def sums(cls, params: FedMDServerParams) -> Mapping[str, Sum]:
+        """Return that each node counts the same."""
+        return {"scores": "each"}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Average the scores, each node the same."""
+        if not self.params.digest_epochs:
+            return
+        mean = np.stack([update.knowledge["scores"] for update in updates]).mean(axis=0, dtype=np.float64)  # S x C
+        window = np.array(self._window(self.server_round + 1), dtype=np.int64)
+        self.knowledge = {"scores": mean.astype(np.float32), "window": window}
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return the mean scores to who trains; no test needs them."""
+        return self.knowledge if ask.trains else {}
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell a node of which public images its scores are wanted."""
+        if not ask.trains or not self.params.digest_epochs:
+            return {}
+        start, stop = self._window(ask.server_round + 1)
+        return {"start": start, "stop": stop}
+
+    def _window(self, server_round: int) -> tuple[int, int]:
+        nodes = self.roster.nodes
+        return window(nodes[0].num_public if nodes else 0, self.params.public_images, server_round)
+
+
+def window(number: int, most: int, server_round: int) -> tuple[int, int]:
+    """Return which public images a round takes: the next part of all of them, in turn.
+
+    Args:
+        number: Images of the public set.
+        most: How many a round takes at most.
+        server_round: The round, from 1.
+
+    Returns:
+        The first and one past the last; parts differ by one image at most.
+    """
+    parts = -(-number // most) or 1
+    base, more = divmod(number, parts)
+    place = (server_round - 1) % parts
+    start = place * base + min(place, more)
+    return start, start + base + (place < more)

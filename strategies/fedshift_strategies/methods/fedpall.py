@@ -1,0 +1,201 @@
+"""FedPall strategy [Zhang et al., 2025].
+
+Paper: "FedPall: Prototype-based Adversarial and Collaborative Learning for Federated Learning with Feature Drift",
+Yong Zhang, Feng Liang, Guanghu Yuan, Min Yang, Chengming Li, Xiping Hu, ICCV 2025; https://arxiv.org/abs/2507.04781.
+Reference code: DistriAI/FedPall, commit e08e675 (``exps/federated_main.py``, ``ours``; ``exps/util.py``, ``get_mean``).
+
+No weights travel. Nodes send class prototypes, and features of their images that are mixed with the global prototypes
+and masked. On these the server trains a classifier, which takes the place of the nodes' own, and the amplifier, which
+tells nodes apart and which nodes train against.
+
+Deviations: (1) the classifier is the network's, one linear layer (the code: three, with BatchNorm); (2) features are
+mixed with the prototypes of the round before, as those of a round are known after it (the code, in one process, mixes
+after it has averaged); (3) a class that no node of a round holds keeps its prototype; (4) a node that comes later adds
+an output to the amplifier.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.params import Params, Rounds
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import HEAD
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration, Shape
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods import dense
+from fedshift_strategies.methods.dense import Floats, Network
+from fedshift_strategies.methods.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
+
+PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
+FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}
+AMPLIFIER = "amplifier/"  # prefix of what nodes are sent of it
+MOMENTUM = "momentum/"  # prefix in the server's state, before a name of knowledge
+SEATED = "nodes"  # in the server's state: the nodes' indices in the order of the amplifier's outputs
+#: What the classifier's arrays are called here and in a model.
+OF_HEAD = {"linear1": "weight", "bias": "bias"}
+SGD_MOMENTUM, DECAY = 0.9, 1e-5  # of both networks, as in the code
+
+
+class FedPallServerParams(Params):
+    """The server's side of FedPall; the first three are the node's too."""
+
+    lambda_adv: float = Field(0.1, ge=0, description="Weight of the amplifier's confusion; 0: off.")
+    lambda_con: float = Field(0.1, ge=0, description="Weight of the contrast with global prototypes; 0: off.")
+    take: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of the server's classifier in the node's at the beginning of a round; 0: "
+        "the node keeps its own.",
+    )
+    hidden: int = Field(512, ge=1, le=4096, description="Width of the amplifier.")
+    server_epochs: Rounds = Field(3, description="Epochs of both networks of the server over the features of a round.")
+    server_batch: int = Field(32, ge=1, le=MOST_BATCH, description="Features in a step of the server.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server; the code takes the nodes'.")
+
+
+class FedPallStrategy(DomainStrategy[FedPallServerParams]):
+    """Trains a classifier and an amplifier on the nodes' mixed features.
+
+    Knowledge: ``prototypes`` and ``labels``, ``head/NAME`` the global classifier, ``amplifier/NAME``. State: what SGD
+    keeps of both, under ``momentum/``, and ``nodes``, which node has which of the amplifier's outputs.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
+    contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
+
+    @property
+    def _trains(self) -> bool:
+        return self.params.lambda_adv > 0 or self.params.take > 0
+
+    def expected(self) -> Declaration:
+        """Return features if the server trains on them, and prototypes if anything needs them."""
+        return (PROTOTYPES if self._trains or self.params.lambda_con > 0 else {}) | (FEATURES if self._trains else {})
+
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return the size of classifier and amplifier and of what SGD keeps of them."""
+        fed, h = self.federation, self.params.hidden
+        amplifier = h * (fed.feature_dim + h + 4 + nodes) if self.params.lambda_adv > 0 else 0
+        classifier = fed.num_classes * (fed.feature_dim + 1) if self.params.take > 0 else 0
+        return 2 * 4 * (amplifier + classifier)
+
+    def start_run(self, weights: ArrayRecord) -> None:
+        """Draw both networks."""
+        fed = self.federation
+        if self.params.take > 0:
+            rng = generator(fed.seed, "fedpall-classifier-weights")
+            drawn = dense.uniform(rng, fed.num_classes, fed.feature_dim + 1)
+            drawn *= np.sqrt((fed.feature_dim + 1) / fed.feature_dim)  # the bias is within the same bound
+            head = {"weight": drawn[:, 1:], "bias": drawn[:, 0]}
+            self.knowledge |= {HEAD + name: array.astype(np.float32) for name, array in head.items()}
+        if self.params.lambda_adv > 0:
+            rng, h = generator(fed.seed, "fedpall-amplifier-weights"), self.params.hidden
+            amplifier = {
+                "linear1": dense.uniform(rng, h, fed.feature_dim), "scale1": np.ones(h), "shift1": np.zeros(h),
+                "linear2": dense.uniform(rng, h, h), "scale2": np.ones(h), "shift2": np.zeros(h),
+                "linear3": np.zeros((0, h)),
+            }  # fmt: skip
+            self._keep(AMPLIFIER, amplifier, {})
+            self._seat([node.index for node in self.roster.nodes])
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return all of it where the node trains; its own model scores."""
+        return self.knowledge if ask.trains else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Average the prototypes and train both networks."""
+        if not self.expected():
+            return
+        self.knowledge = self.knowledge | self._prototypes(updates)
+        if not self._trains:
+            return
+        x = np.concatenate([update.knowledge["features"] for update in updates]).astype(np.float64)
+        y = np.concatenate([update.knowledge["labels"] for update in updates])
+        if not len(y):
+            return
+        if self.params.take > 0:
+            self._train_classifier(x, y)
+        if self.params.lambda_adv > 0:
+            seats = self._seat([update.node.index for update in updates])
+            whose = [np.full(len(update.knowledge["labels"]), seats[update.node.index]) for update in updates]
+            self._train_amplifier(x, np.concatenate(whose))
+
+    def _prototypes(self, updates: list[Update]) -> Arrays:
+        prototypes, counts = stack_prototypes([update.knowledge for update in updates])
+        past: Arrays = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
+        return one_per_class(*mean_directions(prototypes, counts), past)
+
+    def _train_classifier(self, x: Floats, y: NDArray[np.int64]) -> None:
+        head: Network = {ours: self.knowledge[HEAD + name] for ours, name in OF_HEAD.items()}
+        momenta = {
+            ours: self.state[key] for ours, name in OF_HEAD.items() if (key := MOMENTUM + HEAD + name) in self.state
+        }
+        head, momenta = self._trained("fedpall-classifier", head, momenta, x, y)
+        self._keep(HEAD, *({name: arrays[ours] for ours, name in OF_HEAD.items()} for arrays in (head, momenta)))
+
+    def _train_amplifier(self, x: Floats, whose: NDArray[np.int64]) -> None:
+        network = {key.removeprefix(AMPLIFIER): a for key, a in self.knowledge.items() if key.startswith(AMPLIFIER)}
+        own = MOMENTUM + AMPLIFIER
+        momenta = {key.removeprefix(own): a for key, a in self.state.items() if key.startswith(own)}
+        self._keep(AMPLIFIER, *self._trained("fedpall-amplifier", network, momenta, x, whose))
+
+    def _trained(
+        self, purpose: str, network: Network, momenta: Network, x: Floats, y: NDArray[np.int64]
+    ) -> tuple[Network, Network]:
+        p, rng = self.params, generator(self.federation.seed, purpose, self.server_round)
+        with np.errstate(all="ignore"):  # what is not finite is reported when it is kept
+            return dense.train(
+                network, momenta, x, y, rng, epochs=p.server_epochs, batch=p.server_batch, lr=p.server_lr,
+                momentum=SGD_MOMENTUM, decay=DECAY,
+            )  # fmt: skip
+
+    def _keep(self, prefix: str, network: Network, momenta: Network) -> None:
+        rate = self.params.server_lr
+        network, momenta = (as_kept(arrays, self.server_round, rate) for arrays in (network, momenta))
+        self.knowledge = self.knowledge | {prefix + name: array for name, array in network.items()}
+        self.state = self.state | {MOMENTUM + prefix + name: array for name, array in momenta.items()}
+
+    def _seat(self, nodes: Sequence[int]) -> dict[int, int]:
+        """Give the amplifier an output for each of these nodes that has none. Return the place of each by its index."""
+        last = AMPLIFIER + "linear3"
+        rows, h = self.knowledge[last], self.params.hidden
+        seated = self.state.get(SEATED, np.zeros(0, np.int64)).tolist()
+        added = sorted(set(nodes) - {*seated})
+        new = [
+            dense.uniform(generator(self.federation.seed, "fedpall-amplifier-node", index), 1, h).astype(np.float32)
+            for index in added
+        ]
+        self.knowledge = self.knowledge | {last: np.concatenate([rows, *new])}
+        self.state = self.state | {SEATED: np.array(seated + added, np.int64)}
+        if new and MOMENTUM + last in self.state:
+            kept = self.state[MOMENTUM + last]
+            none = np.zeros((len(new), h), np.float32)
+            self.state = self.state | {MOMENTUM + last: np.concatenate([kept, none])}
+        return {index: place for place, index in enumerate(seated + added)}
+
+
+def mean_directions(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    r"""Average the directions of prototypes by images: :math:`G^k=\sum_nc_n^k\frac{p_n^k}{\|p_n^k\|}/\sum_nc_n^k`.
+
+    Args:
+        p: Local prototypes, (N, C, D).
+        counts: Images behind each, (N, C).
+
+    Returns:
+        G, (C, D), not of norm one, and which classes a node holds (C,).
+    """
+    norms = np.linalg.norm(p.astype(np.float64), axis=2, keepdims=True)
+    unit = p / np.maximum(norms, 1e-12)
+    total = counts.sum(axis=0)  # C
+    g = np.einsum("nc,ncd->cd", counts / np.maximum(total, 1), unit)
+    return g.astype(np.float32), total > 0

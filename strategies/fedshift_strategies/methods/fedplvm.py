@@ -1,0 +1,96 @@
+"""FedPLVM strategy [Wang et al., 2024].
+
+Paper: "Taming Cross-Domain Representation Variance in Federated Prototype Learning with Heterogeneous Data Domains",
+Lei Wang, Jieming Bian, Letian Zhang, Chen Chen, Jie Xu; NeurIPS 2024, https://arxiv.org/abs/2403.09048.
+Reference code: TriStonesWang/FedPLVM at commit 867b5f1 (``main.py``, ``utils/util.py``).
+
+Symbols: v_n^kj prototype j of class k of node n, P^k the global cluster prototypes of class k.
+
+Deviations: (1) weights are averaged by number of images, as in the code where labels are skewed; where they are not,
+it takes equal weights (``aggregation.weights=equal``); (2) a class that no node of a round holds keeps its clusters.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
+from fedshift_core.params import Params
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Declaration, Own
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.prototypes import FloatArray, keep_absent_classes
+
+P = Own("P", MOST_CLUSTERS)
+MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other: those of the most images
+
+
+class FedPLVMServerParams(Params):
+    """The server's side of FedPLVM; the first is the node's too, and says whether prototypes travel."""
+
+    lambda_proto: float = Field(
+        100.0, ge=0, description="Weight of the prototype losses (lambda); 0: no prototypes travel."
+    )
+    cluster_globally: bool = Field(
+        True,
+        description="Whether the server clusters the prototypes; false: every prototype of every node is a global one.",
+    )
+
+
+class FedPLVMStrategy(DomainStrategy[FedPLVMServerParams]):
+    """Averages weights as FedAvg does; clusters all nodes' prototypes of each class by FINCH once more.
+
+    Knowledge: ``prototypes`` (P, D) and ``labels`` (P,).
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+    contributes: ClassVar[Declaration] = {"prototypes": (P, "D"), "labels": (P,), "counts": (P,)}
+
+    def expected(self) -> Declaration:
+        """Return nothing where the loss takes no prototypes."""
+        return self.contributes if self.params.lambda_proto > 0 else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Turn all prototypes of a class into the means of their clusters, in which each counts the same."""
+        if not self.expected():
+            return
+        prototypes, labels = collected([update.knowledge for update in updates], MOST_CLUSTERED)
+        if self.params.cluster_globally:
+            prototypes, labels = cluster_means(prototypes, labels)
+        self.knowledge = keep_absent_classes(prototypes, labels, self.knowledge)
+
+
+def collected(contributions: list[Arrays], most: int) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the prototypes of all nodes, (P, D), and their classes, (P,), in the order of the nodes.
+
+    A prototype of no image is none. Of a class that has more than ``most``, those of the most images are taken.
+    """
+    names = ("prototypes", "labels", "counts")
+    prototypes, labels, counts = (np.concatenate([arrays[name] for arrays in contributions]) for name in names)
+    places = [np.flatnonzero((labels == k) & (counts > 0)) for k in np.unique(labels)]
+    kept = [np.sort(own[np.argsort(-counts[own], kind="stable")[:most]]) for own in places]
+    taken = np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))
+    return prototypes[taken], labels[taken]
+
+
+def cluster_means(prototypes: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster the prototypes of each class by FINCH (cosine, coarsest partition, no early exit).
+
+    Args:
+        prototypes: (P, D), float32.
+        labels: The class of each, (P,).
+
+    Returns:
+        The means of the clusters (Q, D), and the class of each (Q,).
+    """
+    means: list[FloatArray] = [np.zeros((0, prototypes.shape[1]), np.float32)]
+    classes: list[int] = []
+    for k in np.unique(labels).tolist():
+        members = prototypes[labels == k]
+        for cluster in finch_groups(members, early_exit=False):
+            means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32)[None])
+            classes.append(k)
+    return np.concatenate(means), np.array(classes, dtype=np.int64)

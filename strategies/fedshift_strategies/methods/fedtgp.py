@@ -1,0 +1,196 @@
+r"""FedTGP strategy [Zhang et al., 2024].
+
+Paper: "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data and Model
+Heterogeneity in Federated Learning", Jianqing Zhang, Yang Liu, Yang Hua, Jian Cao; AAAI 2024,
+https://arxiv.org/abs/2401.03230. Reference code: TsingZ0/FedTGP at commit c77cbbb (``flcore/servers/servertgp.py``).
+
+Symbols: p_n^k prototype of node n and class k, P^k trained global prototype, e^k embedding of class k, F a network of
+two linear layers with a ReLU between, delta the margin.
+
+    P^k = F(e^k);  minimise over e and F the mean over all p_n^k of
+    -log exp(-(||p_n^k - P^k|| + delta)) / (exp(-(||p_n^k - P^k|| + delta)) + sum_{c != k} exp(-||p_n^k - P^c||))
+
+delta is the largest, over classes, of the distance from the mean of the class's prototypes to the nearest other mean,
+but ``margin_cap`` at most.
+
+Deviations: (1) the server learns at a rate and in batches of its own (``server_lr``, ``server_batch``; the code: the
+nodes'); (2) distances of 0 have gradient 0 (the code: none, NaN); (3) a class that no node ever held gets no prototype:
+the code sends one that nothing was drawn to.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.params import Params, Rounds
+from fedshift_core.seeding import generator
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.methods.prototypes import as_kept, mean_prototypes, minibatches, stack_prototypes, uploaded
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+class FedTGPServerParams(Params):
+    """The server's side of FedTGP."""
+
+    server_epochs: Rounds = Field(
+        100, description="Epochs over all prototypes of a round: 100 in the code's command, 1000 its default."
+    )
+    server_lr: float = Field(
+        0.01, gt=0, description="Learning rate of plain SGD on the server; the code takes the nodes'."
+    )
+    server_batch: int = Field(
+        10, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server; the code takes the nodes' batch."
+    )
+    margin_cap: float = Field(100.0, ge=0, description="Largest margin (tau); 0: no margin.")
+
+
+@dataclass(frozen=True)
+class TrainedPrototypes:
+    """Embeddings e (C, D) and F, which make the prototypes; all float64 while they train.
+
+    Attributes:
+        embedding: e, (C, D).
+        weight1: Of F's first layer, (D, D), output by input.
+        bias1: (D,).
+        weight2: Of the second, (D, D).
+        bias2: (D,).
+    """
+
+    embedding: Floats
+    weight1: Floats
+    bias1: Floats
+    weight2: Floats
+    bias2: Floats
+
+    def hidden(self) -> Floats:
+        """Return what is between F's layers, (C, D)."""
+        return np.maximum(self.embedding @ self.weight1.T + self.bias1, 0)
+
+    def made_of(self, hidden: Floats) -> Floats:
+        """Return P, (C, D)."""
+        return hidden @ self.weight2.T + self.bias2
+
+    def gradients(self, hidden: Floats, slope: Floats) -> "TrainedPrototypes":
+        """Return the gradient of a loss by each part. ``slope`` (C, D) is that with respect to P."""
+        inner = slope @ self.weight2 * (hidden > 0)  # C x D
+        return TrainedPrototypes(
+            inner @ self.weight1, inner.T @ self.embedding, inner.sum(axis=0), slope.T @ hidden, slope.sum(axis=0)
+        )
+
+    def stepped(self, points: Floats, labels: Labels, delta: float, rate: float) -> "TrainedPrototypes":
+        """Return what a step of plain SGD on some nodes' prototypes (B, D) of classes (B,) leaves."""
+        hidden = self.hidden()
+        _, slope = contrast(points, labels, self.made_of(hidden), delta)
+        # Gradients are linear in the slope; the step is taken in their memory, as F's weights are large.
+        steps = vars(self.gradients(hidden, rate * slope))
+        return TrainedPrototypes(**{
+            name: np.subtract(part, steps[name], out=steps[name]) for name, part in vars(self).items()
+        })  # fmt: skip
+
+
+class FedTGPStrategy(PrototypeStrategy[FedTGPServerParams]):
+    """Trains global prototypes on those of the nodes; averages whatever weights they share, as FedAvg does.
+
+    State: the parts of :class:`TrainedPrototypes`, float32. Knowledge: ``prototypes`` (K, D) and ``labels`` (K,) of the
+    classes that some node has held so far.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return the size of the embeddings and of F."""
+        width = self.federation.feature_dim
+        return 4 * width * (self.federation.num_classes + 2 * width + 2)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Train embeddings and F on the prototypes of this round.
+
+        Raises:
+            FederationError: If it comes to numbers that are not finite.
+        """
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        points, labels = uploaded(p, counts)
+        if not len(labels):
+            return
+        made = self._trained(points.astype(np.float64), labels, margin(p, counts > 0, self.params.margin_cap))
+        parts = vars(made) | {"prototypes": made.made_of(made.hidden())}
+        kept = as_kept(parts, self.server_round, self.params.server_lr)
+        known = np.union1d(self.knowledge.get("labels", labels), labels)
+        self.knowledge = {"prototypes": kept.pop("prototypes")[known], "labels": known}
+        self.state = kept
+
+    def _trained(self, points: Floats, labels: Labels, delta: float) -> TrainedPrototypes:
+        """Return what this round's epochs on prototypes (U, D) of classes (U,) make of the state."""
+        run, p = self.federation, self.params
+        kept = self.state or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedtgp-initial"))
+        made = TrainedPrototypes(**{name: part.astype(np.float64) for name, part in kept.items()})
+        rng = generator(run.seed, "fedtgp-order", self.server_round)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
+            for _ in range(p.server_epochs):
+                for some in minibatches(rng, len(labels), p.server_batch):
+                    made = made.stepped(points[some], labels[some], delta, p.server_lr)
+        return made
+
+
+def initial(classes: int, width: int, rng: np.random.Generator) -> Arrays:
+    """Return the parts of :class:`TrainedPrototypes` before round 1, distributed as PyTorch's layers, float32."""
+    bound = width**-0.5
+    shapes = {"weight1": (width, width), "bias1": (width,), "weight2": (width, width), "bias2": (width,)}
+    parts = {"embedding": rng.normal(size=(classes, width))}
+    parts |= {name: rng.uniform(-bound, bound, shape) for name, shape in shapes.items()}
+    return {name: part.astype(np.float32) for name, part in parts.items()}
+
+
+def margin(p: NDArray[np.float32], holds: NDArray[np.bool_], most: float) -> float:
+    r"""Return :math:`\delta=\min(\max_k\min_{c\ne k}\|Q^k-Q^c\|_2,\tau)`, Q the mean of a class's prototypes.
+
+    Args:
+        p: Local prototypes, (N, C, D), float32.
+        holds: Whether node n holds class k, (N, C).
+        most: tau; it is the margin where there are fewer than two classes.
+    """
+    means, held = mean_prototypes(p, holds)
+    q = means[held].astype(np.float64)  # K x D
+    if len(q) < 2:
+        return most
+    distances = np.linalg.norm(q[:, None] - q[None], axis=2)  # K x K
+    np.fill_diagonal(distances, np.inf)
+    return float(min(distances.min(axis=1).max(), most))
+
+
+def contrast(points: Floats, labels: Labels, prototypes: Floats, delta: float) -> tuple[float, Floats]:
+    r"""Return the loss of some nodes' prototypes, and its gradient with respect to the global ones.
+
+    With :math:`d_{ic}=\|p_i-P^c\|_2+\delta[c=y_i]` the loss is the cross-entropy of :math:`-d`, and
+
+    .. math:: \frac{\partial L}{\partial P^c}=\frac1B\sum_i\big([c=y_i]-\mathrm{softmax}_c(-d_i)\big)
+        \frac{P^c-p_i}{\|p_i-P^c\|_2}
+
+    Args:
+        points: p, (B, D).
+        labels: y, the class of each, (B,).
+        prototypes: P, (C, D).
+        delta: The margin.
+
+    Returns:
+        The mean over the batch, and (C, D). A distance of 0 has gradient 0.
+    """
+    squared = (points**2).sum(axis=1)[:, None] - 2 * points @ prototypes.T + (prototypes**2).sum(axis=1)
+    distances = np.sqrt(np.maximum(squared, 0))  # B x C
+    own = np.arange(len(prototypes)) == labels[:, None]  # B x C
+    logits = -(distances + delta * own)
+    logits -= logits.max(axis=1, keepdims=True)
+    total = np.exp(logits).sum(axis=1, keepdims=True)
+    loss = float((np.log(total) - logits[own][:, None]).mean())
+    slope = (own - np.exp(logits) / total) / len(labels)  # with respect to the distances
+    pull = np.divide(slope, distances, out=np.zeros_like(slope), where=distances > 0)
+    return loss, pull.sum(axis=0)[:, None] * prototypes - pull.T @ points

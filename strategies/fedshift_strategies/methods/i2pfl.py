@@ -1,0 +1,118 @@
+"""I2PFL strategy [Le et al., 2025].
+
+Paper: "Mitigating Domain Shift in Federated Learning via Intra- and Inter-Domain Prototypes", Huy Q. Le,
+Ye Lin Tun, Yu Qiao, Minh N. H. Nguyen, Keon Oh Kim, Choong Seon Hong; https://arxiv.org/abs/2501.08521
+(equations 3-5). Reference code: none published.
+
+Symbols: p_m^k prototype of node m and class k, mu^k their mean, d_m^k distance, g^k global prototype,
+beta the EMA decay.
+
+Deviations: (1) means and weights run over the nodes that hold a class (the paper writes all M);
+(2) beta weighs the past prototypes (``ema_weight_on``; a reading of the paper, methods A3).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
+from fedshift_strategies.methods.prototypes import (
+    FloatArray,
+    cluster_prototypes,
+    keep_absent_classes,
+    mean_prototypes,
+    stack_prototypes,
+)
+
+SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
+
+
+class I2PFLServerParams(Params):
+    """The server's side of I2PFL."""
+
+    inter_proto: Literal["reweight", "average", "finch"] = Field(
+        "reweight",
+        description="How nodes' prototypes become global ones: reweight, average, or finch clusters (Table V).",
+    )
+    dist: Literal["l2sq", "l2"] = Field("l2sq", description="Distance of Eq. 4: squared, or not (A4).")
+    use_ema: bool = Field(True, description="Whether global prototypes are averaged over rounds (Eq. 5, Table IV).")
+    ema: float = Field(0.99, ge=0, le=1, description="Factor of the average over rounds (beta).")
+    ema_weight_on: Literal["past", "current"] = Field(
+        "past", description="Side that beta weighs: the past, or the current prototypes (A3)."
+    )
+
+    @model_validator(mode="after")
+    def _clusters_have_no_past(self) -> "I2PFLServerParams":
+        if self.inter_proto == "finch" and self.use_ema:
+            raise ValueError("inter_proto=finch needs use_ema=false: clusters have no identity from round to round")
+        return self
+
+
+class I2PFLStrategy(PrototypeStrategy[I2PFLServerParams]):
+    """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+
+    @classmethod
+    def sums(cls, params: I2PFLServerParams) -> Mapping[str, Sum]:
+        """Return that each node that holds a class counts the same, where prototypes are averaged and no more."""
+        return BY_NODES if params.inter_proto == "average" else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Eqs 3-5 over the nodes of this round."""
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # M x C x D, M x C
+        if self.params.inter_proto == "finch":
+            self.knowledge = keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
+            return
+        prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
+        self.knowledge = {"prototypes": prototypes, "labels": labels}
+
+    def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
+        if self.params.inter_proto == "average":
+            return mean_prototypes(p, holds)
+        return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
+
+    def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
+        """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""
+        g, known = fresh.copy(), held.copy()
+        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
+            past = self.knowledge["prototypes"][row]
+            if not held[k]:
+                g[k], known[k] = past, True
+            elif self.params.use_ema:
+                beta = self.params.ema if self.params.ema_weight_on == "past" else 1 - self.params.ema
+                g[k] = beta * past + (1 - beta) * fresh[k]
+        labels = np.flatnonzero(known).astype(np.int64)
+        return g[labels], labels
+
+
+def reweighted_prototypes(
+    p: FloatArray, holds: NDArray[np.bool_], *, squared: bool = True
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    r"""Weigh each node's prototype by its distance from the mean (Eq. 4).
+
+    .. math:: d_m^k=\|p_m^k-\mu^k\|_2^2,\quad g^k=\sum_m\frac{d_m^k}{\sum_nd_n^k}\,p_m^k
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        holds: Whether node m holds class k, (M, C).
+        squared: Squared distance, or the plain one.
+
+    Returns:
+        g, (C, D), and a mask (C,) that is False where no node holds the class. Where all distances
+        vanish (one node, or equal prototypes) g is the mean.
+    """
+    mu, held = mean_prototypes(p, holds)
+    d = np.square(p.astype(np.float64) - mu).sum(axis=2) * holds  # M x C
+    if not squared:
+        d = np.sqrt(d)
+    total = d.sum(axis=0)  # C
+    weights = d / np.where(total < SAME, 1, total)  # M x C
+    g = np.einsum("mc,mcd->cd", weights, p.astype(np.float64))
+    return np.where((total < SAME)[:, None], mu, g).astype(np.float32), held

@@ -1,0 +1,151 @@
+"""Weights of the worst domain: both steps against slow versions, groups of nodes, and runs."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import InlineRun, federation, node
+
+from fedshift_app.config.resolving import resolve
+from fedshift_app.features.afl import server as afl
+from fedshift_core.errors import ConfigError
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.params import Params
+from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.federation.roster import Roster
+from fedshift_strategies.federation.updates import Update
+
+RULE = AggregationConfig(weights="afl", afl_step=0.5)
+
+
+def update(index: int, images: int, loss: float | None) -> Update:
+    metrics = {} if loss is None else {RECEIVED_LOSS: loss}
+    return Update(node(index, counts=(images, 0, 0)), ArrayRecord(), {}, images, metrics)
+
+
+def gap_update(index: int, loss: float, received: float, trained: float) -> Update:
+    metrics = {RECEIVED_LOSS: loss, LOCAL_RECEIVED: received, LOCAL_TRAINED: trained}
+    return Update(node(index, counts=(10, 0, 0)), ArrayRecord(), {}, 10, metrics)
+
+
+def test_the_exponential_step_by_hand() -> None:
+    q, losses = np.array([0.5, 0.3, 0.2]), np.array([1.0, 3.0, 0.0])
+    raised = [weight * np.exp(0.5 * loss) for weight, loss in zip(q, losses, strict=True)]
+    assert afl.moved(q, losses, 0.5, "exponential") == pytest.approx([w / sum(raised) for w in raised], rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 5)), min_size=1, max_size=5), st.floats(0, 2))
+@settings(max_examples=60)
+def test_the_projected_step_is_the_nearest_point_of_the_simplex(groups: list[tuple[float, float]], step: float) -> None:
+    q = np.array([weight for weight, _ in groups])
+    q /= q.sum()
+    losses = np.array([loss for _, loss in groups])
+    point, found = q + step * losses, afl.moved(q, losses, step, "projected")
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(1)
+    best = np.inf  # every set of zeros, the rest moved alike
+    for zeros in itertools.product([False, True], repeat=len(q)):
+        kept = ~np.array(zeros)
+        if kept.any():
+            other = np.where(kept, point + (1 - point[kept].sum()) / kept.sum(), 0.0)
+            if other.min() >= -1e-12:
+                best = min(best, float(((other - point) ** 2).sum()))
+    assert float(((found - point) ** 2).sum()) == pytest.approx(best, abs=1e-9)
+
+
+def test_nodes_share_the_weight_of_their_group_by_images() -> None:
+    updates = [update(0, 30, 2.0), update(1, 10, 1.0), update(2, 60, 1.0)]
+    weights, q = afl.weigh(RULE, updates, {0: 7, 1: 7, 2: 8, 3: 9}, {})
+    of_group = (30 * 2.0 + 10 * 1.0) / 40
+    raised = {7: np.exp(0.5 * of_group), 8: np.exp(0.5 * 1.0)}
+    share = {group: (2 / 3) * value / sum(raised.values()) for group, value in raised.items()}  # 9 keeps its third
+    assert q == pytest.approx(share | {9: 1 / 3})
+    both = share[7] + share[8]
+    assert weights == pytest.approx([share[7] * 0.75 / both, share[7] * 0.25 / both, share[8] / both])
+    assert sum(weights) == pytest.approx(1)
+
+
+def test_without_a_loss_nothing_moves_and_a_late_group_gets_the_mean() -> None:
+    weights, q = afl.weigh(RULE, [update(0, 10, None), update(1, 20, None)], {0: 0, 1: 1, 2: 2}, {0: 0.8, 1: 0.2})
+    assert q == pytest.approx({0: 0.8 / 1.5, 1: 0.2 / 1.5, 2: 0.5 / 1.5})
+    assert weights == pytest.approx([0.8, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("groups", "step", "odds"),
+    [
+        ("node", "exponential", [np.exp(0.5), np.exp(1.0)]), ("domain", "exponential", [1.0, 1.0]),
+        ("node", "projected", [1.0, 0.75 / 0.25]),
+    ],
+)  # fmt: skip
+def test_the_strategy_carries_the_weights_on(
+    groups: str, step: str, odds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of one domain: as groups of their own the one with the larger loss rises, in AFL a round later."""
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(2)]))
+    rule = AggregationConfig.model_validate(
+        {"weights": "afl", "afl_step": 0.5, "afl_groups": groups, "afl_update": step}
+    )
+    made = DomainStrategy(federation(aggregation=rule, rounds=3), Params(), lambda *numbers: None)
+    collected = []
+    for number in (1, 2):
+        made._training = Training(number, made.roster.nodes, 2, ArrayRecord())
+        collected.append(made.node_weights([update(0, 10, 2.0), update(1, 10, 1.0)]))
+        made.moments = {name: array.copy() for name, array in made.moments.items()}  # as a checkpoint does
+    assert [first / second for first, second in collected] == pytest.approx(odds)
+
+
+class MeanOfNumbers(DomainStrategy[Params]):
+    """Averages a number of the nodes by the weights of the round."""
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Ask for the weights once more."""
+        self.knowledge = {"mean": np.array(self.node_weights(updates))}
+
+
+@pytest.mark.parametrize("rule", ["afl", "ga"])
+def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both rules take a step each time they weigh: a round takes one."""
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(2)]))
+    of_run = AggregationConfig(weights=rule, afl_step=0.5, afl_groups="node")
+    plain, asks = (
+        kind(federation(aggregation=of_run, rounds=9), Params(), lambda *numbers: None)
+        for kind in (DomainStrategy, MeanOfNumbers)
+    )
+    for number in (1, 2, 3):
+        updates = [gap_update(0, 2.0, 2.0, 0.5), gap_update(1, 1.0, 2.0, 1.9)]
+        for made in (plain, asks):
+            made._training = Training(number, made.roster.nodes, 2, ArrayRecord())
+        weights = asks.node_weights(updates)
+        asks.merge_knowledge(updates)
+        assert asks.knowledge["mean"].tolist() == weights == plain.node_weights(updates)
+        assert {name: array.tolist() for name, array in asks.moments.items()} == {
+            name: array.tolist() for name, array in plain.moments.items()
+        }
+    assert weights[0] > weights[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("method.update=softmax", "update"),
+        ("privacy.name=local-dp", "privacy.name=local-dp does not go with aggregation.weights=afl"),
+        ("federation.secure_sums=true", "aggregation.weights=afl weighs nodes by what each says"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"method": "afl", "set": text})
+
+
+def test_a_run_reports_no_other_numbers_and_moves_the_weights(finished_run: InlineRun) -> None:
+    few: dict[str, Any] = {"rounds": 2, "set": "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"}
+    plain = finished_run(method="fedavg", **few)
+    weighed = finished_run(method="afl", **few)
+    assert plain.results["weights_sha256"] != weighed.results["weights_sha256"]

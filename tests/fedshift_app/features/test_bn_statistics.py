@@ -1,0 +1,120 @@
+"""What nodes tell of BatchNorm's inputs: merged as if all images were in one place, or refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from support import federation
+from support import node as node_of
+
+from fedshift_app.features.bn_statistics import server as statistics
+from fedshift_app.flower.internals import identify_process
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
+from fedshift_strategies.federation.roster import Node
+
+LAYERS = {"encoder.1": 3, "stem.bn": 2}
+NODE = node_of(0, (3, 2), "scan")
+
+
+def maps(seed: int, images: int) -> dict[str, Any]:
+    """Return what each layer is given, (N, C, H, W)."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(seed, 1 + seed, (images, size, 4, 3)) for name, size in LAYERS.items()}
+
+
+def sums_of(given: dict[str, Any]) -> Arrays:
+    sums = {f"sum/{name}": x.mean((2, 3)).sum(0) for name, x in given.items()}
+    return sums | {f"squares/{name}": np.square(x).mean((2, 3)).sum(0) for name, x in given.items()}
+
+
+def reply(arrays: Arrays, node: Node = NODE, images: float = 5, **more: float) -> Message:
+    identify_process()
+    question = Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate")
+    metrics = MetricRecord({"num-examples": images, **more})
+    return Message(RecordDict({"knowledge": encode(arrays), "metrics": metrics}), reply_to=question)
+
+
+def read(message: Message, most: int = 1000, max_value: float = 1e6) -> tuple[Arrays, int]:
+    return statistics.read(NODE, message, LAYERS, most, max_value)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_merged_statistics_are_those_of_all_images_together(sizes: list[int]) -> None:
+    held = [maps(seed, size) for seed, size in enumerate(sizes)]
+    means = [({name: a / size for name, a in sums_of(x).items()}, size) for x, size in zip(held, sizes, strict=True)]
+    result = statistics.merge(means, list(LAYERS))
+    assert list(result) == [f"{name}.{key}" for name in LAYERS for key in ("running_mean", "running_var")]
+    for name in LAYERS:
+        every = np.concatenate([x[name] for x in held])
+        np.testing.assert_allclose(result[f"{name}.running_mean"], every.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result[f"{name}.running_var"], every.var((0, 2, 3)), rtol=1e-4, atol=1e-6)
+        assert result[f"{name}.running_var"].dtype == np.float32
+
+
+def test_what_a_node_tells_is_read_as_means() -> None:
+    given = maps(1, 5)
+    means, images = read(reply(sums_of(given), process=7))
+    assert images == 5
+    np.testing.assert_allclose(means["sum/stem.bn"], given["stem.bn"].mean((0, 2, 3)))
+    assert statistics.expected_images(NODE, 4) == 4
+    read(reply(sums_of(maps(1, 4)), images=4), most=4)
+
+
+GOOD = sums_of(maps(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sum/stem.bn": None}, "statistics do not match the model: sum/stem.bn"),
+        ({"sum/other": np.zeros(2)}, "statistics do not match the model: sum/other"),
+        ({"sum/stem.bn": np.zeros(3)}, r"sum/stem.bn has shape \(3,\) and type float64, expected \(2,\) and float64"),
+        ({"sum/stem.bn": np.zeros(2, np.float32)}, "type float32, expected"),
+        ({"sum/stem.bn": np.array([0, np.nan])}, "sum/stem.bn holds numbers that are not finite"),
+        ({"sum/stem.bn": np.array([0, 6e6])}, r"sum/stem.bn holds 1.2e\+06, allowed is 1e\+06"),
+        ({"squares/stem.bn": np.array([0, 1e14])}, "squares/stem.bn holds"),
+        ({"squares/stem.bn": np.array([-1.0, 50.0])}, "squares/stem.bn is less than the squares of the means"),
+        ({"squares/encoder.1": np.zeros(3)}, "squares/encoder.1 is less than the squares of the means"),
+    ],
+)
+def test_anything_else_is_refused(change: dict[str, Any], reason: str) -> None:
+    arrays = {name: array for name, array in (GOOD | change).items() if array is not None}
+    with pytest.raises(Refused, match=reason):
+        read(reply(arrays))
+
+
+def test_numbers_of_images_names_and_records_are_those_that_were_asked_for() -> None:
+    with pytest.raises(Refused, match="num-examples is 6, expected is 5"):
+        read(reply(GOOD, images=6))
+    with pytest.raises(Refused, match="num-examples is 5, expected is 4"):
+        read(reply(GOOD), most=4)
+    with pytest.raises(Refused, match="unknown metric 'boast'"):
+        read(reply(GOOD, boast=1))
+    identify_process()
+    question = Message(RecordDict({"arrays": ArrayRecord()}), NODE.node_id, "evaluate")
+    with pytest.raises(Refused, match="broken"):
+        read(Message(Error(code=2, reason="broken"), reply_to=question))
+    without = RecordDict({"metrics": MetricRecord({"num-examples": 5})})
+    with pytest.raises(Refused, match="lacks the record 'knowledge'"):
+        read(Message(without, reply_to=question))
+
+
+def test_means_that_the_others_would_drown_in_are_left_out() -> None:
+    nodes = [node_of(index, (3, 2), "scan") for index in range(4)]
+    big = {name: a * (1e6 if name.startswith("squares") else 1e3) for name, a in GOOD.items()}
+    replies = [reply(big if node.index == 2 else GOOD, node) for node in reversed(nodes)]
+    heard: list[int] = []
+    usable, problems = statistics.read_all(
+        {node.node_id: node for node in nodes}, replies[:3], LAYERS, federation(max_update=20.0),
+        lambda node, metrics: heard.append(node.index),
+    )  # fmt: skip
+    assert len(usable) == 2
+    assert [(node.index, reason.split(" is ")[0]) for node, reason in problems] == [
+        (0, "no answer in time"), (2, "the norm of sum/encoder.1"),
+    ]  # fmt: skip
+    assert sorted(heard) == [1, 2, 3]

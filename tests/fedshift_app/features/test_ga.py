@@ -1,0 +1,140 @@
+"""Generalisation adjustment: weights against a slow version, round by round, and what makes a gap."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import federation, node
+
+from fedshift_app.features.ga import server as ga
+from fedshift_core.limits import Refused
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.params import Params
+from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.federation import checks
+from fedshift_strategies.federation.roster import Roster
+from fedshift_strategies.federation.updates import Update
+
+Gaps = dict[int, tuple[float, float]]  # by node: how the received and its own model do
+
+
+def update(index: int, numbers: tuple[float, float] | None) -> Update:
+    metrics = {} if numbers is None else {LOCAL_RECEIVED: numbers[0], LOCAL_TRAINED: numbers[1]}
+    return Update(node(index, counts=(index + 1, 0, 0)), ArrayRecord(), {}, index + 1, metrics)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, numbers: list[Gaps], rounds: int, **rule: Any
+) -> list[list[float]]:
+    """Return the weights of each round by the strategy itself, which hands what it keeps from round to round."""
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(nodes)]))
+    config = AggregationConfig(weights="ga", **rule)
+    made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *numbers: None)
+    collected = []
+    for server_round, by_node in enumerate(numbers, start=1):
+        made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
+        collected.append(made.node_weights([update(i, gaps) for i, gaps in by_node.items()]))
+        made.moments = {name: array.copy() for name, array in made.moments.items()}
+        assert {*made.moments} == {ga.NODES, ga.WEIGHTS, ga.LAST, ga.OWN}
+    return collected
+
+
+def slow(nodes: int, numbers: list[Gaps], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
+    """The rounds once more, with plain lists: refine after a round when the next one tells how the average did."""
+    a = [1 / nodes] * nodes
+    collected = []
+    for t, by_node in enumerate(numbers, start=1):
+        gaps = {}
+        for i in by_node:
+            if t > 1 and i in numbers[t - 2]:
+                gaps[i] = sign * (by_node[i][0] - numbers[t - 2][i][1])
+        mean = float(np.mean(list(gaps.values()))) if centred and gaps else 0.0
+        top = max([abs(g - mean) for g in gaps.values()], default=0.0)
+        if top > 0:
+            for i, g in gaps.items():
+                a[i] = float(np.clip(a[i] + (g - mean) / top * step * (1 - (t - 2) / rounds) / nodes, 0, 1))
+        total = sum(a)
+        a = [x / total for x in a]
+        here = [a[i] for i in by_node]
+        collected.append([x / sum(here) for x in here] if sum(here) > 0 else [1 / len(here)] * len(here))
+    return collected
+
+
+losses = st.floats(0, 5, allow_nan=False, width=32)
+rounds_told = st.lists(
+    st.dictionaries(st.integers(0, 4), st.tuples(losses, losses), min_size=1).map(lambda d: dict(sorted(d.items()))),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+@given(numbers=rounds_told, step=st.floats(0, 3), centred=st.booleans(), gap=st.sampled_from(["loss", "accuracy"]))
+@settings(max_examples=60)
+def test_rounds_against_the_slow_version(numbers: list[Gaps], step: float, centred: bool, gap: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        result = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)
+    wanted = slow(5, numbers, 6, step, centred, 1 if gap == "loss" else -1)
+    for mine, theirs in zip(result, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_two_rounds_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own losses 0.1 each; the average has 0.5, 0.2 and 0.2: gaps 0.4, 0.1, 0.1, their mean and the largest 0.2."""
+    result: list[Gaps] = [{0: (9, 0.1), 1: (9, 0.1), 2: (9, 0.1)}, {0: (0.5, 0), 1: (0.2, 0), 2: (0.2, 0)}]
+    first, second = run(monkeypatch, 3, result, 10, gap_step=0.3)
+    assert first == [pytest.approx(1 / 3)] * 3
+    step = 0.3 / 3
+    assert second == pytest.approx([1 / 3 + step, 1 / 3 - step / 2, 1 / 3 - step / 2])
+    plain = run(monkeypatch, 3, result, 10, gap_step=0.3, gap_centred=False)[1]  # all weights rise, by 1, 1/4, 1/4
+    assert plain == pytest.approx(np.array([1 / 3 + step, 1 / 3 + step / 4, 1 / 3 + step / 4]) / (1 + 1.5 * step))
+
+
+@pytest.mark.parametrize("gap", ["loss", "accuracy"])
+def test_who_loses_by_the_average_gains_weight(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worse, better = ((1.0, 0.2), (0.2, 0.9))[gap == "accuracy"], ((0.2, 0.2), (0.9, 0.9))[gap == "accuracy"]
+    result: list[Gaps] = [{0: (0, worse[1]), 1: (0, better[1])}, {0: (worse[0], 0), 1: (better[0], 0)}]
+    first, second = run(monkeypatch, 2, result, 4, gap=gap)
+    assert first == [0.5, 0.5]
+    assert second[0] > 0.5
+
+
+def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    even: list[Gaps] = [{0: (1, 1), 1: (1, 1)}] * 3
+    assert run(monkeypatch, 2, even, 3) == [[0.5, 0.5]] * 3  # the largest gap is 0
+    odd: list[Gaps] = [{0: (1, 1), 1: (1, 1)}, {0: (3, 1), 1: (1, 1)}]
+    assert run(monkeypatch, 2, odd, 3, gap_step=0) == [[0.5, 0.5]] * 2
+    rule = AggregationConfig(weights="ga")
+    _, kept = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1)], [0, 1], {}, 1, 9)
+    kept[ga.WEIGHTS] = np.array([0.7, 0.3])
+    result, _ = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1, 2)], [0, 1, 2], kept, 2, 9)
+    assert result == pytest.approx([0.7 / 1.5, 0.3 / 1.5, 0.5 / 1.5])
+    assert ga.among([0.0, 0.0]) == [0.5, 0.5]
+
+
+def check_trained(metrics: dict[str, Any], *, gap: bool) -> None:
+    """Check what a node says after training as the strategy does, in a run that weighs by gaps or does not."""
+    rule = AggregationConfig(weights="ga") if gap else AggregationConfig()
+    features, training = Features(federation(aggregation=rule)), Training(1, (), 1, ArrayRecord())
+    checks.trained(metrics, 3, (), features.train_bounds(node(0), training))
+    features.read_train(metrics)
+
+
+def test_a_node_tells_two_numbers_where_it_is_asked_and_only_there() -> None:
+    assert ga.asked_of(AggregationConfig()) == {}
+    assert ga.asked_of(AggregationConfig(weights="ga", gap_on="validation")) == {GAP: ["loss", "validation"]}
+    both = {NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5, LOCAL_TRAINED: 0.25}
+    check_trained(both, gap=True)
+    check_trained({NUM_EXAMPLES: 3}, gap=True)  # it has no validation part
+    for result, gap, why in (
+        (both, False, "unknown metric 'local-"),
+        ({NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5}, True, "go together, found one"),
+        (both | {LOCAL_TRAINED: float("nan")}, True, "local-trained is nan"),
+        (both | {LOCAL_RECEIVED: 1e30}, True, "local-received is 1e+30"),
+    ):
+        with pytest.raises(Refused, match=why.replace("+", r"\+")):
+            check_trained(result, gap=gap)

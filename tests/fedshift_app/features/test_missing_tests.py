@@ -1,0 +1,72 @@
+"""Of which test images of real nodes there is no score, in a round, in the results and under the final table."""
+
+from typing import Any
+
+import pytest
+from support import node as node_of
+from support import server_feature
+
+from fedshift_app.features.missing_tests.server import MissingTests
+from fedshift_core.wire.scores import DomainScore, Part
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.nodes import Node
+
+DOMAINS = ("north", "south")
+
+
+def nodes(*, shared: bool = False) -> list[Node]:
+    held = (("north", 90), ("north", 60), ("south", 50))
+    return [node_of(i, (5,), domain, number, shared_test=shared) for i, (domain, number) in enumerate(held)]
+
+
+def scored(feature: MissingTests, everyone: list[Node], answered: set[int], **more: Any) -> RoundResult:
+    """Return the result of a round in which some nodes are connected and answer."""
+    feature._nodes = everyone
+    evaluation = Evaluation(DOMAINS, [node for node in everyone if node.index in answered], personal=False, **more)
+    for task in evaluation._tasks:
+        (node,) = {node for node in everyone if node in task.untried} or {everyone[0]}
+        images = len(task.part)
+        task.answer = Answer(node, Part(task.part.domain, images, 0, images), DomainScore(1, images, 1.0))
+    result = RoundResult(len(feature.history) if hasattr(feature, "history") else 1)
+    result.accuracy = evaluation.tally().accuracy()
+    feature.scored(evaluation, result)
+    return result
+
+
+def test_a_domain_without_one_of_its_nodes_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    feature, everyone = server_feature(MissingTests, domains=DOMAINS), nodes()
+    with caplog.at_level("WARNING", "fedshift"):
+        assert "missing_tests" not in scored(feature, everyone, {0, 1, 2}).shown
+        assert caplog.messages == []
+        for _ in range(2):  # said once, written each time
+            assert scored(feature, everyone, {0, 2}).shown["missing_tests"] == {"north": [90, 150]}
+    line = "north: the accuracy is of 90 of 150 test images, as not all its nodes were scored"
+    assert caplog.messages == [line]
+    assert scored(feature, everyone, {0, 1}).shown == {}  # south has no accuracy at all, as ever
+    lines = [scored(feature, everyone, answered) for answered in ({0, 1, 2}, {0, 2}, {1, 2})]
+    for number, result in enumerate(lines, 1):
+        result.server_round = number
+    found = feature.results(lines, everyone, drawn=False)
+    assert found == {"missing_tests": {"2": {"north": [90, 150]}, "3": {"north": [60, 150]}}}
+
+
+def test_simulated_nodes_and_samples_are_not_counted() -> None:
+    feature, everyone = server_feature(MissingTests, domains=DOMAINS), nodes()
+    assert scored(feature, everyone, {0, 2}, share=0.3).shown == {}
+    assert scored(feature, nodes(shared=True), {0, 2}).shown == {}
+
+
+def test_a_node_with_too_many_images_is_none_that_is_missing() -> None:
+    """Its images would be the domain's, so they do not count; while a small one is away they do, and that is told."""
+    feature = server_feature(MissingTests, domains=DOMAINS)
+    everyone = [node_of(i, (5,), "north", number, shared_test=False) for i, number in enumerate((5, 5, 600))]
+    assert scored(feature, everyone, {0, 1, 2}, max_images=100).shown == {}
+    assert scored(feature, everyone, {0, 2}, max_images=100).shown["missing_tests"] == {"north": [605, 610]}
+
+
+def test_the_nodes_of_a_round_are_those_that_ever_came() -> None:
+    feature, everyone = server_feature(MissingTests, domains=DOMAINS), nodes()
+    feature.after_training([], Training(1, everyone, 3, None), RoundResult(1), lambda *_: None)  # type: ignore[arg-type]
+    assert feature._nodes == everyone

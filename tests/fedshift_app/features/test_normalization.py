@@ -1,0 +1,277 @@
+"""Images normalised by statistics of nodes: against NumPy, what is refused, and runs."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import INDEX, SEED, InlineRun, fedavg, fit, image_set, refusal_of, same, shared
+
+from fedshift.export import saving
+from fedshift.report import predictions, reading
+from fedshift_app.config.resolving import resolve
+from fedshift_app.features.normalization.node import HARMONISED, ByNodes, NormalizationOnNode
+from fedshift_app.features.statistics import server as statistics_feature
+from fedshift_clients.base import DomainClient
+from fedshift_clients.training.settings import ImageConfig
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.params import Params
+from fedshift_core.seeding import torch_seed
+from fedshift_core.wire.site_images import FederationImages
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import pixel_statistics
+
+DOMAINS = ("a", "b", "c")
+ON = "images.normalization=fedrdn statistics.share=nodes"
+SHORT = "train.epochs=1 allocation.share=0.2 dataset.domains=[scan,sketch]"
+
+
+def statistics(nodes: tuple[int, ...], domains: tuple[int, ...]) -> FederationImages:
+    rng = np.random.default_rng(7)
+    mean, variance, std = (rng.uniform(0.1, 0.2 + place / 3, (len(nodes), 3)) for place in range(3))
+    return FederationImages(np.array(nodes), np.array(domains), mean, variance, std)
+
+
+def client(images: ImageSet, way: str = "fedrdn", **more: Any) -> DomainClient:
+    made = fedavg(train_set=images, images=ImageConfig(normalization=way, eval_batch=4, **more))
+    made.normalizer = ByNodes(made, DOMAINS)
+    made.federation_images = statistics((0, INDEX, INDEX + 3), (0, 1, 1))
+    made.server_round = 5
+    return made
+
+
+def client_of(images: ImageSet, of_all: FederationImages) -> DomainClient:
+    made = client(images, HARMONISED)
+    made.federation_images = of_all
+    return made
+
+
+def by_hand(x: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float64]:
+    """Normalise images (B, H, W, 3) by (B or 1, 3), pixel by pixel."""
+    out = np.zeros(x.shape)
+    for i, image in enumerate(x):
+        for c in range(3):
+            row = i if len(mean) > 1 else 0
+            out[i, :, :, c] = (image[:, :, c] / 255 - mean[row][c]) / max(std[row][c], 1 / 255)
+    return out.transpose(0, 3, 1, 2)
+
+
+def epoch(made: DomainClient, views: int = 1) -> list[Any]:
+    order, first, second = (torch.Generator().manual_seed(i) for i in range(3))
+    return [
+        (batch.x.numpy().copy(), None if batch.second is None else batch.second.numpy().copy())
+        for batch in made.augmented_batches(made.train_set, 5, views, order, first, second)
+    ]
+
+
+def draws() -> torch.Generator:
+    return torch.Generator().manual_seed(torch_seed(SEED, "normalization", INDEX, 5))
+
+
+def test_each_image_is_normalised_by_a_node_that_is_drawn() -> None:
+    images = image_set(12, 8)
+    made, rng = client(images), draws()
+    of_all = made.federation_images
+    assert of_all is not None
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).numpy()
+    for start, (x, _) in zip((0, 5), epoch(made), strict=False):
+        j = torch.randint(3, (5,), generator=rng).numpy()
+        wanted = by_hand(images.x[order[start : start + 5]], of_all.mean[j], of_all.image_std[j])
+        np.testing.assert_allclose(x, wanted, atol=2e-5)
+
+
+def test_as_in_the_code_mean_and_deviation_are_drawn_apart_for_a_batch() -> None:
+    images = image_set(12, 8)
+    made, rng = client(images, normalization_draw="batch"), draws()
+    of_all = made.federation_images
+    assert of_all is not None
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).numpy()
+    apart = False
+    for start, stop, (x, _) in zip((0, 5, 10), (5, 10, 12), epoch(made), strict=True):
+        j, k = torch.randint(3, (2, 1), generator=rng).numpy()
+        apart |= bool(j[0] != k[0])
+        wanted = by_hand(images.x[order[start:stop]], of_all.mean[j], of_all.image_std[k])
+        np.testing.assert_allclose(x, wanted, atol=2e-5)
+    assert apart
+
+
+def test_two_views_have_draws_of_their_own_and_a_round_repeats() -> None:
+    made = client(image_set(12, 8))
+    first = epoch(made, 2)
+    assert any(not np.array_equal(x, second) for x, second in first)
+    NormalizationOnNode("normalization", Params()).before_training(made, {})
+    again = epoch(made, 2)
+    for (x, second), (y, other) in zip(first, again, strict=True):
+        np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(second, other)
+    assert any(not np.array_equal(x, y) for (x, _), (y, _) in zip(first, epoch(made, 2), strict=True))
+
+
+def test_images_as_they_are_go_by_the_node_the_domain_or_the_federation() -> None:
+    images = image_set(6, 8)
+    made = client(images)
+    of_all = made.federation_images
+    assert of_all is not None
+
+    def seen() -> NDArray[Any]:
+        return np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
+
+    def wanted(rows: list[int]) -> NDArray[Any]:
+        return by_hand(images.x, of_all.mean[rows].mean(0)[None], of_all.image_std[rows].mean(0)[None])
+
+    np.testing.assert_allclose(seen(), wanted([1]), atol=2e-5)  # its own row
+    for domain, rows in (("a", [0]), ("b", [1, 2]), ("c", [0, 1, 2])):
+        with made.of_domain(domain):
+            np.testing.assert_allclose(seen(), wanted(rows), atol=2e-5)
+    np.testing.assert_allclose(seen(), wanted([1]), atol=2e-5)
+    made.federation_images = statistics((0,), (0,))  # it tells nothing, and goes by what it sees itself
+    numbers = pixel_statistics.of(images.x, 16)
+    np.testing.assert_allclose(seen(), by_hand(images.x, numbers.mean[None], numbers.image_std[None]), atol=2e-5)
+
+
+@pytest.mark.parametrize("way", ["fedrdn", "own", HARMONISED])
+def test_a_node_that_trains_ahead_of_a_score_does_as_in_its_next_round(way: str) -> None:
+    def trained(made: DomainClient) -> list[NDArray[Any]]:
+        return [array.copy() for array in shared(made)]
+
+    expected = client(image_set(12, 32), way)
+    fit(expected, 6)
+    made = client(image_set(12, 32), way)
+    NormalizationOnNode("normalization", Params()).before_training(made, {})
+    epoch(made)  # has drawn nodes
+    alone = [tensor.numpy().copy() for tensor in made.class_prototypes()]
+    with made.of_domain("a"):
+        assert same([tensor.numpy() for tensor in made.class_prototypes()], alone)
+        made.train_ahead()
+    assert same(trained(made), trained(expected))
+
+
+def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
+    made = client(image_set(5, 8), "own")
+    ((own, _),) = epoch(made)
+    with made.of_domain("a"):
+        ((seen, _),) = epoch(made)
+        ((as_they_are, _),) = epoch(made, views=0)
+    np.testing.assert_allclose(seen, as_they_are, atol=2e-5)
+    assert not np.allclose(seen, own, atol=0.1)
+
+
+def test_its_own_statistics_in_training_too_and_a_constant_channel() -> None:
+    x = image_set(5, 8).x.copy()
+    x[..., 2] = 51
+    images = ImageSet(x, np.arange(5))
+    made = client(images, "own")
+    made.federation_images = None
+    numbers = pixel_statistics.of(x, 16)
+    ((seen, _),) = epoch(made)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(0)).numpy()
+    wanted = by_hand(x[order], numbers.mean[None], numbers.image_std[None])
+    np.testing.assert_allclose(seen, wanted, atol=2e-5)
+    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
+
+
+def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:
+    rng = np.random.default_rng(3)
+    sets = [
+        ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), np.arange(6)) for low, high in ((0, 90), (99, 255))
+    ]
+    numbers = [pixel_statistics.of(images.x, 16) for images in sets]
+    mean, variance, std = (np.array([getattr(n, name) for n in numbers]) for name in ("mean", "variance", "image_std"))
+    of_all = FederationImages(np.array([INDEX, INDEX + 1]), np.array([0, 1]), mean, variance, std)
+    middle, spread = mean.mean(axis=0), np.sqrt(variance.mean(axis=0))
+    for domain, images, number in zip("ab", sets, numbers, strict=True):
+        made = client_of(images, of_all)
+        with made.of_domain(domain):
+            seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
+        harmonised = (images.x / 255 - number.mean) * spread / np.sqrt(number.variance) + middle
+        wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+        np.testing.assert_allclose(seen, wanted.transpose(0, 3, 1, 2), atol=2e-5)
+        np.testing.assert_allclose(harmonised.mean(axis=(0, 1, 2)), middle, atol=1e-9)
+        np.testing.assert_allclose(harmonised.std(axis=(0, 1, 2)), spread, atol=1e-9)
+    ((trained, _),) = epoch(client_of(sets[0], of_all))
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0)).numpy()
+    harmonised = (sets[0].x[order] / 255 - mean[0]) * spread / np.sqrt(variance[0]) + middle
+    wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+    np.testing.assert_allclose(trained, wanted.transpose(0, 3, 1, 2), atol=2e-5)
+
+
+def test_a_domain_that_no_node_holds_and_a_constant_channel_are_harmonised_too() -> None:
+    x = image_set(6, 8).x.copy()
+    x[..., 2] = 51
+    made = client(ImageSet(x, np.arange(6)), HARMONISED)
+    of_all = made.federation_images
+    assert of_all is not None
+    with made.of_domain("c"):  # goes by all nodes, so that nothing is to be harmonised
+        seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
+    fixed = by_hand(x, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
+    np.testing.assert_allclose(seen, fixed, atol=2e-5)
+    made.federation_images = None  # a client that no message has reached goes by its own
+    seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
+    numbers = pixel_statistics.of(x, 16)
+    np.testing.assert_allclose(seen, by_hand(x, numbers.mean[None], np.sqrt(numbers.variance)[None]), atol=2e-5)
+    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("images.normalization=harmonised", "needs means and variances of all nodes: statistics.share=nodes"),
+        ("images.normalization=fedrdn", "needs means and variances of all nodes: statistics.share=nodes, found off"),
+        ("images.normalization_draw=batch", "images.normalization_draw=batch needs images.normalization=fedrdn"),
+        (f"{ON} model.freeze=encoder model.precompute=on images.crop_padding=0", "allowed is model.precompute=off"),
+        (f"{ON} privacy.name=local-dp", "privacy.name=local-dp"),
+        (f"{ON} federation.secure_sums=on", "the server sees sums alone"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve({"set": given})
+
+
+def test_a_message_to_train_without_statistics_is_refused() -> None:
+    from fedshift_clients.features.base import Call
+
+    call = Call(resolve({"set": ON}), {}, 1, 0, "1", {})
+    text = refusal_of(FedShiftError, NormalizationOnNode("normalization", Params()).begin, call)
+    assert text == "images.normalization=fedrdn: the message lacks site-statistics"
+
+
+def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: InlineRun) -> None:
+    more = f"{SHORT} images.crop_padding=2 images.flip=true images.views=2 evaluate.client_models=last evaluate.last=1"
+    keys: dict[str, Any] = {"nodes": 2, "method": "fedrdn", "set": f"{more} model.name=cnn_bn"}
+    whole = run_inline(rounds=2, **keys)
+    part = run_inline(rounds=1, **keys)
+    run_inline("", nodes=2, resume=str(part.folder), rounds=2)
+    assert part.results["weights_sha256"] == whole.results["weights_sha256"]
+    assert [line["accuracy"] for line in part.rounds][1:] == [line["accuracy"] for line in whole.rounds][1:]
+    wanted = saving.Wanted(whole.folder, "safetensors")
+    assert "by its own mean\nfedshift save RUN --node N saves" in refusal_of(FedShiftError, saving.save, wanted)
+    record = reading.read(whole.folder)
+    assert record.checkpoint is not None
+    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
+    _, made = saving.save(dataclasses.replace(wanted, node=1, output=whole.folder / "model"))
+    assert of_all is not None
+    assert made.mean == pytest.approx(of_all.mean[1])
+    assert made.std == pytest.approx(of_all.image_std[1])
+    sight = predictions.look(record, None, None)
+    scored = {domain: view.accuracy for domain, view in sight.views.items()}
+    assert scored == pytest.approx(whole.rounds[-1]["accuracy"])
+
+
+def test_a_run_of_harmonised_images_is_saved_with_what_it_normalises_by(run_inline: InlineRun) -> None:
+    more = f"{SHORT} images.normalization=harmonised statistics.share=nodes model.name=cnn"
+    whole = run_inline(rounds=1, nodes=2, method="fedavg", set=more)
+    wanted = saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx")
+    _, made = saving.save(wanted)
+    record = reading.read(whole.folder)
+    assert record.checkpoint is not None
+    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
+    assert of_all is not None
+    per = np.sqrt(of_all.variance[1] / of_all.variance.mean(axis=0))
+    assert made.std == pytest.approx(np.array(record.config.images.std) * per)
+    moved = of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(record.config.images.mean)) * per
+    assert made.mean == pytest.approx(moved)
+    scored = {domain: view.accuracy for domain, view in predictions.look(record, None, None).views.items()}
+    assert scored == pytest.approx(whole.rounds[-1]["accuracy"])

@@ -1,0 +1,225 @@
+"""Robust averages: Flower's own functions on the same numbers, slow versions, and what must hold of them."""
+
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, RecordDict
+from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
+from flwr.serverapp.strategy.multikrum import select_multikrum
+from flwr.supercore.differential_privacy import compute_clip_model_update
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support import federation, node, refusal_of
+
+from fedshift_app.features.robust import server as robust
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.params import Params
+from fedshift_core.wire.records import decode, encode
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.federation.averaging import shares
+from fedshift_strategies.federation.updates import Update
+
+SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (7,), "s": (), "none": (0, 3)}
+
+
+def model(seed: int, scale: float = 1.0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {name: np.asarray(rng.normal(size=shape) * scale, np.float32) for name, shape in SHAPES.items()}
+
+
+def updates(*arrays: Arrays) -> list[Update]:
+    return [Update(node(index), encode(given), {}, index + 1, {}) for index, given in enumerate(arrays)]
+
+
+def merged(rule: str, models: Sequence[Arrays], sent: Arrays | None = None, **more: Any) -> Arrays:
+    """Return what a strategy makes of its nodes' models, which weigh 1, 2, 3, ..."""
+    config = AggregationConfig(robust=rule, **more)  # type: ignore[arg-type]
+    strategy = DomainStrategy(federation(aggregation=config), Params(), lambda *result: None)
+    strategy._training = Training(1, (), len(models), encode(model(99) if sent is None else sent))
+    given = updates(*models)
+    arrays = decode(strategy.merge(given, shares([update.num_examples for update in given])))
+    assert given == [] or rule == "none"
+    return arrays
+
+
+def check_same(found: Arrays, wanted: Arrays, *, exact: bool = True) -> None:
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_allclose(found[name], array, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+
+
+# --- Flower's own ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 7, 12])
+@pytest.mark.parametrize("block", [48, 1 << 19])
+def test_median_is_fedmedians_bit_for_bit(nodes: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust, "BLOCK", block)
+    models = [model(seed) for seed in range(nodes)]
+    wanted = {name: np.asarray(np.median(np.stack([m[name] for m in models]), axis=0)) for name in SHAPES}
+    check_same(merged("median", models), wanted)
+
+
+@pytest.mark.parametrize(("nodes", "trim"), [(5, 0.2), (5, 0.4), (7, 0.2), (10, 0.3), (12, 0.45)])
+def test_trimmed_mean_is_fedtrimmedavgs(nodes: int, trim: float) -> None:
+    models = [model(seed) for seed in range(nodes)]
+    wanted = {name: np.asarray(trim_mean(np.stack([m[name] for m in models]), trim)) for name in SHAPES}
+    check_same(merged("trimmed_mean", models, trim=trim), wanted, exact=nodes < 9)  # then NumPy sums in pairs
+
+
+@pytest.mark.parametrize(("nodes", "malicious"), [(5, 1), (7, 2), (9, 3), (12, 1)])
+def test_krum_chooses_whom_flowers_chooses(nodes: int, malicious: int) -> None:
+    for seed in range(3):
+        models = [model(100 * seed + i, 1 + (i % 3)) for i in range(nodes)]
+        contents = [RecordDict({"arrays": encode(arrays)}) for arrays in models]
+        (chosen,) = select_multikrum(contents, malicious, 1)
+        assert isinstance(chosen["arrays"], ArrayRecord)
+        check_same(merged("krum", models, malicious=malicious), decode(chosen["arrays"]))
+
+
+@pytest.mark.parametrize("clip_norm", [0.3, 5.0, 100.0])
+def test_clip_averages_what_flowers_clipping_leaves(clip_norm: float) -> None:
+    sent, models = model(99), [model(seed, seed + 0.1) for seed in range(5)]
+    for arrays in (sent, *models):
+        del arrays["s"]  # Flower's changes nothing of a single number
+    weights, total = shares([1, 2, 3, 4, 5]), {name: np.zeros(array.shape) for name, array in sent.items()}
+    for weight, arrays in zip(weights, models, strict=True):
+        clipped: list[NDArray[Any]] = list(arrays.values())
+        compute_clip_model_update(clipped, list(sent.values()), clip_norm)
+        for name, array in zip(sent, clipped, strict=True):
+            total[name] = total[name] + weight * array
+    wanted = {name: np.asarray(array, np.float32) for name, array in total.items()}
+    check_same(merged("clip", models, sent, clip_norm=clip_norm), wanted, exact=False)
+
+
+# --- slow versions ---------------------------------------------------------------------------------
+
+
+def flat(arrays: Arrays) -> list[float]:
+    return [float(x) for array in arrays.values() for x in array.reshape(-1)]
+
+
+@given(seed=st.integers(0, 10**6), nodes=st.integers(5, 9))
+def test_rules_against_loops(seed: int, nodes: int) -> None:
+    sent, models = model(seed), [model(seed + 1 + i, 1 + i % 4) for i in range(nodes)]
+    columns = [sorted(numbers) for numbers in zip(*map(flat, models), strict=True)]
+    middle = [(c[(nodes - 1) // 2] + c[nodes // 2]) / 2 for c in columns]
+    np.testing.assert_allclose(flat(merged("median", models)), middle, atol=1e-5)
+    cut = int(0.2 * nodes)
+    trimmed = [sum(c[cut : nodes - cut]) / (nodes - 2 * cut) for c in columns]
+    np.testing.assert_allclose(flat(merged("trimmed_mean", models)), trimmed, atol=1e-5)
+    rows, base = [np.array(flat(m)) for m in models], np.array(flat(sent))
+    scores = []
+    for i, row in enumerate(rows):
+        others = sorted(float(((row - other) ** 2).sum()) for j, other in enumerate(rows) if j != i)
+        scores.append(sum(others[: nodes - 1 - 2]))
+    np.testing.assert_array_equal(flat(merged("krum", models)), rows[scores.index(min(scores))])
+    norms = [float(np.sqrt(((row - base) ** 2).sum())) for row in rows]
+    longest, step = (sorted(norms)[(nodes - 1) // 2] + sorted(norms)[nodes // 2]) / 2, np.zeros_like(base)
+    for number, row, length in zip(shares(list(range(1, nodes + 1))), rows, norms, strict=True):
+        step += number * (row - base) * min(1, longest / length)
+    np.testing.assert_allclose(flat(merged("clip", models, sent)), base + step, atol=1e-5)
+
+
+# --- what must hold --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["trimmed_mean", "median", "krum"])
+def test_the_others_do_not_look_at_weights_nor_at_the_order(rule: str) -> None:
+    models = [model(seed) for seed in range(5)]
+    there, back = merged(rule, models), merged(rule, models[::-1])
+    check_same(there, back, exact=rule != "trimmed_mean")
+
+
+@pytest.mark.parametrize("rule", ["clip", "trimmed_mean", "median", "krum"])
+def test_nodes_that_agree_are_believed_and_types_are_kept(rule: str) -> None:
+    one = model(0) | {"n": np.array(7), "half": np.ones(3, np.float16), "wide": np.full((2, 2), 1 / 3)}
+    check_same(merged(rule, [one] * 5, one | {"n": np.array(5)}), one, exact=rule in ("median", "krum"))
+
+
+def test_counters_are_merged_like_the_rest_and_rounded() -> None:
+    models: list[Arrays] = [{"w": np.array([1.0]), "n": np.array(n)} for n in (10, 11, 12, 13, 2**50)]
+    assert merged("median", models, {"w": np.zeros(1), "n": np.array(0)})["n"] == 12
+    assert merged("trimmed_mean", models[:4], {"w": np.zeros(1), "n": np.array(0)}, trim=0.25)["n"] == 12  # of 11.5
+
+
+def test_a_lost_reply_leaves_a_trimmed_mean_trimmed() -> None:
+    # One of five replies is lost: still one is cut off at each end.
+    config = AggregationConfig(robust="trimmed_mean")
+    given = updates(*({"w": np.array([x])} for x in (0.0, 1.0, 2.0, 1e5)))
+    assert decode(robust.merge(config, given, [0.25] * 4, {}, nodes=5))["w"].tolist() == [1.5]
+    result = refusal_of(FederationError, robust.merge, config, updates(*[model(0)] * 2), [0.5] * 2, {}, 5)
+    assert result == (
+        "aggregation.robust=trimmed_mean with aggregation.trim=0.2 cuts 1 of 5 nodes off at each end; 2 delivered a "
+        "usable result"
+    )
+
+
+def test_krum_without_neighbours_is_refused() -> None:
+    config = AggregationConfig(robust="krum", malicious=2)
+    result = refusal_of(FederationError, robust.merge, config, updates(*[model(0)] * 4), [0.25] * 4, model(0), 7)
+    assert result.endswith("malicious=2 cannot choose among fewer than 5 nodes; 4 delivered a usable result")
+
+
+@pytest.mark.parametrize("rule", ["median", "clip"])
+@pytest.mark.parametrize("values", [(1.0, 100.0), (100.0,)])
+def test_two_updates_or_one_of_many_nodes_have_no_robust_average(rule: str, values: tuple[float, ...]) -> None:
+    """The median of two is their mean: of five nodes three lost replies would hand the model to the fourth."""
+    config = AggregationConfig(robust=rule)  # type: ignore[arg-type]
+    given = updates(*({"w": np.full((2, 2), value, np.float32)} for value in values))
+    sent: Arrays = {"w": np.zeros((2, 2), np.float32)}
+    result = refusal_of(FederationError, robust.merge, config, given, [1 / len(values)] * len(values), sent, 5)
+    assert f"aggregation.robust={rule} needs the updates of 3 nodes, {len(values)} of 5 delivered a usable" in result
+
+
+def test_a_stated_length_needs_no_median() -> None:
+    given = updates({"w": np.full((2, 2), 100.0, np.float32)})
+    config = AggregationConfig(robust="clip", clip_norm=2.0)
+    arrays = decode(robust.merge(config, given, [1.0], {"w": np.zeros((2, 2), np.float32)}, 5))
+    assert arrays["w"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("config", "needed"),
+    [
+        ({"robust": "none"}, 1), ({"robust": "median"}, 3), ({"robust": "clip"}, 3),
+        ({"robust": "clip", "clip_norm": 1.0}, 1), ({"robust": "krum"}, 5), ({"robust": "krum", "malicious": 3}, 9),
+        ({"robust": "trimmed_mean"}, 5), ({"robust": "trimmed_mean", "trim": 0.1}, 10),
+        ({"robust": "trimmed_mean", "trim": 0.3}, 4), ({"robust": "trimmed_mean", "trim": 0.49}, 3),
+    ],
+)  # fmt: skip
+def test_how_many_nodes_a_rule_needs(config: dict[str, Any], needed: int) -> None:
+    checked = AggregationConfig(**config)
+    robust.check_number(checked, needed)
+    if needed > 1:
+        result = refusal_of(FederationError, robust.check_number, checked, needed - 1)
+        assert result.endswith(f"needs {needed} nodes or more in each round, found {needed - 1}")
+
+
+@given(st.floats(0.001, 0.499))
+def test_a_trimmed_mean_of_as_many_nodes_as_it_needs_cuts_some_off(trim: float) -> None:
+    needed, _ = robust.needs(AggregationConfig(robust="trimmed_mean", trim=trim))
+    assert robust.cut_off(trim, needed) == 1
+    assert robust.cut_off(trim, needed - 1) == 0
+    assert needed > 2
+
+
+@pytest.mark.parametrize("rule", ["clip", "trimmed_mean", "median", "krum"])
+def test_memory_holds_one_model_more_at_most(rule: str) -> None:
+    large = [{"w": np.full((512, 1024), seed, np.float32)} for seed in range(9)]
+    given, sent = updates(*large), {"w": np.zeros((512, 1024), np.float32)}
+    config = AggregationConfig(robust=rule)  # type: ignore[arg-type]
+    large.clear()
+    tracemalloc.start()
+    robust.merge(config, given, [1 / 9] * 9, sent, 9)
+    _, high = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert high < 2.6 * sent["w"].nbytes  # the result, and blocks of half a megabyte

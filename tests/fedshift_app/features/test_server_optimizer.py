@@ -1,0 +1,98 @@
+"""Server optimisers against Flower's own strategies, bit for bit, and what is no parameter."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
+from support import federation
+
+from fedshift_app.features.server_optimizer import server as server_optimizer
+from fedshift_core.arrays import Arrays
+from fedshift_core.options.averaging import ServerConfig
+from fedshift_core.wire.records import decode, encode
+
+FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}
+#: Our keys, and what Flower calls them.
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"optimizer": "fedavgm"}, {"server_learning_rate": 1.0, "server_momentum": 0.9}),
+    (
+        {"optimizer": "fedavgm", "lr": 0.7, "momentum": 0.5},
+        {"server_learning_rate": 0.7, "server_momentum": 0.5},
+    ),
+    ({"optimizer": "fedavgm", "lr": 0.7, "momentum": 0}, {"server_learning_rate": 0.7, "server_momentum": 0.0}),
+    ({"optimizer": "fedavgm", "momentum": 0}, {}),  # FedAvg, without a rounding
+    ({"optimizer": "fedadam"}, {}),
+    (
+        {"optimizer": "fedadam", "lr": 0.03, "beta1": 0.5, "beta2": 0.8, "tau": 0.01},
+        {"eta": 0.03, "beta_1": 0.5, "beta_2": 0.8, "tau": 0.01},
+    ),
+    ({"optimizer": "fedyogi"}, {}),
+    (
+        {"optimizer": "fedyogi", "lr": 0.2, "beta1": 0, "beta2": 0.9, "tau": 1},
+        {"eta": 0.2, "beta_1": 0.0, "beta_2": 0.9, "tau": 1.0},
+    ),
+    ({"optimizer": "fedadagrad"}, {}),
+    ({"optimizer": "fedadagrad", "lr": 0.5, "beta1": 0.3, "tau": 0.1}, {"eta": 0.5, "tau": 0.1}),
+]
+
+
+def weights(seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("b", (3, 5)), ("a", (4,)))}
+
+
+@pytest.mark.parametrize(("config", "flower"), CASES)
+def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rounds, the first without moments; Flower is given our weights each time, whose type it does not keep."""
+    theirs = FLOWER[config["optimizer"]](**flower)
+    given: list[ArrayRecord] = []
+    monkeypatch.setattr(FedAvg, "aggregate_train", lambda *_: (given[-1], MetricRecord()))
+    result, moments, sent = federation(server=ServerConfig(**config)), {}, weights(0)  # type: ignore[var-annotated]
+    for server_round in range(1, 5):
+        merged = {name: array + 0.1 * weights(server_round)[name] for name, array in sent.items()}
+        given.append(encode(merged))
+        theirs.current_arrays = encode(sent) if isinstance(theirs, FedAvgM) else sent
+        wanted, _ = theirs.aggregate_train(server_round, [])
+        stepped, moments = server_optimizer.step(result, encode(merged), encode(sent), moments, server_round)
+        sent = decode(stepped)
+        assert list(sent) == ["b", "a"]  # in their order
+        for name, array in sent.items():
+            assert array.dtype == np.float32
+            assert np.array_equal(array, wanted[name].numpy().astype(np.float32))
+    assert len(moments) == 2 * result.config.server.moments
+    assert all(array.dtype == np.float32 for array in moments.values())
+
+
+def test_fedadam_by_hand() -> None:
+    result = federation(server=ServerConfig(optimizer="fedadam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.001))
+    one, two = ({"w": np.array([value])} for value in (1.0, 1.5))
+    stepped, moments = server_optimizer.step(result, encode(two), encode(one), {}, 1)
+    m, v = 0.1 * 0.5, 0.01 * 0.25
+    rate = 0.1 * (1 - 0.99**2) ** 0.5 / (1 - 0.9**2)
+    assert decode(stepped)["w"].tolist() == pytest.approx([1 + rate * m / (v**0.5 + 0.001)])
+    assert {name: array.tolist() for name, array in moments.items()} == {
+        "m/w": pytest.approx([m]), "v/w": pytest.approx([v]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", FLOWER)
+def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
+    """A running variance that a step may take below 0 is no variance; a count of batches is no weight."""
+    result = federation(server=ServerConfig(optimizer=optimizer, lr=50.0), buffers=("bn.running_var",))
+    sent = weights(0) | {"bn.running_var": np.ones(2, np.float32), "count": np.array(7)}
+    merged = weights(1) | {"bn.running_var": np.full(2, 0.2, np.float32), "count": np.array(9)}
+    stepped, moments = server_optimizer.step(result, encode(merged), encode(sent), {}, 1)
+    arrays = decode(stepped)
+    for name in ("bn.running_var", "count"):
+        assert np.array_equal(arrays[name], merged[name])
+        assert arrays[name].dtype == merged[name].dtype
+    assert {name.removeprefix("m/").removeprefix("v/") for name in moments} == {"a", "b"}
+    assert not np.array_equal(arrays["a"], merged["a"])
+
+
+def test_without_an_optimiser_the_average_is_handed_on() -> None:
+    merged = encode(weights(1))
+    assert server_optimizer.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
+    assert federation().config.server.moments == 0

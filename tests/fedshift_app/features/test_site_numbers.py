@@ -1,0 +1,263 @@
+"""Figures of a site against slow definitions: pairs, thresholds, bins, jackknife; coverage; and what too few hides."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn import metrics
+from support import load_benchmark
+
+from fedshift_app.features.site_figures import numbers as site_numbers
+from fedshift_app.features.site_figures.numbers import Scored, figures, visible_classes
+from fedshift_app.features.site_figures.suppression import hide
+from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, NOT_FINITE, OVERALL, TOO_FEW, UNKNOWN
+
+Floats = NDArray[np.float64]
+COVERAGE = load_benchmark("interval_coverage")
+
+
+def scored(
+    n: int = 60, classes: int = 3, seed: int = 0, rounded: bool = True, groups: Sequence[str] | None = None
+) -> Scored:
+    """Return scores that lean towards the class; rounded, so that many tie."""
+    rng = np.random.default_rng(seed)
+    y = np.minimum(rng.geometric(0.5, n) - 1, classes - 1)
+    logits = rng.normal(size=(n, classes))
+    logits[np.arange(n), y] += 1
+    if rounded:
+        logits = logits.round()
+    p = np.exp(logits)
+    p /= p.sum(axis=1, keepdims=True)
+    return Scored(p, logits.argmax(axis=1), y, None if groups is None else np.array(groups))
+
+
+def repeated(given: Scored, places: Any) -> Scored:
+    """Return the images at these places, each as often as it is there."""
+    return Scored(given.p[places], given.predicted[places], given.y[places], None)
+
+
+# --- slow definitions ----------------------------------------------------------------------------------
+
+
+def slow_auroc(score: Floats, own: Any) -> float:
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[own] for b in score[~own]]
+    return sum(pairs) / len(pairs) if pairs else math.nan
+
+
+def slow_auprc(score: Floats, own: Any) -> float:
+    """Precision at each threshold times the share of the class that it adds."""
+    if own.all() or not own.any():
+        return math.nan
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(score.tolist()), reverse=True):
+        taken = score >= threshold
+        recall = (taken & own).sum() / own.sum()
+        total, before = total + (recall - before) * (taken & own).sum() / taken.sum(), recall
+    return total
+
+
+def slow_brier(given: Scored) -> float:
+    rows = zip(given.p, given.y, strict=True)
+    return sum(sum((p - (k == y)) ** 2 for k, p in enumerate(row)) for row, y in rows) / (2 * len(given.y))
+
+
+def slow_ece(given: Scored) -> float:
+    confidence, right = given.p.max(axis=1), given.predicted == given.y
+    total = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return total
+
+
+def slow(given: Scored, classes: Sequence[int]) -> dict[str, float]:
+    """Return the figures that have a bootstrap, of some classes."""
+    values = {"brier": slow_brier(given), "ece": slow_ece(given)}
+    own = {k: given.y == k for k in classes}
+    by = {
+        "balanced_accuracy": [(given.predicted[own[k]] == k).mean() if own[k].any() else math.nan for k in classes],
+        "auroc": [slow_auroc(given.p[:, k], own[k]) for k in classes],
+        "auprc": [slow_auprc(given.p[:, k], own[k]) for k in classes],
+    }
+    for name, each in by.items():
+        known = [value for value in each if not math.isnan(value)]
+        values[name] = sum(known) / len(known) if known else math.nan
+        values |= {f"{name}:{k}": value for k, value in zip(classes, each, strict=True)}
+    return values
+
+
+def of(made: Any, name: str) -> list[float]:
+    """Return value, low and high of a figure, of a class after a colon."""
+    kind, _, k = name.partition(":")
+    triple = made.by_class[BY_CLASS.index(kind), int(k)] if k else made.overall[OVERALL.index(kind)]
+    result: list[float] = triple.tolist()
+    return result
+
+
+# --- values and intervals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_values_are_those_of_slow_definitions_and_of_scikit_learn(classes: int, rounded: bool) -> None:
+    given = scored(80, classes, seed=classes, rounded=rounded)
+    made = figures(given)
+    y, own = given.y, np.eye(classes)[given.y]
+    for name, value in slow(given, range(classes)).items():
+        if not name.startswith("balanced_accuracy:"):
+            assert of(made, name)[0] == pytest.approx(value, abs=1e-12), name
+    assert of(made, "accuracy")[0] == metrics.accuracy_score(y, given.predicted)
+    assert of(made, "balanced_accuracy")[0] == pytest.approx(metrics.balanced_accuracy_score(y, given.predicted))
+    assert of(made, "auroc")[0] == pytest.approx(metrics.roc_auc_score(own, given.p, average="macro"))
+    assert of(made, "auprc")[0] == pytest.approx(metrics.average_precision_score(own, given.p, average="macro"))
+    assert of(made, "brier")[0] == pytest.approx(((given.p - own) ** 2).sum(axis=1).mean() / 2)
+    if classes == 2:
+        assert of(made, "brier")[0] == pytest.approx(metrics.brier_score_loss(y, given.p[:, 1]))
+    for k in range(classes):
+        assert of(made, f"sensitivity:{k}")[0] == (given.predicted[y == k] == k).mean()
+        assert of(made, f"specificity:{k}")[0] == (given.predicted[y != k] != k).mean()
+    assert (made.overall_marks == KNOWN).all() and (made.by_class_marks == KNOWN).all()
+    assert made.of_class.tolist() == np.bincount(y, minlength=classes).tolist() and made.patients == UNKNOWN
+
+
+def test_influences_are_derivatives_by_how_often_a_patient_counts() -> None:
+    """Of scikit-learn's figures with weights; 20 patients of three images, some in one class, scores that tie."""
+    given = scored(60, 3, seed=5, groups=[f"p{i // 3:02}" for i in range(60)])
+    own, score = given.y == 1, given.p[:, 1]
+    estimates = [*site_numbers._ranked(given, score, own), given.mean(given.predicted == 1, own)]
+    for estimate, figure in zip(
+        estimates,
+        (
+            lambda w: metrics.roc_auc_score(own, score, sample_weight=w),
+            lambda w: metrics.average_precision_score(own, score, sample_weight=w),
+            lambda w: metrics.recall_score(own, given.predicted == 1, sample_weight=w),
+        ),
+        strict=True,
+    ):
+        assert estimate.value == pytest.approx(figure(np.ones(60)))
+        for unit, influence in enumerate(estimate.influence):
+            change = np.where(given.units[0] == unit, 1e-5, 0)
+            assert influence == pytest.approx((figure(1 + change) - figure(1 - change)) / 2e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("images", "of_a_patient", "kind", "sites"),
+    [(30, 1, "identical", 1), (100, 10, "identical", 1), (1000, 10, "identical", 1), (100, 3, "alike", 1),
+     (100, 10, "alike, unequal numbers", 1), (100, 10, "identical", 3)],
+)  # fmt: skip
+def test_intervals_include_the_truth(images: int, of_a_patient: int, kind: str, sites: int) -> None:
+    """A part of ``python benchmarks/interval_coverage.py``; 93 %, less two standard deviations of 150."""
+    for right in (0.5, 0.9):
+        made = COVERAGE.coverage(images, of_a_patient, kind, right, 150, sites)
+        assert len(made) == 8 and all(percent > 88.8 for percent, _ in made.values()), (right, made)
+
+
+def test_few_images_that_are_all_right_have_an_interval() -> None:
+    """24 images of 8 patients, a third of a patient's images or all of them in a class: as of eight or of four."""
+    y = np.repeat([0, 1], 12)
+    p = np.where(y[:, None] == np.arange(2), 0.9, 0.1)
+    apart = figures(Scored(p, y, y, np.repeat(list("abcdefgh"), 3)))
+    mixed = figures(Scored(p, y, y, np.tile(list("abcdefgh"), 3)))
+    assert of(apart, "accuracy") == of(mixed, "accuracy") == pytest.approx([1, 0.025 ** (1 / 8), 1])
+    assert of(apart, "sensitivity:0")[1] == pytest.approx(0.025 ** (1 / 4))
+    assert of(mixed, "sensitivity:0")[1] == pytest.approx(0.025 ** (1 / 8))
+    for made in (apart, mixed):
+        assert all(0.2 < of(made, name)[1] < 0.8 for name in ("balanced_accuracy", "auroc", "auprc"))
+    two = figures(Scored(p, y, y, np.repeat(["a", "b"], 12)))
+    assert of(two, "accuracy")[1:] == of(two, "balanced_accuracy")[1:] == [0, 1]
+
+
+def test_one_patient_says_nothing_of_others() -> None:
+    made = figures(scored(40, groups=["p"] * 40))
+    assert made.patients == 1
+    assert of(made, "auroc")[1:] == of(made, "brier")[1:] == [0.0, 1.0]
+    wide, narrow = (figures(scored(40, groups=each)) for each in (["a", "b"] * 20, [""] * 40))
+    assert narrow.patients == 40 and wide.patients == 2
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 50), st.integers(1, 8))
+def test_an_interval_holds_its_value_between_0_and_1(n: int, classes: int, seed: int, least: int) -> None:
+    made = figures(scored(n, classes, seed), least)
+    for triples, marks in ((made.overall, made.overall_marks), (made.by_class, made.by_class_marks)):
+        value, low, high = np.moveaxis(triples, -1, 0)
+        known = marks == KNOWN
+        assert ((low >= 0) & (low <= value) & (value <= high) & (high <= 1))[known].all()
+        assert not triples[~known].any()
+
+
+# --- too few, and not finite ---------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=8), st.integers(1, 12))
+def test_figures_leave_of_the_classes_whose_numbers_may_be_told(of_class: list[int], least: int) -> None:
+    """Who knows the total and what is shown cannot work out a class of few images."""
+    shown = visible_classes(np.array(of_class), least)
+    assert all(images >= least for images, tell in zip(of_class, shown, strict=True) if tell)
+    hidden = [number < 0 for number in hide(of_class, least)]
+    assert not (shown & hidden).any() and (shown | hidden | (np.array(of_class) == 0)).all()
+    if min(of_class) >= least:
+        assert shown.all()
+
+
+def test_figures_of_fewer_images_are_marks_and_means_are_over_the_others() -> None:
+    y = np.array([0] * 20 + [1] * 12 + [2] * 3 + [3] * 2)
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(4), len(y))
+    given = Scored(p, p.argmax(axis=1), y, None)
+    made = figures(given, 5)
+    assert made.of_class.tolist() == [20, 12, UNKNOWN, UNKNOWN]
+    assert (made.by_class_marks[:, 2:] == TOO_FEW).all() and (made.by_class_marks[:, :2] == KNOWN).all()
+    assert not made.by_class[:, 2:].any()
+    wanted = slow(given, [0, 1])
+    for name in ("balanced_accuracy", "auroc", "auprc"):
+        assert of(made, name)[0] == pytest.approx(wanted[name]) and made.macro_classes(name) == 2
+    assert of(made, "brier")[0] == pytest.approx(slow_brier(given))  # of all images
+    # Of one class with 3 images the total would tell: the first of the others is not shown, either.
+    alone = figures(Scored(p[:35], p[:35].argmax(axis=1), y[:35], None), 5)
+    assert alone.of_class.tolist() == [UNKNOWN, 12, UNKNOWN, UNKNOWN]
+    none = figures(given, 39)
+    assert (none.overall_marks == TOO_FEW).all() and (none.by_class_marks == TOO_FEW).all() and none.images == 37
+
+
+def test_fewer_patients_than_the_least_are_neither_counted_nor_seen_in_an_interval() -> None:
+    given = scored(40, groups=[str(k % 4) for k in range(40)])
+    exact = figures(given, 5)
+    made = site_numbers.rounded(exact, lambda name, value, images: value, 5)
+    assert (exact.patients, made.patients) == (4, UNKNOWN)
+    assert made.overall[0].tolist() == [exact.overall[0, 0], 0, 1]
+    assert site_numbers.rounded(exact, lambda name, value, images: value, 4).patients == 4
+
+
+def test_a_class_without_others_has_no_specificity() -> None:
+    given = scored(20, 3)
+    made = figures(Scored(given.p, given.predicted, np.zeros(20, np.int64), None))
+    marks = dict(zip(BY_CLASS, made.by_class_marks[:, 0].tolist(), strict=True))
+    assert marks == {"sensitivity": KNOWN, "specificity": TOO_FEW, "auroc": TOO_FEW, "auprc": TOO_FEW}
+    assert made.overall_marks.tolist() == [KNOWN, KNOWN, TOO_FEW, TOO_FEW, KNOWN, KNOWN]
+
+
+def test_scores_that_are_not_finite_leave_what_needs_none() -> None:
+    given = scored()
+    given.p[3] = np.nan
+    made = figures(given)
+    known, none = KNOWN, NOT_FINITE
+    assert made.overall_marks.tolist() == [known, known, none, none, none, none]
+    assert made.by_class_marks[:, 0].tolist() == [known, known, none, none]
+    empty = figures(Scored(np.zeros((0, 3)), *np.zeros((2, 0), np.int64), None))
+    assert empty.images == 0 and (empty.overall_marks == TOO_FEW).all()
+
+
+def test_several_passes_add_up() -> None:
+    given = scored(30, groups=["a", "b", "c"] * 10)
+    parts = [Scored(given.p[i], given.predicted[i], given.y[i], np.array(["a", "b", "c"] * 10)[i])
+             for i in (slice(0, 7), slice(7, 30))]  # fmt: skip
+    total = parts[0] + parts[1]
+    first, second = (figures(each) for each in (given, total))
+    assert np.array_equal(first.overall, second.overall) and first.patients == second.patients == 3
