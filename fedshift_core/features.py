@@ -9,6 +9,7 @@ A package adds a feature by an entry point of the group ``fedshift.features``; a
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from fedshift_core.extensions import Registry
 from fedshift_core.params import Params
 from fedshift_core.wire import names as wire
 
+#: Values of an option with which a feature does nothing.
+_OFF: tuple[Any, ...] = (None, False, 0, "none", "off", "fixed", (), (wire.AVERAGED,))
 #: What a key may hold, as it says it; of a switch only a feature knows what it means.
 TYPES: dict[str, type] = {"int": int, "float": float, "text": str, "bytes": bytes}
 
@@ -106,6 +109,12 @@ class Feature:
     def key(self) -> str:
         """The key of the configuration that turns it on."""
         return self.option.partition("=")[0]
+
+    def is_on(self, config: Any) -> bool:
+        """Tell whether a run's configuration turns it on; other packages' are on where it names them."""
+        key, _, wanted = self.option.partition("=")
+        value = functools.reduce(getattr, key.split("."), config) if key else True
+        return str(value).lower() == wanted if wanted else value not in _OFF
 
 
 #: The messages whose names a feature declares.
@@ -351,3 +360,8 @@ def of_run(entries: Iterable[Mapping[str, Any]]) -> list[tuple[Feature, Params]]
     """Return FedShift's features, then those that a run's section ``features`` names, each with its parameters."""
     others = [(FEATURES[str(entry["name"])], {k: v for k, v in entry.items() if k != "name"}) for entry in entries]
     return [(feature, feature.params.model_validate(given)) for feature, given in [*((f, {}) for f in OURS), *others]]
+
+
+def on_in(config: Any) -> list[tuple[Feature, Params]]:
+    """Return the features that a run's configuration turns on, each with its parameters."""
+    return [(feature, params) for feature, params in of_run(config.features) if feature.is_on(config)]
