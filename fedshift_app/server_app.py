@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,7 @@ from fedshift_core.options.scoring import INITIAL_MODEL
 from fedshift_core.plural import plural
 from fedshift_datasets.io import looks
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.features.catalog import Features
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.memory import NodeMemory
 from fedshift_strategies.federation.roster import Node
@@ -369,7 +369,7 @@ def _engine(grid: Grid) -> str:
     return engine_name(grid) or (setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT)
 
 
-def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterable[ServerFeature] = ()) -> str:
+def describe(config: RunConfig, engine: str, nodes: list[Node], features: Features | None = None) -> str:
     """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
@@ -390,8 +390,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
             f"  before the last {plural(config.evaluate.last, 'round')} accuracy is that on "
             f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
         )
-    for feature in features:
-        lines += [f"  {line}" for line in (feature.description(), *feature.description_of(nodes)) if line]
+    lines += [f"  {line}" for line in (features.describe(nodes) if features is not None else ())]
     return "\n".join(lines)
 
 

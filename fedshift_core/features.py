@@ -158,7 +158,7 @@ CORE = Feature(
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
 )  # fmt: skip
 
-#: FedShift's own, in the order in which a round passes them.
+#: FedShift's own, in the order in which a round passes them: the first is the outermost.
 OURS = (
     Feature(
         "profile", "Where the time of a round goes", "profile=true",
@@ -274,6 +274,8 @@ OURS = (
             Key(wire.SECURE_REVEALED, "list of bytes", "shares: of seeds of nodes in the sum, of keys of lost ones"),
         ),
     ),
+    Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
+            "fedshift_app.features.server_optimizer.server:ServerOptimizer"),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
             "fedshift_app.features.robust.server:Robust"),
     Feature("gma", "Masks by the agreement of the nodes' signs", "aggregation.gma_tau",
@@ -295,8 +297,6 @@ OURS = (
         train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
         word=SUM, tells="mean loss on the node's training images",
     ),
-    Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
-            "fedshift_app.features.server_optimizer.server:ServerOptimizer"),
     Feature(
         "client-scores", "Scores of the nodes' own models right after local training", "evaluate.client_models",
         "fedshift_app.features.client_scores.server:ClientModels",

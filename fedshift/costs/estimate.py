@@ -28,6 +28,7 @@ from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import OWN, RETAKEN
 from fedshift_strategies.features.catalog import Features
 from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import num_bytes
 
@@ -131,11 +132,13 @@ class Estimate:
     def scoring(self, server_round: int) -> Scoring:
         """Return the images scored after a round, from the server's evaluation messages."""
         fed = self.federation
-        parts_of = fed.evaluation(server_round, list(self.nodes), extras=list(Features(fed))).first()
+        validates = fed.config.allocation.validation_fraction > 0
+        extras = {"validation": Asked(everyone=validates)}
+        parts_of = fed.evaluation(server_round, list(self.nodes), extras=extras).first()
         of = {node: expected_images(node, fed.config.evaluate.bn_images) for node in self.nodes}
         own = sum(of[node] for node in parts_of) * (OWN in statistics_of(fed))
         reestimated = sum(of.values()) * self.playing / len(of) * (RETAKEN in statistics_of(fed))
-        validation = sum(node.num_validation for node in parts_of) * (fed.config.allocation.validation_fraction > 0)
+        validation = sum(node.num_validation for node in parts_of) * validates
         test = sum(len(part) for parts in parts_of.values() for part in parts)
         trained_on = sum(node.num_examples * len(parts) for node, parts in parts_of.items())
         return Scoring(test, validation, own + reestimated, trained_on)
@@ -258,7 +261,7 @@ def summary(result: Estimate) -> str:
             f"shares, in three more exchanges of messages; each node makes {result.playing} masks as long as what it "
             f"sends{twice}"
         ))  # fmt: skip
-    lines += [("privacy", text) for feature in Features(fed) for text in feature.description_of(result.nodes)]
+    lines += [(feature.name, text) for feature in Features(fed) for text in feature.describe(result.nodes)]
     if result.bn_share:
         named = statistics_of(fed)
         further = len(named) - 1

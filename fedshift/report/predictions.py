@@ -271,8 +271,8 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     client.prepare(RoundInputs(knowledge, scalars, memory))
     if config.train.asks_federation:
         class_balance.weigh(client, totals(record.nodes, config.federation.max_images))
-    if config.statistics.share == "nodes":
-        client.federation_images = strategy.features.of(SiteStatistics).of_all
+    if config.statistics.share == "nodes" and (statistics := strategy.features.of(SiteStatistics)) is not None:
+        client.federation_images = statistics.of_all
     return client
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -24,7 +24,8 @@ from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
 from fedshift_core.wire.scores import parts_to_options
 from fedshift_strategies.contributions import check_contribution, of_features
-from fedshift_strategies.features.base import Exchange, Session, Training
+from fedshift_strategies.features.base import Phase, Scoring, Training
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation import announced, checks, context, untrained
 from fedshift_strategies.federation.context import Ask, RoundResult, RunContext
 from fedshift_strategies.federation.dispatch import Encoder, in_waves, longest_first
@@ -41,6 +42,7 @@ from fedshift_strategies.hooks import Observer as Observer
 from fedshift_strategies.hooks import Scalars as Scalars
 
 log = logging.getLogger("fedshift")
+Part = TypeVar("Part", bound=Phase)
 
 
 class DomainStrategy(MethodHooks[P]):
@@ -59,12 +61,12 @@ class DomainStrategy(MethodHooks[P]):
         self.recovery = Recovery()
         self._usual: dict[str, list[float]] = {}  # norms of what nodes contribute, of an earlier round
         self.start_values = Start(federation.model.start, federation.model.frozen)
-        self._asked: dict[int, Node] = {}
         self._withholding: set[int] = set()  # indices of nodes that let out less than was asked, as a line has said
         self._sent = Sent()
         self._kind: str = MessageType.TRAIN  # of what was sent last
-        self._encoder = Encoder()
         self._evaluation: Evaluation | None = None
+        self._around = Around()
+        self._training = self._phase(Training, ())
         self._timeout = federation.engine.node_timeout
 
     # --- before the first round --------------------------------------------------------------------
@@ -77,8 +79,7 @@ class DomainStrategy(MethodHooks[P]):
                 cannot.
         """
         self.roster.gather(grid, self.federation.engine.min_nodes, self._timeout)
-        self.features.check_number(self.federation.number(len(self.roster.nodes)))
-        self.features.check_nodes(self.roster.nodes)
+        self.features.describe(self.roster.nodes)
 
     def settle(self, run_json: str) -> None:
         """Send this configuration from now on: it says what the nodes' answers have decided."""
@@ -102,27 +103,22 @@ class DomainStrategy(MethodHooks[P]):
         self._begin(RoundResult(server_round), arrays, grid)
         if server_round == 1:
             self.start_run(self._global)
-        self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.engine.min_nodes, self._timeout)
             self._note_absent(present)
-            nodes = self.federation.sample(server_round, present)
-            self.features.check_number(len(nodes))
-            nodes = self.features.before_training(nodes, self._exchange(present))
+            self._training = self._phase(
+                Training, self.federation.sample(server_round, present), present=present,
+                scored=self.scores_round(server_round), numbers=self._numbers,
+            )  # fmt: skip
+            self._around = Around((each.name, each.on_round(self._training)) for each in self.features)
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
-        self._asked = {node.node_id: node for node in nodes}
-        self._training = Training(
-            server_round, self.roster.nodes, len(nodes), self._global, self.scores_round(server_round),
-            {node.domain: node.num_test for node in present},
-        )  # fmt: skip
+        nodes = self._training.nodes
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
-        messages = self._messages(
-            MessageType.TRAIN, work, self._global, lambda node: self.features.train_options(node, self._training)
-        )
+        messages = self._messages(MessageType.TRAIN, work, self._global, self._around.options, self._around.records())
         self._result.bytes_down = sum(num_bytes(message.content) for message in messages)
-        self.features.passed(context.MESSAGES)
+        self._lap(context.MESSAGES)
         return self._in_order(messages, work)
 
     def aggregate_train(
@@ -138,11 +134,16 @@ class DomainStrategy(MethodHooks[P]):
         """
         server_round, bounds = server_round + self.completed, self.federation.config.federation
         replies = self._answers(replies)
-        self.features.passed(context.TRAINING)
-        sent = SentWeights(decode(self._global), bounds.max_update, self.features.noise)
-        sifted = self.features.gather(self._asked, replies, self._exchange(), sent) or sift(
-            self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
-            of_features(type(self), self.expected()), self._usual,
+        self._lap(context.TRAINING)
+        training = self._training
+        sent = SentWeights(decode(self._global), bounds.max_update, training.noise())
+        sifted = self.features.gather(
+            replies, training, sent,
+            lambda replies: sift(
+                {node.node_id: node for node in training.nodes}, replies,
+                lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
+                of_features(type(self), self.expected()), self._usual,
+            ),
         )  # fmt: skip
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
@@ -158,19 +159,13 @@ class DomainStrategy(MethodHooks[P]):
         self._result.nodes = [node.index for update in updates for node in update.nodes]
         self.last_nodes = tuple(self._result.nodes)
         self._result.losses = mean_losses(updates)
-        for feature in self.features:
-            feature.after_training(updates, self._training, self._result, self._leave_out)
-        merged = self.merge(updates, weights)
-        _check_merged(merged, self._global)
-        check_kept(self.knowledge, "self.knowledge")
-        check_kept(self.state, "self.state")
-        self._global = self.features.step(merged, self._training)
+        training.updates = [replace(update, record=ArrayRecord()) for update in updates]
+        self._global = self.features.merge(updates, weights, training, self._checked_merge)
         if not is_finite(self._global):
             if self.recovery.blame is None:
                 raise FederationError(f"round {server_round}: the averaged weights hold numbers that are not finite")
             return self._go_back(self.recovery.blame)
-        self.features.passed(context.AVERAGING)
-        return self.start_values.complete(self._global), MetricRecord(dict(self._result.losses))
+        return self._end_training()
 
     # --- a round: scores ---------------------------------------------------------------------------
 
@@ -180,28 +175,25 @@ class DomainStrategy(MethodHooks[P]):
         """Ask, for each domain, the nodes that can tell its accuracy; nobody in a round that is not scored."""
         server_round, fed = server_round + self.completed, self.federation
         self._evaluation = None
-        self._encoder = Encoder()  # knowledge has been merged since
         if not fed.config.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, self._timeout)
         self._note_absent(nodes)
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
-        session = Session(
-            server_round, [node for node in nodes if node.index in trained], self.scored_weights(), self._ask,
-            self._observe, self._leave_out, self._query, self.features.hidden_means,
-        )  # fmt: skip
-        self.features.before_scores(session, self._result)
+        scoring = self._phase(Scoring, [node for node in nodes if node.index in trained], ask=self._ask)
+        scoring.weights, scoring.means = self.scored_weights(), lambda asked: self.features.means(asked, scoring)
+        self._around = Around((each.name, each.on_scores(scoring)) for each in self.features)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
         self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
-        self._evaluation = fed.evaluation(server_round, nodes, silent, list(self.features))
-        return self._questions(self._evaluation, self._evaluation.first())
+        self._evaluation = scoring.evaluation = fed.evaluation(server_round, nodes, silent, self._around.asked)
+        return self._questions(self._evaluation.first())
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
         if self._evaluation is not None:
             self._score(self._evaluation, replies)
-            self.features.passed(context.EVALUATION)
-        self.features.finish_round(self._result)
+            self._lap(context.EVALUATION)
+            self._around.finish()
         self._result.seconds = time.perf_counter() - self._started
         self._observer(self._result, self.start_values.complete(self._global))
         accuracy = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
@@ -237,9 +229,7 @@ class DomainStrategy(MethodHooks[P]):
     # --- parts of a round --------------------------------------------------------------------------
 
     def _begin(self, result: RoundResult, arrays: ArrayRecord, grid: Grid) -> None:
-        self._started = time.perf_counter()
-        for feature in self.features:
-            feature.start_round()
+        self._started = self._last = time.perf_counter()
         self._result, self._grid, self._global = result, grid, self.start_values.moving(arrays)
 
     def _go_back(self, blame: Blame) -> tuple[ArrayRecord, MetricRecord]:
@@ -255,26 +245,57 @@ class DomainStrategy(MethodHooks[P]):
             f"the model has gone bad, and this node {blame.why}: it is left out of "
             f"the rest of the run, which goes back to the weights before round {point.server_round}",
         )
-        self.features.passed(context.AVERAGING)
-        return self.start_values.complete(self._global), MetricRecord()
+        return self._end_training()
+
+    def _checked_merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the next shared weights by the method's rule, checked as all that it keeps is."""
+        merged = self.merge(updates, weights)
+        _check_merged(merged, self._global)
+        check_kept(self.knowledge, "self.knowledge")
+        check_kept(self.state, "self.state")
+        return merged
+
+    def _phase(self, kind: type[Part], nodes: Iterable[Node], **more: Any) -> Part:
+        """Return what features see of a part of the round."""
+        self._observers: list[Callable[[Node, Mapping[str, Any]], None]] = []
+        return kind(
+            self._result, self, self.roster.nodes, list(nodes), self._global, self._query, self._leave_out,
+            self._observe, self._observers, **more,
+        )  # fmt: skip
+
+    def _end_training(self) -> tuple[ArrayRecord, MetricRecord]:
+        """End the training of a round."""
+        self._lap(context.AVERAGING)
+        self._around.finish()
+        return self.start_values.complete(self._global), MetricRecord(dict(self._result.losses))
+
+    def _lap(self, phase: str) -> None:
+        """Add the time since the last call to a phase of the round (``fedshift_strategies.federation.context``)."""
+        now = time.perf_counter()
+        self._result.laps[phase] = self._result.laps.get(phase, 0.0) + now - self._last
+        self._last = now
 
     def _messages(
-        self, kind: str, work: Mapping[Node, int], arrays: ArrayRecord, options: Callable[[Node], Mapping[str, Any]]
-    ) -> list[Message]:
-        """Return a message to each node, the longest work first; ``options`` are what only some runs ask for."""
-        self._kind = kind
-        messages = [self._message(kind, node, arrays, options(node)) for node in longest_first(work)]
+        self, kind: str, work: Mapping[Node, int], arrays: ArrayRecord, options: Callable[[Node], Mapping[str, Any]],
+        records: Mapping[str, Arrays],
+    ) -> list[Message]:  # fmt: skip
+        """Return a message to each node, the longest work first, with what features add."""
+        self._kind, encoder = kind, Encoder()
+        more = {name: encoder.record(arrays) for name, arrays in records.items()}
+        messages = [self._message(kind, node, arrays, options(node), more, encoder) for node in longest_first(work)]
         self._sent = Sent(messages)
         return messages
 
-    def _message(self, kind: str, node: Node, arrays: ArrayRecord, options: Mapping[str, Any]) -> Message:
+    def _message(
+        self, kind: str, node: Node, arrays: ArrayRecord, options: Mapping[str, Any],
+        records: Mapping[str, ArrayRecord], encoder: Encoder,
+    ) -> Message:  # fmt: skip
         ask = Ask(self._result.server_round, kind == MessageType.TRAIN)
         digest, start = self.start_values.for_node(node.node_id)
         header = RunHeader(self.federation.engine.name, self.federation.run_json, start_digest=digest)
         request = WorkRequest(
             self.memory.header(node, header), ask.server_round, node.index, arrays,
-            self._encoder.record(self.knowledge_for(node, ask)), self.tell(node, ask), options,
-            {name: self._encoder.record(of) for name, of in self.features.sent_records(options).items()}, start,
+            encoder.record(self.knowledge_for(node, ask)), self.tell(node, ask), options, records, start,
         )  # fmt: skip
         return Message(request.to_record(), node.node_id, kind)
 
@@ -282,33 +303,30 @@ class DomainStrategy(MethodHooks[P]):
         """Return messages, longest first, so that Flower's simulation keeps to that."""
         return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.engine.queues else messages
 
-    def _questions(self, evaluation: Evaluation, parts_of: Questions) -> Iterable[Message]:
+    def _questions(self, parts_of: Questions) -> Iterable[Message]:
         """Return a question to each node about the parts that it scores."""
         self.roster.listener.asked(self._result.server_round, list(parts_of), training=False)
-        more = self.features.score_options(evaluation)
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
-        sliced = self.federation.engine.is_simulation
-        return self._evaluating(work, lambda node: parts_to_options(parts_of[node], sliced=sliced) | more)
+        sliced, around = self.federation.engine.is_simulation, self._around
 
-    def _evaluating(self, work: Mapping[Node, int], options: Callable[[Node], Mapping[str, Any]]) -> Iterable[Message]:
+        def options(node: Node) -> Mapping[str, Any]:
+            return parts_to_options(parts_of[node], sliced=sliced) | around.options(node)
+
+        return self._evaluating(work, options, around.records())
+
+    def _evaluating(
+        self, work: Mapping[Node, int], options: Callable[[Node], Mapping[str, Any]], records: Mapping[str, Arrays]
+    ) -> Iterable[Message]:
         """Return a question to each node about the weights that are scored."""
-        return self._in_order(self._messages(MessageType.EVALUATE, work, self.scored_weights(), options), work)
+        return self._in_order(self._messages(MessageType.EVALUATE, work, self.scored_weights(), options, records), work)
 
     def _ask(
         self, work: Mapping[Node, int], options: Mapping[str, Any], own: Mapping[Node, Mapping[str, Any]] | None = None
     ) -> Iterable[Message]:
         """Send nodes a question of a feature about the scored weights, and return their answers."""
         self.roster.listener.asked(self._result.server_round, list(work), training=False)
-        messages = self._evaluating(work, lambda node: {**options, **(own or {}).get(node, {})})
+        messages = self._evaluating(work, lambda node: {**options, **(own or {}).get(node, {})}, {})
         return self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
-
-    def _exchange(self, present: Sequence[Node] = ()) -> Exchange:
-        """Return what features ask nodes with while a round trains."""
-        fed = self.federation
-        return Exchange(
-            self._result, self._query, self._leave_out, self._observe, self._numbers, self.weighs_alike(self.params),
-            self.expected(), {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params), present,
-        )  # fmt: skip
 
     def _query(self, questions: dict[Node, dict[str, Any]]) -> list[Message]:
         """Send each node its question of a feature, without weights, and return the answers."""
@@ -331,20 +349,18 @@ class DomainStrategy(MethodHooks[P]):
             again = evaluation.replacements()
             if not again:
                 break
-            replies = self._grid.send_and_receive(self._questions(evaluation, again), timeout=self._timeout)
+            replies = self._grid.send_and_receive(self._questions(again), timeout=self._timeout)
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
         self._result.spread = evaluation.spread() if self.federation.everywhere else {}
         self._result.evaluated_share = evaluation.share
-        self.features.scored(evaluation, self._result)
 
     def _numbers(self, node: Node, content: RecordDict) -> Mapping[str, Any]:
         """Return the numbers of a reply to a message to train; raise ``Refused`` where others are in it."""
         metrics = checks.metrics_of(content)
-        more = self.features.train_bounds(node, self._training)
-        checks.trained(metrics, node.num_examples, self.federation.model.terms, more)
-        self.features.read_train(metrics)
+        checks.trained(metrics, node.num_examples, self.federation.model.terms, self._around.bounds(node))
+        self._around.check(metrics)
         return metrics
 
     def _read(self, node: Node, reply: Message, weights: SentWeights) -> Update:
@@ -382,7 +398,8 @@ class DomainStrategy(MethodHooks[P]):
             self._withholding.add(node.index)
             fields = {"event": "withheld", "node": node.index, "domain": node.domain}
             log.info("%s lets out less than the run asks for: its owner's policy", node, extra=fields)
-        self.features.observe(node, metrics)
+        for observe in self._observers:
+            observe(node, metrics)
 
     def _note_absent(self, present: Sequence[Node]) -> None:
         """Note which nodes of the run are not asked in this phase, and why, unless the round says so already."""

@@ -87,7 +87,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
         self._weights_of: tuple[list[ref[Update]], list[float]] = ([], [])
         self._result = RoundResult(0)
         self._global = ArrayRecord()
-        self._training = Training(0, (), 0, self._global)
+        self._training: Training
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -163,19 +163,15 @@ class MethodHooks(FedAvg, Parametrised[P]):
         """
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
-        """Return the next shared weights; by default the weighted average, or what ``aggregation.robust`` asks for.
+        """Return the next shared weights; by default the weighted average.
 
-        A run with ``aggregation.robust`` or ``server.optimizer`` refuses a method that overrides this.
+        Features that build on an average of weights refuse a method that overrides this.
 
         Args:
             updates: In the order of the nodes. The list may be emptied on the way, so that weights can be let go.
             weights: One per update, summing to 1.
-
-        Raises:
-            FederationError: If the run's rule needs more updates.
         """
-        merged = self.features.merge(updates, weights, self._training)
-        return average(updates, weights) if merged is None else merged
+        return average(updates, weights)
 
     def scored_weights(self) -> ArrayRecord:
         """Return the shared weights that nodes score; by default those that the next round begins with."""
@@ -221,16 +217,13 @@ class MethodHooks(FedAvg, Parametrised[P]):
         """
         known, weights = self._weights_of
         if not known or len(known) != len(updates) or any(a() is not b for a, b in zip(known, updates, strict=True)):
-            weights = self._weigh_updates(updates)
+            weights = self.features.weights(updates, self._training, self._weigh_updates)
             self._weights_of = [ref(update) for update in updates], weights  # weak: a merge lets weights go
         return list(weights)
 
     def _weigh_updates(self, updates: list[Update]) -> list[float]:
-        """Return the weight of each update, by a step of the rule."""
+        """Return the weight of each update by the run's rule, else by the method's."""
         rule, method = self.federation.config.aggregation, self.federation.config.method["name"]
-        if (given := self.features.weights(updates, self._training)) is not None:
-            weights, option = given
-            return check_weights(weights, len(updates), option)
         if (by := by_rule(rule, updates, self.roster.num_domains)) is not None:
             return check_weights(by, len(updates), f"aggregation.weights={rule.weights}")
         return check_weights(self.weights(updates), len(updates), f"the method {method!r}")

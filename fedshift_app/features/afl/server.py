@@ -22,7 +22,6 @@ most, and a projected step raises no weight by more than a half: one that lies d
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,9 @@ from numpy.typing import NDArray
 from fedshift_core.limits import MOST_LOSS
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
-from fedshift_strategies.features.base import ServerFeature, Training
-from fedshift_strategies.federation.checks import Known, Range
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.update_norms import capped
 from fedshift_strategies.federation.updates import Update
 
@@ -109,27 +108,18 @@ class WorstDomainWeights(ServerFeature):
 
     prefixes = ("afl/",)
 
-    @property
-    def _on(self) -> bool:
-        return self.run.config.aggregation.weights == "afl"
-
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+    def on_round(self, training: Training) -> Steps:
         """Ask for the loss of the weights as they come."""
-        return {ASK_LOSS: True} if self._on else {}
+        allowed = Range(0, MOST_LOSS, whole=False)
+        yield Asked(lambda node: {ASK_LOSS: True}, bounds=lambda node: {RECEIVED_LOSS: allowed})
 
-    def train_bounds(self, node: Node, training: Training) -> Known:
-        """Return the range of the loss."""
-        return {RECEIVED_LOSS: Range(0, MOST_LOSS, whole=False)} if self._on else {}
-
-    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
-        """Return the weights of the round; None by another rule."""
+    def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
+        """Return the weights of the round."""
         rule = self.run.config.aggregation
-        if not self._on:
-            return None
         domains = list(self.run.domains)
         group_of = {
             node.index: node.index if rule.afl_groups == "node" else domains.index(node.domain)
-            for node in training.nodes
+            for node in training.all_nodes
         }
         kept = dict(zip(self.state.get(GROUPS, np.zeros(0)).tolist(), self.state.get(WEIGHTS, np.zeros(0)).tolist(),
                         strict=True))  # fmt: skip

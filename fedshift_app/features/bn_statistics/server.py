@@ -34,10 +34,10 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record
-from fedshift_strategies.features.base import Means, Question, ServerFeature, Session, View
+from fedshift_strategies.features.base import Question, Scoring, ServerFeature, Steps, View
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult, RunContext
-from fedshift_strategies.federation.evaluation import Evaluation, Observe
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.evaluation import Asked, Observe
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.update_norms import out_of_proportion
 from fedshift_strategies.federation.updates import by_reason, decode
@@ -142,18 +142,21 @@ def scored_with(results: Mapping[str, Any]) -> str:
 class BatchNormStatistics(ServerFeature):
     """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
 
-    _estimated: Arrays = {}  # noqa: RUF012 (replaced, never changed)
-
     @property
     def bn_names(self) -> tuple[str, ...]:
         """The statistics to score with, that of the accuracy first."""
         return statistics_of(self.run)
 
-    def description(self) -> str:
-        """Return the statistics of ``evaluate.bn``, with what decides their numbers."""
-        config = self.run.config
-        if config.evaluate.bn == (AVERAGED,):
-            return ""
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return the statistics of ``evaluate.bn``, with what decides their numbers.
+
+        Raises:
+            FederationError: If accuracies need own statistics of a domain that no simulated node holds.
+        """
+        config, held = self.run.config, {domain for node in nodes for domain in node.domains}
+        reason = config.evaluate.without_nodes([domain for domain in self.run.domains if domain not in held])
+        if reason and self.run.engine.is_simulation:  # a real node may come later
+            raise FederationError(reason)
         most, batch = config.evaluate.bn_images, config.images.eval_batch
         more = {
             RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: " (of "
@@ -162,60 +165,49 @@ class BatchNormStatistics(ServerFeature):
         line = ", ".join(f"{name}{more.get(name, '')}" for name in self.bn_names)
         missing = [name for name in config.evaluate.bn if name not in self.bn_names]
         line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
-        return f"scored with BatchNorm's statistics {line}"
+        yield f"scored with BatchNorm's statistics {line}"
 
-    def check_nodes(self, nodes: Sequence[Node]) -> None:
-        """Raise ``FederationError`` if accuracies need own statistics of a domain that no simulated node holds."""
-        held = {domain for node in nodes for domain in node.domains}
-        reason = self.run.config.evaluate.without_nodes([domain for domain in self.run.domains if domain not in held])
-        if reason and self.run.engine.is_simulation:  # a real node may come later
-            raise FederationError(reason)
+    def on_scores(self, scoring: Scoring) -> Steps:
+        """Have test images scored with all of them, and statistics re-estimated for it where the run has these."""
+        estimated = self._estimated(scoring) if RETAKEN in self.bn_names else {}
+        scoring.result.statistics = estimated
+        if self.bn_names == (AVERAGED,):
+            yield None
+            return
+        options = {BN_WAYS: list(self.bn_names), BN_IMAGES: self.run.config.evaluate.bn_images}
+        yield Asked(
+            lambda node: options,
+            {STATISTICS: estimated} if RETAKEN in self.bn_names else {},
+            others=tuple(BN_SCORE + name for name in self.bn_names[1:]),
+            counts=lambda name, held: held or name != BN_SCORE + OWN,  # nobody has images of what nobody holds
+        )
 
-    def before_scores(self, session: Session, result: RoundResult) -> None:
-        """Have statistics re-estimated with the averaged weights, where the run scores with them.
+    def _estimated(self, scoring: Scoring) -> Arrays:
+        """Return the statistics of all nodes' images with the averaged weights.
 
         Raises:
             FederationError: If no node delivers any that can be used.
         """
-        self._estimated = {}
-        if RETAKEN not in self.bn_names:
-            return
         most, layers = self.run.config.evaluate.bn_images, self.run.model.batchnorms
-        work = {node: expected_images(node, most) for node in session.nodes}
-        channels = {name: session.weights[f"{name}.{BN_MEAN}"].shape[0] for name in layers}
+        work = {node: expected_images(node, most) for node in scoring.nodes}
+        channels = {name: scoring.weights[f"{name}.{BN_MEAN}"].shape[0] for name in layers}
         options = {BN_IMAGES: most, TAKE_STATISTICS: True}
         sizes = {key + name: size for name, size in channels.items() for key in POWERS}
-        question = Question(work, options, {name: power_of(name) for name in sizes}, sizes)
-        if (means := session.hidden(question, session)) is not None:
-            both = together(means, session.weights, layers, self.run.config.federation.max_value)
-            result.statistics = self._estimated = merge([both], layers)
-            return
-        replies = session.ask(work, options)
-        usable, problems = read_all(
-            {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.observe
-        )
+        means = scoring.means(Question(work, options, {name: power_of(name) for name in sizes}, sizes))
+        if means is not None:
+            both = together(means, scoring.weights, layers, self.run.config.federation.max_value)
+            return merge([both], layers)
+        replies = scoring.ask(work, options)
+        nodes = {node.node_id: node for node in scoring.nodes}
+        usable, problems = read_all(nodes, replies, channels, self.run, scoring.observe)
         for node, reason in problems:
             lost = checks.is_lost(reason)
-            session.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
+            scoring.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
         if not usable:
             raise FederationError(
-                f"round {session.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
+                f"round {scoring.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
             )
-        result.statistics = self._estimated = merge(usable, layers)
-
-    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Say with which statistics to score, unless it is with the averaged ones alone."""
-        if self.bn_names == (AVERAGED,):
-            return {}
-        return {BN_WAYS: list(self.bn_names), BN_IMAGES: self.run.config.evaluate.bn_images}
-
-    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
-        """Send the re-estimated statistics with a message that scores with them."""
-        return {STATISTICS: self._estimated} if RETAKEN in options.get(BN_WAYS, ()) else {}
-
-    def other_scores(self) -> tuple[str, ...]:
-        """Return the names of the scores with all statistics but those of the accuracy."""
-        return tuple(BN_SCORE + name for name in self.bn_names[1:])
+        return merge(usable, layers)
 
     @classmethod
     def view(cls, results: Mapping[str, Any]) -> View:
@@ -225,12 +217,8 @@ class BatchNormStatistics(ServerFeature):
             return View()
         return View(notes=(f"BatchNorm statistics: {first}; columns bn=... show the same rounds with others",))
 
-    def counts_other(self, name: str, *, held: bool) -> bool:
-        """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""
-        return held or name != BN_SCORE + OWN
 
-
-def together(means: Means, weights: ArrayRecord, layers: Sequence[str], max_value: float) -> tuple[Arrays, int]:
+def together(means: Arrays, weights: ArrayRecord, layers: Sequence[str], max_value: float) -> tuple[Arrays, int]:
     """Return means and mean squares of all nodes' images together, of which no node's own are known.
 
     Args:
@@ -243,7 +231,7 @@ def together(means: Means, weights: ArrayRecord, layers: Sequence[str], max_valu
         FederationError: If one is larger.
     """
     of_layers = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)}
-    arrays = plain(means.arrays, layers, {name: weights[name].numpy() for name in of_layers})
+    arrays = plain(means, layers, {name: weights[name].numpy() for name in of_layers})
     for name, array in arrays.items():
         try:
             check_numbers(name, array, max_value ** power_of(name))

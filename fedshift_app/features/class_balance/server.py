@@ -3,17 +3,16 @@
 They are sums of what nodes have said of themselves before round 1.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import some
 from fedshift_core.wire.names import CLASS_TOTALS
-from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import announced
-from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 
 MOST_NAMED = 10  # classes of which the log shows numbers
@@ -38,25 +37,24 @@ class ClassBalance(ServerFeature):
 
     _sent: list[float] | None = None
 
-    def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return which numbers nodes are sent."""
-        if not self.run.config.train.asks_federation:
-            return ()
-        each = [f"{number:g}" for number in self._totals(nodes)]
-        return (f"classes are weighed by the images of all nodes, which all are sent: {some(each, MOST_NAMED)}",)
+        if self.run.config.train.asks_federation:
+            each = [f"{number:g}" for number in self._totals(nodes)]
+            yield f"classes are weighed by the images of all nodes, which all are sent: {some(each, MOST_NAMED)}"
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+    def on_round(self, training: Training) -> Steps:
         """Send the numbers."""
-        if not self.run.config.train.asks_federation:
-            return {}
-        self._sent = self._totals(training.nodes)
-        return {CLASS_TOTALS: self._sent}
+        self._sent = self._totals(training.all_nodes)
+        yield self._asked()
 
-    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+    def on_scores(self, scoring: Scoring) -> Steps:
         """Send those of the last training: what adapts a model before a score may train it."""
-        if not self.run.config.train.asks_federation:
-            return {}
-        return {CLASS_TOTALS: self._totals(evaluation.nodes) if self._sent is None else self._sent}
+        self._sent = self._sent or self._totals(scoring.all_nodes)
+        yield self._asked()
+
+    def _asked(self) -> Asked:
+        return Asked(lambda node: {CLASS_TOTALS: self._sent} if self.run.config.train.asks_federation else {})
 
     def _totals(self, nodes: Sequence[Node]) -> list[float]:
         return [float(number) for number in totals(nodes, self.run.config.federation.max_images)]

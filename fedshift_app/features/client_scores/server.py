@@ -23,9 +23,10 @@ from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import Refused
 from fedshift_core.options.scoring import LAST_ROUNDS, last_rounds
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
-from fedshift_strategies.features.base import LeaveOut, ServerFeature, Table, Training, View
+from fedshift_strategies.features.base import ServerFeature, Steps, Table, Training, View
 from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
 from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import Update
 
@@ -108,16 +109,24 @@ class ClientModels(ServerFeature):
 
     key = "client_models"
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
-        """Return on which domains the node is to score its own model."""
-        evaluate = self.run.config.evaluate
-        scores_now = training.scored and evaluate.scores_clients(training.server_round, self.run.rounds)
-        return dict(asked_of(node, self.run)) if scores_now else {}
+    def on_round(self, training: Training) -> Steps:
+        """Ask nodes for the scores of their own models, and write what they say."""
+        if not (training.scored and self.run.config.evaluate.scores_clients(training.server_round, self.run.rounds)):
+            yield None
+            return
+        seen = {} if self.run.own_tests else {node.domain: node.num_test for node in training.present}
+        yield Asked(lambda node: asked_of(node, self.run), bounds=lambda node: self._bounds(node, seen), check=_check)
+        scores = read(training.updates, training.all_nodes, self.run, training.leave_out)
+        training.result.shown[self.key] = client_models(scores)
 
-    def train_bounds(self, node: Node, training: Training) -> Known:
-        """Return the numbers of each domain that the node was asked for, and of its own test set."""
-        domains = self.train_options(node, training).get(LOCAL_DOMAINS, [])
-        seen = {} if self.run.own_tests else training.tests_seen or {}  # of domains, as their own nodes see them
+    def _bounds(self, node: Node, seen: Mapping[str, int]) -> Known:
+        """Return the numbers of each domain that the node was asked for, and of its own test set.
+
+        Args:
+            node: The node.
+            seen: Test images of domains, as their own nodes see them.
+        """
+        domains = asked_of(node, self.run).get(LOCAL_DOMAINS, [])
         tests = {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
         known: dict[str, Range] = {}
         for domain, images in tests.items():
@@ -126,20 +135,6 @@ class ClientModels(ServerFeature):
         if tests and node.shared_test and node.num_test:
             known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, node.num_test)}
         return known
-
-    def read_train(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse more correct predictions than there are images."""
-        for name in metrics:
-            if name.startswith(LOCAL_CORRECT):
-                right_of(metrics, name, LOCAL_COUNT + name.removeprefix(LOCAL_CORRECT))
-        right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
-
-    def after_training(
-        self, updates: list[Update], training: Training, result: RoundResult, leave_out: LeaveOut
-    ) -> None:
-        """Write what the nodes say of their own models."""
-        if training.scored and self.run.config.evaluate.scores_clients(training.server_round, self.run.rounds):
-            result.shown[self.key] = client_models(read(updates, training.nodes, self.run, leave_out))
 
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
@@ -159,6 +154,14 @@ class ClientModels(ServerFeature):
         head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
         notes = (f"missing: {scores['why_missing']}",) if "why_missing" in scores else ()
         return View(tables=(Table(head, tuple(rows), 4, notes),))
+
+
+def _check(metrics: Mapping[str, Any]) -> None:
+    """Refuse more correct predictions than there are images."""
+    for name in metrics:
+        if name.startswith(LOCAL_CORRECT):
+            right_of(metrics, name, LOCAL_COUNT + name.removeprefix(LOCAL_CORRECT))
+    right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
 
 
 def lta(a: Matrix) -> float:

@@ -33,9 +33,9 @@ from fedshift_core.options.scoring import round_name
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
 from fedshift_core.wire.records import array_record
-from fedshift_strategies.features.base import Column, ServerFeature, View
+from fedshift_strategies.features.base import Column, Scoring, ServerFeature, Steps, View
 from fedshift_strategies.federation.context import RoundResult
-from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.evaluation import Answer, Asked
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import decode
 
@@ -139,31 +139,23 @@ class CountedFigures(ServerFeature):
     key = "figures"
     section = Figures
 
-    def _counts(self, evaluation: Evaluation) -> bool:
-        return self.run.config.evaluate.figures and evaluation.scores_tests and evaluation.share == 1
+    def on_scores(self, scoring: Scoring) -> Steps:
+        """Ask nodes to count, and write by domain the sum of what they counted. It is None where a node sent none."""
 
-    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Ask nodes to count."""
-        return {FIGURES: True} if self._counts(evaluation) else {}
+        def counts() -> bool:
+            return bool(scoring.evaluation.scores_tests and scoring.evaluation.share == 1)
 
-    def score_records(self, evaluation: Evaluation) -> tuple[str, ...]:
-        """Allow the record of counts."""
-        return (COUNTS,) if self._counts(evaluation) else ()
+        yield Asked(lambda node: {FIGURES: True}, when=counts, reads=(COUNTS,), read=self._read)
+        summed: dict[str, Counts | None] = {}
+        for domain in self.run.domains if counts() else ():
+            each = scoring.evaluation.extra(self.name, domain)
+            summed[domain] = functools.reduce(operator.add, each) if each else None
+        scoring.result.passing[self.key] = summed
 
-    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
+    def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return the counts of each domain, checked against its accuracy."""
-        if not self._counts(evaluation):
-            return {}
         scored = {answer.part.domain: (int(answer.score.count), int(answer.score.correct)) for answer in answers}
         return read(content, scored, self.run.num_classes)
-
-    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
-        """Write by domain the sum of the counts of the parts of the accuracy. It is None where a node sent none."""
-        counts: dict[str, Counts | None] = {}
-        for domain in self.run.domains if self._counts(evaluation) else ():
-            each = evaluation.extra(self.name, domain)
-            counts[domain] = functools.reduce(operator.add, each) if each else None
-        result.passing[self.key] = counts
 
     @classmethod
     def section_of(

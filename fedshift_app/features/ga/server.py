@@ -30,9 +30,9 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
-from fedshift_strategies.features.base import ServerFeature, Training
-from fedshift_strategies.federation.checks import Known, Range
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.update_norms import capped
 from fedshift_strategies.federation.updates import Update
 
@@ -40,11 +40,6 @@ FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their
 #: own models did.
 NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
-
-
-def asked_of(rule: AggregationConfig) -> dict[str, list[str]]:
-    """Return the gap that a node is asked for when it trains; nothing by another rule."""
-    return {GAP: [rule.gap, rule.gap_on]} if rule.weights == "ga" else {}
 
 
 def step_of(rule: AggregationConfig, server_round: int, rounds: int, nodes: int) -> float:
@@ -130,25 +125,23 @@ class GeneralisationAdjustment(ServerFeature):
 
     prefixes = ("ga/",)
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+    def on_round(self, training: Training) -> Steps:
         """Ask for the loss or the accuracy of the weights as they come and as they leave."""
-        return dict(asked_of(self.run.config.aggregation))
-
-    def train_bounds(self, node: Node, training: Training) -> Known:
-        """Return the range of both numbers."""
         rule = self.run.config.aggregation
         allowed = Range(0, MOST_LOSS if rule.gap == "loss" else 1, whole=False)
-        return {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed} if asked_of(rule) else {}
+        yield Asked(
+            lambda node: {GAP: [rule.gap, rule.gap_on]},
+            bounds=lambda node: {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed},
+            check=_go_together,
+        )
 
-    def read_train(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse one of the two numbers without the other."""
-        if (LOCAL_RECEIVED in metrics) != (LOCAL_TRAINED in metrics):
-            raise Refused(f"{LOCAL_RECEIVED} and {LOCAL_TRAINED} go together, found one of them")
-
-    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
-        """Return the weights of the round; None by another rule."""
-        rule, indices = self.run.config.aggregation, [node.index for node in training.nodes]
-        if rule.weights != "ga":
-            return None
+    def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
+        """Return the weights of the round."""
+        rule, indices = self.run.config.aggregation, [node.index for node in training.all_nodes]
         weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)
         return weights
+
+
+def _go_together(metrics: Mapping[str, Any]) -> None:
+    if (LOCAL_RECEIVED in metrics) != (LOCAL_TRAINED in metrics):
+        raise Refused(f"{LOCAL_RECEIVED} and {LOCAL_TRAINED} go together, found one of them")

@@ -10,12 +10,10 @@ from typing import Any
 
 from fedshift_core.losses import LOST, MISSING_TESTS, images_line
 from fedshift_core.options.scoring import LAST_ROUNDS
-from fedshift_strategies.features.base import LeaveOut, ServerFeature, Training
+from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import announced
 from fedshift_strategies.federation.context import RoundResult, fully_scored
-from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import Update
 
 log = logging.getLogger("fedshift")
 #: By domain: test images that were scored, and those of all its nodes.
@@ -27,20 +25,15 @@ class MissingTests(ServerFeature):
 
     key = MISSING_TESTS
     before = LOST
-    _nodes: Sequence[Node] = ()
     _said: Missing | None = None
 
-    def after_training(
-        self, updates: list[Update], training: Training, result: RoundResult, leave_out: LeaveOut
-    ) -> None:
-        """Note which nodes there are, also those that do not answer."""
-        self._nodes = training.nodes
-
-    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
+    def on_scores(self, scoring: Scoring) -> Steps:
         """Compare the scored images with those that the nodes have; say so where it changes."""
+        yield None
+        evaluation, result = scoring.evaluation, scoring.result
         if evaluation.share < 1 or not evaluation.scores_tests:
             return
-        missing = self._missing(evaluation, result)
+        missing = self._missing(scoring)
         if missing:
             result.shown[self.key] = missing
         if missing != (self._said or {}):
@@ -49,8 +42,9 @@ class MissingTests(ServerFeature):
                 log.warning("%s", images_line(domain, number, of_all), extra=fields)
         self._said = missing
 
-    def _missing(self, evaluation: Evaluation, result: RoundResult) -> Missing:
-        nodes = {node.index: node for node in (*evaluation.nodes, *self._nodes) if not node.shared_test}
+    def _missing(self, scoring: Scoring) -> Missing:
+        evaluation, result = scoring.evaluation, scoring.result
+        nodes = {node.index: node for node in (*evaluation.nodes, *scoring.all_nodes) if not node.shared_test}
         missing: Missing = {}
         for domain, accuracy in result.accuracy.items():
             own = {i: n for i, node in nodes.items() if domain in node.domains and (n := node.tests_of(domain))}

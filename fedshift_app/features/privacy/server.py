@@ -2,16 +2,17 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
-from fedshift_strategies.features.base import ServerFeature, Training
-from fedshift_strategies.federation.checks import Known, Range
+from fedshift_strategies.features.base import ServerFeature, Steps, Training
+from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
@@ -24,46 +25,43 @@ class Privacy(ServerFeature):
     """Allows for the noise of honest nodes, and keeps what each says that it has spent."""
 
     key = "privacy"
-    _spent: dict[str, float]
-    _trained: dict[str, int]
     _deviation = 0.0
 
-    def description(self) -> str:
-        """Return a line with what the run does, and of ``local-dp`` with the largest epsilon that it spends."""
-        privacy, rounds = self.run.config.privacy, self.run.rounds + self.run.repeated
-        if privacy.of_images:
-            validates = self.run.config.allocation.validation_fraction > 0
-            return (
-                f"privacy: each image's gradient is cut to norm {privacy.clipping_norm:g} and each step's sum is given "
-                f"noise; epsilon of each node is said after each round, at delta {privacy.delta:g}"
-                + ("; which images are validation images counts as fixed" if validates else "")
-            )
-        if not privacy.of_updates:
-            return ""
-        return (
-            f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard "
-            f"deviation {privacy.noise:.3g}; after {plural(rounds, 'round')}{self._again} epsilon is "
-            f"{privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
-        )
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return a line with what the run does, and of ``local-dp`` with the largest epsilon that it spends.
 
-    def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """Return a line for each node with its sampling rate, steps, noise and the epsilon of the whole run.
-
-        Nodes with the same numbers share one. A target that repeated rounds exceed is named.
+        Of ``dp-sgd`` there is a line for each node with its sampling rate, steps, noise and the epsilon of the whole
+        run; nodes with the same numbers share one. A target that repeated rounds exceed is named.
         """
+        privacy, rounds = self.run.config.privacy, self.run.rounds + self.run.repeated
+        if not privacy.of_images:
+            yield (
+                f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard "
+                f"deviation {privacy.noise:.3g}; after {plural(rounds, 'round')}{self._again} epsilon is "
+                f"{privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
+            )
+            return
+        validates = self.run.config.allocation.validation_fraction > 0
+        yield (
+            f"privacy: each image's gradient is cut to norm {privacy.clipping_norm:g} and each step's sum is given "
+            f"noise; epsilon of each node is said after each round, at delta {privacy.delta:g}"
+            + ("; which images are validation images counts as fixed" if validates else "")
+        )
+        if self.run.rounds:
+            yield from self._lines(nodes)
+
+    def _lines(self, nodes: Sequence[Node]) -> Iterable[str]:
         privacy = self.run.config.privacy
-        if not (privacy.of_images and self.run.rounds):
-            return ()
         if privacy.target_epsilon is not None and self.run.repeated:
-            log.warning(
-                "privacy.target_epsilon=%g is for %s: %s may have left nodes more than once and spend again, so that "
-                "the run will exceed it", privacy.target_epsilon, plural(self.run.rounds, "round"),
-                plural(self.run.repeated, "round"),
-            )  # fmt: skip
+            yield (
+                f"privacy.target_epsilon={privacy.target_epsilon:g} is for {plural(self.run.rounds, 'round')}: "
+                f"{plural(self.run.repeated, 'round')} may have left nodes more than once and spend again, so that the "
+                "run will exceed it"
+            )
         by_images: dict[int, list[int]] = {}
         for node in nodes:
             by_images.setdefault(node.num_examples, []).append(node.index)
-        return tuple(self._line(images, indices) for images, indices in sorted(by_images.items()))
+        yield from (self._line(images, indices) for images, indices in sorted(by_images.items()))
 
     def _line(self, images: int, indices: Sequence[int]) -> str:
         spends, rounds = self._spending(images), self.run.rounds + self.run.repeated
@@ -81,50 +79,46 @@ class Privacy(ServerFeature):
         """Which of the rounds are repeated, in words."""
         return f", {self.run.repeated} of them repeated," if self.run.repeated else ""
 
-    def start_round(self) -> None:
-        """Begin a round, in which no node has said anything yet."""
-        self._spent, self._trained = {}, {}
+    def on_round(self, training: Training) -> Steps:
+        """Allow for the noise of the nodes that train, and write what each has spent.
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
-        """Note that the node trains and how much noise its weights may have; it is sent nothing."""
-        if self.run.config.privacy.of_images:
-            self._trained[str(node.index)] = node.num_examples
-            self._deviation = max(self._deviation, self._deviation_of(self._spending(node.num_examples)))
-        return {}
+        Raises:
+            Refused: If a reply to ``dp-sgd`` lacks an epsilon.
+        """
+        privacy = self.run.config.privacy
+        if not privacy.of_images:
+            training.noise = lambda: privacy.noise
+            yield None
+            return
+        spent: dict[str, float] = {}
 
-    def train_bounds(self, node: Node, training: Training) -> Known:
-        """Return the range of the epsilon that a node has spent."""
-        return {EPSILON: Range(0, MOST_EPSILON, whole=False)} if self.run.config.privacy.of_images else {}
+        def noise() -> float:
+            each = (self._deviation_of(self._spending(node.num_examples)) for node in training.nodes)
+            self._deviation = max(self._deviation, *each)
+            return self._deviation
 
-    def read_train(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse a reply to ``dp-sgd`` without an epsilon."""
-        if self.run.config.privacy.of_images and EPSILON not in metrics:
-            raise Refused(f"{EPSILON} is missing: the node did not train with privacy.name=dp-sgd")
+        def keep(node: Node, metrics: Mapping[str, Any]) -> None:
+            if EPSILON in metrics:
+                spent[str(node.index)] = float(metrics[EPSILON])
 
-    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
-        """Keep the epsilon of a node."""
-        if EPSILON in metrics:
-            self._spent[str(node.index)] = float(metrics[EPSILON])
+        training.noise = noise
+        training.observers.append(keep)
+        yield Asked(bounds=lambda node: {EPSILON: Range(0, MOST_EPSILON, whole=False)}, check=_check)
+        self._write(training, spent)
 
-    def finish_round(self, result: RoundResult) -> None:
+    def _write(self, training: Training, spent: dict[str, float]) -> None:
         """Write what each node that was to train has spent so far.
 
         Of one whose answer is not used it is what it would have spent: the answer may have left it. A node does not
         know of rounds that are repeated.
         """
-        spent = dict(self._spent)
-        for index, images in self._trained.items():
+        for node in training.nodes:
+            index = str(node.index)
             if index not in spent or self.run.repeated:
-                bound = self._spending(images).epsilon(result.server_round + self.run.repeated)
+                bound = self._spending(node.num_examples).epsilon(training.server_round + self.run.repeated)
                 spent[index] = max(spent.get(index, 0.0), bound)
-        if spent:
-            spent = dict(sorted(spent.items(), key=lambda item: int(item[0])))
-            result.shown[self.key] = {"epsilon": spent, "delta": self.run.config.privacy.delta}
-
-    def noise(self) -> float:
-        """Return the standard deviation of the noise on each weight."""
-        privacy = self.run.config.privacy
-        return privacy.noise if privacy.of_updates else self._deviation
+        ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
+        training.result.shown[self.key] = {"epsilon": ordered, "delta": self.run.config.privacy.delta}
 
     def _spending(self, images: int) -> Spending:
         return spending_of(self.run.config, images, prototypes=self.run.model.prototypes)
@@ -154,3 +148,8 @@ class Privacy(ServerFeature):
             return {}
         ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
         return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}
+
+
+def _check(metrics: Mapping[str, Any]) -> None:
+    if EPSILON not in metrics:
+        raise Refused(f"{EPSILON} is missing: the node did not train with privacy.name=dp-sgd")

@@ -1,91 +1,58 @@
 """Where the time of a round goes, if the run asks for it (``profile=true``)."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift_core.options.run import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS, WORK
-from fedshift_strategies.features.base import ServerFeature
+from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult
 from fedshift_strategies.federation.nodes import Node
 
 WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
-class Clock:
-    """Measures one round after another on the server, and adds up what the nodes say of theirs."""
+class Profile(ServerFeature):
+    """Measures each round on the server, and adds up what the nodes say of theirs."""
 
-    def __init__(self, *, on: bool, shared_processes: bool) -> None:
-        """A clock that does nothing unless it is ``on``.
+    key = "profile"
+    before = "started_anew"
 
-        Args:
-            on: Whether to measure.
-            shared_processes: Some processes play all nodes (simulation); else every node has its own.
-        """
-        self._on, self._shared = on, shared_processes
-        self.start()
-
-    def start(self) -> None:
-        """Begin a round."""
-        self._last = time.perf_counter()
-        self._server: dict[str, float] = {}
+    def on_round(self, training: Training) -> Steps:
+        """Begin a round, and write what there is of it, as it may not be scored."""
         self._nodes: dict[str, float] = {}
-        self._lanes: set[float] = set()
+        self._places: set[float] = set()
+        training.observers.append(self._observe)
+        yield None
+        training.result.shown[self.key] = self._report(training.result)
 
-    def lap(self, part: str) -> None:
-        """Add the time since the last lap to a part of the round."""
-        now = time.perf_counter()
-        self._server[part] = self._server.get(part, 0.0) + now - self._last
-        self._last = now
+    def on_scores(self, scoring: Scoring) -> Steps:
+        """Write the round's report."""
+        if not hasattr(self, "_nodes"):  # a run without rounds
+            self._nodes, self._places = {}, set()
+        scoring.observers.append(self._observe)
+        yield None
+        scoring.result.shown[self.key] = self._report(scoring.result)
 
-    def add(self, node: int, metrics: Mapping[str, Any]) -> None:
-        """Add what the node with this index says of its time, as ``checks`` lets it pass."""
+    def _observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
+        """Add what a node says of its time, as ``checks`` lets it pass."""
         seconds = {name: value for name, value in metrics.items() if name.startswith(SECONDS)}
         for name, value in seconds.items():
             part = name.removeprefix(SECONDS)
             self._nodes[part] = self._nodes.get(part, 0.0) + float(value)
-        if seconds and PROCESS in metrics:
-            self._lanes.add(float(metrics[PROCESS]) if self._shared else float(node))
+        if seconds and PROCESS in metrics:  # some processes play all simulated nodes; real ones have their own
+            self._places.add(float(metrics[PROCESS] if self.run.engine.is_simulation else node.index))
 
-    def report(self) -> dict[str, Any]:
+    def _report(self, result: RoundResult) -> dict[str, Any]:
         """Return the round's parts in seconds: of the server, of all nodes together, and how long nodes waited.
 
         ``side_by_side`` is how many nodes can work at the same time; ``waiting`` is the time in which one of those
         places was empty while the server waited for training or evaluation.
         """
-        if not self._on:
-            return {}
-        places = len(self._lanes)
-        busy = sum(self._nodes.values())
-        waited = places * (self._server.get(TRAINING, 0.0) + self._server.get(EVALUATION, 0.0)) - busy
+        server, places = dict(result.laps), len(self._places)
+        waited = places * (server.get(TRAINING, 0.0) + server.get(EVALUATION, 0.0)) - sum(self._nodes.values())
         nodes = dict(sorted(self._nodes.items()))
-        return {"server": self._server, "nodes": nodes, "side_by_side": places, "waiting": max(0.0, waited)}
-
-
-class Profile(ServerFeature):
-    """Measures each round where ``profile=true``."""
-
-    key = "profile"
-    before = "started_anew"
-
-    def start_round(self) -> None:
-        """Begin a round."""
-        self._clock = Clock(on=self.run.config.profile, shared_processes=self.run.engine.is_simulation)
-
-    def passed(self, phase: str) -> None:
-        """Add the time since the last phase to this one."""
-        self._clock.lap(phase)
-
-    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
-        """Add what a node says of its time."""
-        if self.run.config.profile:
-            self._clock.add(node.index, metrics)
-
-    def finish_round(self, result: RoundResult) -> None:
-        """Write the round's report."""
-        if report := self._clock.report():
-            result.shown[self.key] = report
+        return {"server": server, "nodes": nodes, "side_by_side": places, "waiting": max(0.0, waited)}
 
     @classmethod
     def ending(cls, config: RunSettings, history: Sequence[RoundResult], writing: float) -> tuple[dict[str, Any], str]:

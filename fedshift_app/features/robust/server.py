@@ -26,7 +26,7 @@ round, so that a lost reply does not turn a trimmed mean into a plain one.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,9 @@ from fedshift_core.limits import BLOCK
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
-from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.features.base import Merge, ServerFeature, Steps, Training
 from fedshift_strategies.federation.averaging import RunningAverage
+from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.update_norms import change
 from fedshift_strategies.federation.updates import Update, decode
 
@@ -225,18 +226,17 @@ def _stacks(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> Iterator[tuple[
 class Robust(ServerFeature):
     """Merges by the rule of ``aggregation.robust``."""
 
-    def description(self) -> str:
-        """Return what it does in one line; empty where the run has none."""
-        config = self.run.config.aggregation
-        return "" if config.robust == "none" else description(config)
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return what it does in one line; raise ``FederationError`` if a round has too few nodes for it."""
+        check_number(self.run.config.aggregation, self.run.number(len(nodes)))
+        yield description(self.run.config.aggregation)
 
-    def check_number(self, nodes: int) -> None:
+    def on_round(self, training: Training) -> Steps:
         """Raise ``FederationError`` if the rule protects against nobody with so many nodes."""
-        check_number(self.run.config.aggregation, nodes)
+        check_number(self.run.config.aggregation, len(training.nodes))
+        yield None
 
-    def merge(self, updates: list[Update], weights: list[float], training: Training) -> ArrayRecord | None:
-        """Return the next shared weights by the run's rule; None where it has none."""
-        rule = self.run.config.aggregation
-        if rule.robust == "none":
-            return None
-        return merge(rule, updates, weights, decode(training.sent), training.sent_to)
+    def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
+        """Return the next shared weights by the run's rule, in place of the average."""
+        sent = decode(training.weights)
+        return merge(self.run.config.aggregation, updates, weights, sent, len(training.nodes))

@@ -17,7 +17,7 @@ which ends the run. It may be resumed.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,11 @@ from fedshift_core.secure.statement import LEAST_HOLDERS, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_strategies import weighting
-from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
+from fedshift_strategies.contributions import Declaration, check_contribution
+from fedshift_strategies.features.base import Gather, Question, Scoring, ServerFeature, Steps, Training, Weigh
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.update_norms import SentWeights
 from fedshift_strategies.federation.updates import Sifted, Update, decode
@@ -102,14 +103,9 @@ class SecureSums(ServerFeature):
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         super().__init__(name, run, params)
-        self._round: _Round | None = None
-        self._answers: dict[str, Any] = {}
+        self._round: _Round
         self._ahead: tuple[int, dict[int, Keys]] = 0, {}  # a round, and keys that nodes sent for it ahead
         self._unsummed: list[str] = []  # classes that are in no sum, as a line has said
-
-    @property
-    def _is_on(self) -> bool:
-        return self.run.config.federation.secure_sums
 
     @property
     def _fewest(self) -> int:
@@ -119,107 +115,90 @@ class SecureSums(ServerFeature):
     def _range(self) -> float:
         return self.run.config.federation.secure_sums_range
 
-    def description(self) -> str:
-        """Return what the server learns in one line; empty where it sees each reply."""
-        if not self._is_on:
-            return ""
-        return (
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return what the server learns in one line; raise ``FederationError`` if too few would hide each other."""
+        self._check_number(self.run.number(len(nodes)))
+        yield (
             f"federation.secure_sums=on: the server learns sums over {plural(self._fewest, 'node')} or more of "
             "weights, contributions and losses, and no node's own"
         )
 
-    def check_number(self, nodes: int) -> None:
-        """Raise ``FederationError`` if fewer nodes take part than must hide each other."""
-        if self._is_on and nodes < self._fewest:
+    def _check_number(self, nodes: int) -> None:
+        if nodes < self._fewest:
             raise FederationError(
                 f"federation.secure_sums=on needs {plural(self._fewest, 'node')} or more in each round "
                 f"(federation.secure_sums_nodes), found {nodes}"
             )
 
-    def start_round(self) -> None:
-        """Forget the sums of the round before."""
-        self._round, self._answers = None, {}
-
     # --- training ------------------------------------------------------------------------------------
 
-    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
-        """Exchange keys and shares, and return the nodes that have dealt.
+    def on_round(self, training: Training) -> Steps:
+        """Exchange keys and shares; the nodes that have dealt train.
 
         Raises:
             FederationError: If fewer remain than are needed, or nothing would hide single ones.
         """
-        if not self._is_on:
-            return nodes
-        number, config = exchange.result.server_round, self.run.config
-        self._check_weights(nodes, exchange)
-        dealing = Dealing(number, TRAINING, config, exchange.ask, exchange.leave_out, alike=exchange.alike)
-        dealing.begin(nodes, self._ahead[1] if self._ahead[0] == number else None)
+        self._check_number(len(training.nodes))
+        method, number, config = training.method, training.server_round, self.run.config
+        alike = method.weighs_alike(method.params)
+        self._check_weights(training.nodes, alike=alike)
+        dealing = Dealing(number, TRAINING, config, training.query, training.leave_out, alike=alike)
+        dealing.begin(training.nodes, self._ahead[1] if self._ahead[0] == number else None)
         terms = (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
-        around = _Round(dealing, {name: exchange.sums[name] for name in exchange.declared}, terms)
+        sums = method.sums(method.params)
+        around = self._round = _Round(dealing, {name: sums[name] for name in method.expected()}, terms)
         if around.has_rows:
             self._check_classes(around)
-        self._round = around
-        return list(dealing.nodes.values())
+        training.nodes = list(dealing.nodes.values())
+        yield Asked(lambda node: {**dealing.options(node), **around.common})
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
-        """Return the shares for a node, and how its vector is made."""
-        around = self._round
-        return {} if around is None else {**around.dealing.options(node), **around.common}
-
-    def gather(
-        self, asked: Mapping[int, Node], replies: list[Message], exchange: Exchange, sent: SentWeights
-    ) -> Sifted | None:
+    def gather(self, replies: list[Message], training: Training, sent: SentWeights, next: Gather) -> Sifted:
         """Return one update that stands for all nodes whose vectors arrived, and why others are not in it.
 
         Raises:
             FederationError: If too few vectors or shares arrived, or the sum is out of the run's bounds.
         """
         around = self._round
-        if around is None:
-            return None
-        dealing, layout = around.dealing, self._layout(sent.arrays, exchange)
+        dealing, layout = around.dealing, self._layout(sent.arrays, training)
 
         def read(node: Node, reply: Message) -> Mapping[str, Any]:
-            return exchange.numbers(node, checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
+            return training.numbers(node, checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
 
-        added = dealing.added(asked, replies, layout, wire.ARRAYS, read, exchange.observe)
-        exchange.result.bytes_up += added.total.nbytes * len(added.nodes)
+        asked = {node.node_id: node for node in training.nodes}
+        added = dealing.added(asked, replies, layout, wire.ARRAYS, read, training.observe)
+        training.result.bytes_up += added.total.nbytes * len(added.nodes)
         common = [str(around.common[key]) for key in protocol.COMMON]
         total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common), rows=around.has_rows)
         try:
-            update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, exchange)
+            update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, training)
         except Refused as refused:
             raise FederationError(
-                f"round {exchange.result.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
+                f"round {training.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
-        self._ahead = exchange.result.server_round + 1, dealing.ahead
-        exchange.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
-        self._round = None
+        self._ahead = training.server_round + 1, dealing.ahead
+        training.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
         return Sifted([update], added.problems, 0, len(replies))
 
-    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
+    def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
         """Return 1 for the one update that stands for a sum."""
-        return [1.0] if self._is_on and len(updates) == 1 and updates[0].members else None
+        return [1.0]
 
     # --- answers -------------------------------------------------------------------------------------
 
-    def hidden_means(self, question: Question, session: Session) -> Means | None:
+    def means(self, question: Question, scoring: Scoring) -> Arrays:
         """Return what came of a question by a second sum of the round; a node weighs by its images.
 
         Raises:
             FederationError: If too few nodes answer.
         """
-        if not self._is_on:
-            return None
-        number = session.server_round
-        config = self.run.config
-        dealing = Dealing(number, ANSWERS, config, session.query, session.leave_out, alike=False)
+        number, config = scoring.server_round, self.run.config
+        dealing = Dealing(number, ANSWERS, config, scoring.query, scoring.leave_out, alike=False)
         try:
             dealing.begin([*question.work])
         except FederationError as error:
             raise FederationError(f"round {number}: {error}") from None
         asked = {node: question.work[node] for node in dealing.nodes.values()}
-        replies = session.ask(asked, question.options, {node: dealing.options(node) for node in asked})
+        replies = scoring.ask(asked, question.options, {node: dealing.options(node) for node in asked})
         layout = of_powers(question.sizes, question.powers, self._range, dealing.number)
 
         def read(node: Node, reply: Message) -> Mapping[str, Any]:
@@ -231,31 +210,28 @@ class SecureSums(ServerFeature):
             return metrics
 
         by_id = {node.node_id: node for node in asked}
-        added = dealing.added(by_id, replies, layout, wire.KNOWLEDGE, read, session.observe)
+        added = dealing.added(by_id, replies, layout, wire.KNOWLEDGE, read, scoring.observe)
         for node, reason in added.problems:
             lost = checks.is_lost(reason)
-            session.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
-        total = dealing.unmasked(added, protocol.digest_of(decode(session.weights)))
+            scoring.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
+        total = dealing.unmasked(added, protocol.digest_of(decode(scoring.weights)))
         self._ahead = number + 1, dealing.ahead  # those that came with the first sum are wiped
         weight = dealing.weight(added.nodes)
-        self._answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
+        answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
+        shown = scoring.result.shown
+        shown[self.key] = shown.get(self.key, {}) | {ANSWERS: answers}
         sums = layout.values(total, len(added.nodes))
-        return Means({name: value / weight for name, value in sums.items()}, tuple(added.nodes))
-
-    def finish_round(self, result: RoundResult) -> None:
-        """Write the second sum into the round's line."""
-        if self._answers:
-            result.shown[self.key] = result.shown.get(self.key, {}) | {ANSWERS: self._answers}
+        return {name: value / weight for name, value in sums.items()}
 
     # --- parts -------------------------------------------------------------------------------------
 
-    def _check_weights(self, nodes: list[Node], exchange: Exchange) -> None:
+    def _check_weights(self, nodes: list[Node], *, alike: bool) -> None:
         """Refuse a round before anything is asked for, if nodes would not hide each other in one of its sums."""
         config, purposes = self.run.config, [TRAINING]
         if wire.RETAKEN in statistics_of(self.run):
             purposes.append(ANSWERS)
         for purpose in purposes:
-            factors = weighting.factors(config, [*map(stated, nodes)], purpose, alike=exchange.alike)
+            factors = weighting.factors(config, [*map(stated, nodes)], purpose, alike=alike)
             check_hides(config, factors, purpose)
 
     def _check_classes(self, around: _Round) -> None:
@@ -274,18 +250,17 @@ class SecureSums(ServerFeature):
             self._unsummed = unsummed
             log.info("secure sums: rows of %s are in no sum: %s hold them", ", ".join(unsummed), few)
 
-    def _update(self, sums: Arrays, arrived: list[Node], sent: SentWeights, exchange: Exchange) -> Update:
+    def _update(self, sums: Arrays, arrived: list[Node], sent: SentWeights, training: Training) -> Update:
         """Return the update that stands for the nodes, checked as that of a node is."""
-        assert self._round is not None
-        federation = self.run.config.federation
+        federation, declared = self.run.config.federation, training.method.expected()
         weight = self._round.dealing.weight(arrived)
         arrays: Arrays = {}
         for name, base in sent.arrays.items():
             moved = base.astype(np.float64) + sums[WEIGHTS + name] / weight
             arrays[name] = (moved if base.dtype.kind == "f" else np.rint(moved)).astype(base.dtype)
-        knowledge = self._knowledge(sums, arrived, exchange)
+        knowledge = self._knowledge(sums, arrived, declared)
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
-        check_contribution(knowledge, exchange.declared, exchange.sizes, announced, federation.max_value)
+        check_contribution(knowledge, declared, self._sizes, announced, federation.max_value)
         metrics = {
             name.removeprefix(LOSSES): float(value) / float(sums[REPORTS + name.removeprefix(LOSSES)])
             for name, value in sums.items()
@@ -296,12 +271,11 @@ class SecureSums(ServerFeature):
             arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived)
         )  # fmt: skip
 
-    def _knowledge(self, sums: Arrays, arrived: list[Node], exchange: Exchange) -> Arrays:
+    def _knowledge(self, sums: Arrays, arrived: list[Node], declared: Declaration) -> Arrays:
         """Return the mean of each contribution, as its kind of sum says."""
-        assert self._round is not None
         counts = sums.get(KNOWLEDGE + COUNTS, np.zeros(0))
         knowledge: Arrays = {}
-        for name in exchange.declared:
+        for name in declared:
             total, how = sums[KNOWLEDGE + name], self._round.sums[name]
             if name == COUNTS:
                 knowledge[name] = total
@@ -315,15 +289,18 @@ class SecureSums(ServerFeature):
             knowledge[name] = total.astype(np.float32)
         return knowledge
 
-    def _layout(self, weights: Mapping[str, Any], exchange: Exchange) -> Layout:
-        assert self._round is not None
-        sizes = exchange.sizes
-        for name, shape in exchange.declared.items():
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"C": self.run.num_classes, "D": self.run.feature_dim}
+
+    def _layout(self, weights: Mapping[str, Any], training: Training) -> Layout:
+        sizes, declared = self._sizes, training.method.expected()
+        for name, shape in declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
                 raise FederationError(f"secure sums: how large {name} is, each node decides; a sum needs the same size")
         shapes = {
             name: tuple(sizes[part] if isinstance(part, str) else part for part in shape)
-            for name, shape in exchange.declared.items()
+            for name, shape in declared.items()
         }
         return layout_of(weights, shapes, self._round.terms, self._range, self._round.dealing.number)
 

@@ -21,6 +21,7 @@ A method that overrides ``merge`` is refused: it may be a server optimiser itsel
 if what it returns is what the nodes are sent.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import ServerFeature, Training
+from fedshift_strategies.features.base import Merge, ServerFeature, Training
 from fedshift_strategies.federation.context import RunContext
-from fedshift_strategies.federation.updates import decode
+from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.updates import Update, decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
 Array = NDArray[Any]
@@ -44,15 +46,15 @@ def step(
     """Return the next shared weights, in the order and the types of the merged ones, and the next moments.
 
     Args:
-        run: Its ``server`` says which optimiser, if any, its ``buffers`` what is no parameter.
+        run: Its ``server`` says which optimiser, its ``buffers`` what is no parameter.
         merged: What the nodes' weights were merged to.
         sent: The weights from which they came.
         moments: Those of the round before; none in the first.
         server_round: The round, from 1.
     """
     config = run.config.server
-    if config.optimizer == "none" or (config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0):
-        return merged, {}  # of the latter w - (w - a) may miss a by a rounding; Flower has it so, too
+    if config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0:
+        return merged, {}  # w - (w - a) may miss a by a rounding; Flower has it so, too
     before = decode(sent)
     weights: Arrays = {}
     kept: Arrays = {}
@@ -110,12 +112,12 @@ class ServerOptimizer(ServerFeature):
 
     prefixes = (FIRST, SECOND)
 
-    def description(self) -> str:
-        """Return what it does in one line; empty where the run has none."""
-        config = self.run.config.server
-        return "" if config.optimizer == "none" else description(config)
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return what it does in one line."""
+        return (description(self.run.config.server),)
 
-    def step(self, merged: ArrayRecord, training: Training) -> ArrayRecord:
+    def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights."""
-        weights, self.state = step(self.run, merged, training.sent, self.state, training.server_round)
-        return weights
+        merged = next(updates, weights)
+        weights_after, self.state = step(self.run, merged, training.weights, self.state, training.server_round)
+        return weights_after

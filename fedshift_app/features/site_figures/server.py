@@ -32,9 +32,9 @@ from fedshift_core.wire.site_figures import (
     from_arrays,
     shapes,
 )  # fmt: skip
-from fedshift_strategies.features.base import ServerFeature, Session
+from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
 from fedshift_strategies.federation.context import RoundResult
-from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.evaluation import Answer, Asked
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import decode
 
@@ -54,41 +54,29 @@ class SiteFigures(ServerFeature):
 
     key = "site_figures"
     section = Sites
-    _due = False
 
-    def before_scores(self, session: Session, result: RoundResult) -> None:
-        """Note whether the round is one in which nodes are asked."""
+    def on_scores(self, scoring: Scoring) -> Steps:
+        """Ask nodes for figures, and hand on those of all, in the order of the domains and of the plan."""
         config = self.run.config
-        self._due = config.evaluate.scores_sites(
-            session.server_round, config.rounds, any_may_count=config.keep != "last"
-        )
+        is_due = config.evaluate.scores_sites(
+            scoring.server_round, config.rounds, any_may_count=config.keep != "last"
+        )  # fmt: skip
 
-    def _asks(self, evaluation: Evaluation) -> bool:
-        return self._due and evaluation.scores_tests and evaluation.share == 1
+        def asks() -> bool:
+            return is_due and scoring.evaluation.scores_tests and scoring.evaluation.share == 1
 
-    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Ask nodes for figures."""
-        return {ASK_SITE_FIGURES: True} if self._asks(evaluation) else {}
+        yield Asked(lambda node: {ASK_SITE_FIGURES: True}, when=asks, reads=(SITE_FIGURES,), read=self._read)
+        if asks():
+            each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
+            scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
 
-    def score_records(self, evaluation: Evaluation) -> tuple[str, ...]:
-        """Allow the record of figures."""
-        return (SITE_FIGURES,) if self._asks(evaluation) else ()
-
-    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
+    def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return the figures of each domain of which the node scored all images, or has the first part."""
-        if not self._asks(evaluation):
-            return {}
         numbers = read(content, answers, self.run.num_classes)
         return {
             answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
             for answer in answers
         }
-
-    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
-        """Hand on the figures of all nodes, in the order of the domains and of the plan."""
-        if self._asks(evaluation):
-            each = [given for domain in self.run.domains for given in evaluation.extra(self.name, domain)]
-            result.passing[self.key] = [given for given in each if given.numbers is not None]
 
     @classmethod
     def section_of(

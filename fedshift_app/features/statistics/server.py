@@ -8,7 +8,7 @@ deviations of single images too.
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,17 +25,16 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
-from fedshift_strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
+from fedshift_strategies.features.base import Phase, Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.context import RoundResult, RunContext
-from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 
 #: What the server keeps: by node what it tells, as JSON in bytes.
 SITES = "statistics/sites"
-Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 
 
 class SiteStatistics(ServerFeature):
@@ -82,43 +81,42 @@ class SiteStatistics(ServerFeature):
     def _share(self) -> str:
         return self.run.config.statistics.share
 
-    def description(self) -> str:
-        """Return what nodes tell in one line; empty for nothing."""
-        if self._share == "off":
-            return ""
+    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return what nodes tell in one line."""
         who = "the server" if self._share == "server" else "the server and all nodes"
         share = self.run.config.statistics.image_share
         single = f", and of {share:g} of them one by one" if share > 0 else ""
-        return f"statistics.share={self._share}: each node tells {who} statistics of its training images{single}, once"
+        yield f"statistics.share={self._share}: each node tells {who} statistics of its training images{single}, once"
 
     # --- the question --------------------------------------------------------------------------------
 
-    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
+    def on_round(self, training: Training) -> Steps:
         """Ask connected nodes that were not asked yet; one that does not answer does not train in the round.
 
         Raises:
             FederationError: If nodes need statistics, none tells any before round 1, and none is late.
         """
-        present = exchange.present or nodes
-        lost = self._ask_new(present, exchange.ask, exchange.leave_out, first=exchange.result.server_round == 1)
-        return [node for node in nodes if node.index not in lost]
+        lost = self._ask_new(training, training.present, first=training.server_round == 1)
+        training.nodes = [node for node in training.nodes if node.index not in lost]
+        yield self._asked()
+        self._show(training.result)
 
-    def before_scores(self, session: Session, result: RoundResult) -> None:
+    def on_scores(self, scoring: Scoring) -> Steps:
         """Ask likewise in a run without rounds; in others all were asked before they trained."""
         if not self.run.rounds:
-            self._ask_new(session.nodes, session.query, session.leave_out, first=True)
+            self._ask_new(scoring, scoring.nodes, first=True)
+        yield self._asked()
+        self._show(scoring.result)
 
-    def _ask_new(self, present: Sequence[Node], ask: Ask, leave_out: LeaveOut, *, first: bool) -> set[int]:
+    def _ask_new(self, phase: Phase, present: Sequence[Node], *, first: bool) -> set[int]:
         """Ask nodes once; return the places of those that did not answer."""
-        if self._share == "off":
-            return set()
         new = [node for node in present if node.index not in self._sites or node.index in self._failed]
         if not new:
             return set()
         self._failed = set()
         by_id = {node.node_id: node for node in new}
         silent = dict.fromkeys(new, checks.NO_ANSWER)
-        for reply in ask({node: {SITE_IMAGES: True} for node in new}):
+        for reply in phase.query({node: {SITE_IMAGES: True} for node in new}):
             node = by_id[reply.metadata.src_node_id]
             try:
                 site = self._read(node, reply)
@@ -133,7 +131,7 @@ class SiteStatistics(ServerFeature):
             self._sites[node.index] = node.domain, site
             del silent[node]
         for node, reason in silent.items():
-            leave_out(node, f"statistics of its images: {reason}", lost=True)
+            phase.leave_out(node, f"statistics of its images: {reason}", lost=True)
         self._keep()
         if lacking := self._lacking():
             all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
@@ -177,21 +175,10 @@ class SiteStatistics(ServerFeature):
 
     # --- what all nodes are sent ---------------------------------------------------------------------
 
-    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
-        """Say what goes along."""
-        return self._options
-
-    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Say likewise with what is scored."""
-        return self._options
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return dict.fromkeys(self._records, True)
-
-    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
-        """Return means and variances of all nodes, and those of single images."""
-        return {name: arrays for name, arrays in self._records.items() if name in options}
+    def _asked(self) -> Asked:
+        """Say what goes along, and send it."""
+        records = self._records
+        return Asked(lambda node: dict.fromkeys(records, True), records)
 
     @property
     def _records(self) -> dict[str, Arrays]:
@@ -205,7 +192,7 @@ class SiteStatistics(ServerFeature):
 
     # --- what a run shows of it ----------------------------------------------------------------------
 
-    def finish_round(self, result: RoundResult) -> None:
+    def _show(self, result: RoundResult) -> None:
         """Hand on what the nodes report."""
         if self._sites:
             result.passing[self.key] = self._named()

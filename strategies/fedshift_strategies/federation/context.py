@@ -1,6 +1,6 @@
 """What a strategy knows of the run, and what it reports of a round."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
-from fedshift_strategies.federation.evaluation import Evaluation, Extra
+from fedshift_strategies.federation.evaluation import Asked, Evaluation
 from fedshift_strategies.federation.roster import Node
 
 # The phases of a round on the server, one after another.
@@ -166,7 +166,11 @@ class RunContext:
         return [nodes[i] for i in sorted(chosen)]
 
     def evaluation(
-        self, server_round: int, nodes: list[Node], silent: Collection[int] = (), extras: Sequence[Extra] = ()
+        self,
+        server_round: int,
+        nodes: list[Node],
+        silent: Collection[int] = (),
+        extras: Mapping[str, Asked] | None = None,
     ) -> Evaluation:
         """Return who of the connected nodes scores what after a round.
 
@@ -174,7 +178,7 @@ class RunContext:
             server_round: The round.
             nodes: The nodes that are connected.
             silent: Indices of nodes that score nothing.
-            extras: What features add to the scores.
+            extras: What features add to the scores, by their name.
         """
         evaluate, model = self.config.evaluate, self.model
         return Evaluation(
@@ -211,6 +215,7 @@ class RoundResult:
         statistics: BatchNorm's statistics that were re-estimated, by state-dict name; empty where none were.
         untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round
             was scored, in their order; whether they were scored says ``evaluate.untrained``.
+        laps: Seconds of the server by phase.
     """
 
     server_round: int
@@ -231,6 +236,7 @@ class RoundResult:
     passing: dict[str, Any] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
     untrained: list[int] = field(default_factory=list)
+    laps: dict[str, float] = field(default_factory=dict)
 
     def lose(self, *indices: int) -> None:
         """Note that nodes gave no part."""

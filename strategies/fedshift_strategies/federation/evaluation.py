@@ -4,10 +4,11 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import METRICS, NUM_EXAMPLES, STARTED_ANEW
 from fedshift_core.wire.scores import DomainScore, Part
@@ -43,33 +44,39 @@ class Answer:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Extra(Protocol):
-    """What a feature adds to the scores of a node; the class is in ``fedshift_strategies.features``."""
+def _nothing(*_: Any) -> dict[str, Any]:
+    return {}
 
-    name: str
 
-    def other_scores(self) -> tuple[str, ...]:
-        """Return the names of other ways to score."""
+@dataclass(frozen=True)
+class Asked:
+    """What a feature adds to messages about work, and what their replies may hold for it.
 
-    def counts_other(self, name: str, *, held: bool) -> bool:
-        """Tell whether another score is used for a domain. ``held`` says whether a node holds it."""
+    Attributes:
+        options: Returns what the message to a node has in its record ``config``.
+        records: Arrays that go along, by record.
+        bounds: Returns what numbers a node's reply may hold.
+        check: Raises ``Refused`` if numbers, each of which is allowed, do not go together.
+        when: Tells whether the questions about scores that are at hand have it.
+        reads: Names of the records that an answer about scores may have besides its numbers.
+        read: Returns what such an answer says, by domain; raises ``Refused`` where it makes no sense.
+        take: Takes in the numbers of such an answer, which is used.
+        others: Names of other ways to score.
+        counts: Tells whether another score is used for a domain, by its name and whether a node holds the domain.
+        everyone: All nodes are asked with the first questions, also those without a part.
+    """
 
-    def asks_all(self) -> bool:
-        """Tell whether all nodes are asked with the first questions, also those without a part."""
-
-    def score_records(self, evaluation: "Evaluation") -> tuple[str, ...]:
-        """Return the names of the records that a reply may have besides its numbers."""
-
-    def score_bounds(self, node: Node, parts: Sequence[Part], evaluation: "Evaluation") -> Known:
-        """Return what numbers a node's reply may hold for the feature."""
-
-    def read_scores(
-        self, content: RecordDict, answers: Sequence[Answer], evaluation: "Evaluation"
-    ) -> Mapping[str, Any]:
-        """Return what the reply says for the feature, by domain; raise ``Refused`` where it makes no sense."""
-
-    def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: "Evaluation") -> None:
-        """Take in the numbers of a reply that is used."""
+    options: Callable[[Node], Mapping[str, Any]] = _nothing
+    records: Mapping[str, Arrays] = field(default_factory=dict)
+    bounds: Callable[[Node], Known] = _nothing
+    check: Callable[[Mapping[str, Any]], object] = _nothing
+    when: Callable[[], bool] = lambda: True
+    reads: tuple[str, ...] = ()
+    read: Callable[[RecordDict, Sequence[Answer]], Mapping[str, Any]] = _nothing
+    take: Callable[[Node, Mapping[str, Any]], object] = _nothing
+    others: tuple[str, ...] = ()
+    counts: Callable[[str, bool], bool] = lambda name, held: True
+    everyone: bool = False
 
 
 @dataclass
@@ -149,7 +156,7 @@ class Evaluation:
         divisible: bool = True,
         share: float = 1.0,
         scores: tuple[str, ...] = (),
-        extras: Sequence[Extra] = (),
+        extras: Mapping[str, Asked] | None = None,
         silent: Collection[int] = (),
         trained_only: bool = False,
         max_images: float = math.inf,
@@ -167,14 +174,14 @@ class Evaluation:
             divisible: The scores of some images do not depend on which others are scored with them.
             share: Share of each test set to score, rounded up to whole batches.
             scores: Names of other ways to score that the run declares.
-            extras: What features add.
+            extras: What features add, by their name.
             silent: Indices of nodes that score nothing, though their domain counts as held.
             trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
             max_images: How many times the median of its domain a node's test images may be, for its scores to count.
         """
         self.nodes, self.is_first, self.scores_tests, self.max_images = nodes, True, test, max_images
-        self._domains, self._extras = domains, tuple(extras)
-        self._scores = (*scores, *(name for extra in extras for name in extra.other_scores()))
+        self._domains, self._extras = domains, dict(extras or {})
+        self._scores = (*scores, *(name for extra in self._extras.values() for name in extra.others))
         self._everyone, self._everywhere = personal or own_tests, everywhere
         self._held = {domain for node in nodes for domain in node.domains}
         self._silent, self._trained_only = frozenset(silent), trained_only
@@ -188,7 +195,7 @@ class Evaluation:
 
     def first(self) -> Questions:
         """Return which node is asked for which parts; for none where a feature asks it for something else alone."""
-        everyone = self.nodes if any(extra.asks_all() for extra in self._extras) else []
+        everyone = self.nodes if any(extra.everyone for extra in self._extras.values()) else []
         return self._ask({node: [] for node in everyone if node.index not in self._silent})
 
     def replacements(self) -> Questions:
@@ -227,7 +234,7 @@ class Evaluation:
             domain, score = task.part.domain, task.answer.score
             tally.add(domain, score.correct, score.count, score.loss_sum)
             for name, correct in score.others.items():
-                if all(extra.counts_other(name, held=domain in self._held) for extra in self._extras):
+                if all(extra.counts(name, domain in self._held) for extra in self._extras.values()):
                     tally.add_other(name, domain, correct, score.count)
         return tally
 
@@ -258,15 +265,16 @@ class Evaluation:
 
     def _add(self, node: Node, reply: Message, tasks: list[_Task]) -> Mapping[str, Any]:
         """Take in one reply, or nothing of it if anything is wrong with it; return its numbers."""
-        records = [name for extra in self._extras for name in extra.score_records(self)]
-        content = checks.opened(reply, (METRICS, *records))
+        extras = {name: extra for name, extra in self._extras.items() if extra.when()}
+        content = checks.opened(reply, (METRICS, *(name for extra in extras.values() for name in extra.reads)))
         metrics = checks.metrics_of(content)
-        checks.check_numbers_of(metrics, self._known(node, tasks))
+        checks.check_numbers_of(metrics, self._known(node, tasks, extras.values()))
         answers = [_answer(node, metrics, task, self._scores) for task in tasks]
-        for extra in self._extras:
-            scores_of = extra.read_scores(content, answers, self)
+        for name, extra in extras.items():
+            extra.check(metrics)
+            scores_of = extra.read(content, answers)
             answers = [
-                replace(answer, extra={**answer.extra, extra.name: scores_of[answer.part.domain]})
+                replace(answer, extra={**answer.extra, name: scores_of[answer.part.domain]})
                 if answer.part.domain in scores_of
                 else answer
                 for answer in answers
@@ -275,11 +283,11 @@ class Evaluation:
             return metrics
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
-        for extra in self._extras:
-            extra.take_scores(node, metrics, self)
+        for extra in extras.values():
+            extra.take(node, metrics)
         return metrics
 
-    def _known(self, node: Node, tasks: list[_Task]) -> Known:
+    def _known(self, node: Node, tasks: list[_Task], extras: Iterable[Asked]) -> Known:
         """Return what a node may answer: the numbers of its parts, and those of features."""
         known = {NUM_EXAMPLES: ANY_COUNT}
         for task in tasks:
@@ -287,9 +295,8 @@ class Evaluation:
             ranges = (ANY_COUNT, ANY_COUNT, checks.loss_sum_of(len(task.part)))
             known |= {key + domain: allowed for key, allowed in zip(DomainScore.KEYS, ranges, strict=True)}
             known |= {DomainScore.other_key(name, domain): ANY_COUNT for name in self._scores}
-        parts = [task.part for task in tasks]
-        for extra in self._extras:
-            known |= extra.score_bounds(node, parts, self)
+        for extra in extras:
+            known |= extra.bounds(node)
         return known
 
     def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
