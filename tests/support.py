@@ -35,17 +35,18 @@ from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
+from fedshift_core.features import FEATURES
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.params import Params
+from fedshift_core.registry import imported
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.features.catalog import Features
-from fedshift_strategies.federation.context import Ask, Engine, ModelFacts, RunContext
+from fedshift_strategies.features.base import Phase, ServerFeature, Training
+from fedshift_strategies.federation.context import Ask, Engine, ModelFacts, RoundResult, RunContext
 from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.federation.updates import Update, decode
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Where this checkout's packages are, as `PYTHONPATH` has it.
@@ -498,6 +499,7 @@ def numerical_gradient(slow: Callable[[Float], float], x: Tensor, step: float = 
 
 Strategy = TypeVar("Strategy", bound=DomainStrategy)
 Feature = TypeVar("Feature", bound=ServerFeature)
+Part = TypeVar("Part", bound=Phase)
 
 
 #: Where the run's configuration has what tests of a strategy change.
@@ -542,7 +544,28 @@ def federation(**changes: Any) -> RunContext:
 
 def server_feature(kind: type[Feature], **changes: Any) -> Feature:
     """Return a feature's side of the server, of a run with these changes (:func:`federation`)."""
-    return Features(federation(**changes)).of(kind)
+    name = next(name for name in FEATURES if (half := FEATURES[name].server) and imported(half) is kind)
+    return kind(name, federation(**changes), Params())
+
+
+def phase(
+    kind: type[Part], nodes: Sequence[Node] = (), *, server_round: int = 1, weights: ArrayRecord | None = None,
+    method: Any = None, **more: Any,
+) -> Part:  # fmt: skip
+    """Return a part of a round as a feature sees it, in which nobody answers."""
+
+    def ignore(*_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    sent = ArrayRecord() if weights is None else weights
+    result = RoundResult(server_round)
+    return kind(result, method, tuple(nodes), list(nodes), sent, lambda questions: [], ignore, ignore, **more)
+
+
+def merged(strategy: DomainStrategy[Any], updates: list[Update], weights: list[float], sent: ArrayRecord) -> Arrays:
+    """Return what a round merges of updates, features included."""
+    strategy._training = phase(Training, [update.node for update in updates], weights=sent)
+    return decode(strategy.features.merge(updates, weights, strategy._training, strategy.merge))
 
 
 def public_set_feature() -> PublicSet:

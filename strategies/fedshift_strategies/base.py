@@ -66,7 +66,9 @@ class DomainStrategy(MethodHooks[P]):
         self._kind: str = MessageType.TRAIN  # of what was sent last
         self._evaluation: Evaluation | None = None
         self._around = Around()
-        self._training = self._phase(Training, ())
+        self._training = Training(
+            self._result, self, (), [], self._global, self._query, self._leave_out, self._observe
+        )  # fmt: skip
         self._timeout = federation.engine.node_timeout
 
     # --- before the first round --------------------------------------------------------------------

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import federation, image_set, new_client, refusal_of, shared
+from support import federation, image_set, new_client, phase, refusal_of, shared
 from support import node as node_of
 
 from fedshift_app.config.resolving import resolve
@@ -37,10 +37,10 @@ from fedshift_core.registry import imported
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_datasets.base import Source
-from fedshift_strategies.features.base import ServerFeature, Session, Training
-from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.base import Scoring, ServerFeature, Training
+from fedshift_strategies.features.catalog import Around, Features
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.evaluation import Evaluation
 
 DOMAINS = ("a", "b")
@@ -143,32 +143,32 @@ def runs(given: Mapping[str, Any]) -> RunContext:
 def test_a_server_asks_and_allows_what_its_features_declare(run: dict[str, Any], shared_test: bool, test: bool) -> None:
     context = runs(run)
     nodes = [node_of(i, (5,), d, 9, shared_test=shared_test, num_validation=4) for i, d in enumerate(DOMAINS)]
-    training = Training(1, nodes, 2, ArrayRecord(), True, {"a": 9})
     arrays = encode({"encoder.1.running_mean": np.zeros(3, np.float32)})
     for feature in Features(context):
         kept = feature.name
-        evaluation = context.evaluation(1, nodes, extras=[feature])
         asked: list[dict[str, Any]] = []
 
         def ask(work: Any, options: dict[str, Any], asked: list[dict[str, Any]] = asked) -> list[Message]:
             asked.append(options)
             return []
 
-        session = Session(1, nodes, arrays, ask, lambda node, metrics: None, lambda *result, **more: None)
+        training, scoring = phase(Training, nodes, present=nodes), phase(Scoring, nodes, weights=arrays, ask=ask)
+        trains = Around([(kept, feature.on_round(training))])
+        scores = Around()
         with suppress(FederationError):  # nobody answers here
-            feature.before_scores(session, RoundResult(1))
+            scores = Around([(kept, feature.on_scores(scoring))])
         assert bool(asked) == (feature.name == "bn-statistics" and "bn=retaken" in run_scores(context))
-        options = feature.score_options(evaluation)
-        for request in (options, *asked):
-            assert not strange(request, kept, "evaluate")
-            assert not strange(feature.sent_records(request), kept, "records")
-        assert not strange(feature.score_records(evaluation), kept, "records")
-        others = [f"{wire.OTHER_CORRECT}{name}/{domain}" for name, domain in product(feature.other_scores(), DOMAINS)]
-        assert not strange(others, kept, "evaluate_reply")
+        scoring.evaluation = context.evaluation(1, nodes, extras=scores.asked)
+        assert not any(strange(request, kept, "evaluate") for request in asked)
+        for of_feature in scores.asked.values():
+            assert not strange((*of_feature.reads, *of_feature.records), kept, "records")
+            others = [f"{wire.OTHER_CORRECT}{name}/{domain}" for name in of_feature.others for domain in DOMAINS]
+            assert not strange(others, kept, "evaluate_reply")
         for node in nodes:
-            assert not strange(feature.train_options(node, training), kept, "train")
-            assert not strange(feature.train_bounds(node, training), kept, "train_reply")
-            assert not strange(feature.score_bounds(node, (), evaluation), kept, "evaluate_reply")
+            assert not strange(trains.options(node), kept, "train")
+            assert not strange(trains.bounds(node), kept, "train_reply")
+            assert not strange(scores.options(node), kept, "evaluate")
+            assert not strange(scores.bounds(node), kept, "evaluate_reply")
 
 
 def run_scores(run: RunContext) -> set[str]:
@@ -190,14 +190,17 @@ GIFTS = st.text(min_size=1, max_size=30).filter(
 def test_a_server_takes_no_number_and_no_record_that_nobody_declares(run: dict[str, Any], gift: str) -> None:
     identify_process()
     context, node = runs(run), node_of(0, (5,), "a", 9, shared_test=False, num_validation=4)
-    features = Features(context)
-    bounds = features.train_bounds(node, Training(1, [node], 1, ArrayRecord(), True, {"a": 9}))
+    features, training = Features(context), phase(Training, [node], present=[node])
+    bounds = Around((each.name, each.on_round(training)) for each in features).bounds(node)
     assert "unknown metric" in refusal_of(Refused, checks.trained, {wire.NUM_EXAMPLES: 5, gift: 1}, 5, ("ce",), bounds)
     for content, reason in (
         (RecordDict({"metrics": MetricRecord({gift: 1})}), "unknown metric"),
         (RecordDict({"metrics": MetricRecord({"correct/a": 1}), gift: encode({})}), "unknown record"),
     ):
-        evaluation = Evaluation(DOMAINS, [node], personal=False, extras=list(features))
+        scoring = phase(Scoring, [node])
+        asked = (each.on_scores(scoring) for each in features if each.name != "bn-statistics")  # it asks at once
+        around = Around((str(place), steps) for place, steps in enumerate(asked))
+        evaluation = scoring.evaluation = Evaluation(DOMAINS, [node], personal=False, extras=around.asked)
         evaluation.first()
         reply = Message(content, reply_to=Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate"))
         ((left_out, why),) = evaluation.read([reply])

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import ask, check_knowledge, federation, new_strategy, node
+from support import ask, check_knowledge, federation, new_strategy, node, phase
 from support import prototypes_of as semantic
 
 from fedshift_app.config import registry
@@ -276,7 +276,7 @@ def test_heads_weigh_as_encoders_do_by_a_rule_that_takes_steps(rule: str) -> Non
     server = FedCodeStrategy(run, FedCodeServerParams(global_model="average_heads"), lambda *numbers: None)
     metrics = {RECEIVED_LOSS: (3.0, 1.0), LOCAL_RECEIVED: (2.0, 2.0), LOCAL_TRAINED: (0.5, 1.9)}
     for number in (1, 2):
-        server._training = Training(number, [node(0), node(1)], 2, ArrayRecord())
+        server._training = phase(Training, [node(0), node(1)], server_round=number)
         updates = [
             replace(update(ONES, ALL, index=i, head=float(i)), metrics={name: of[i] for name, of in metrics.items()})
             for i in range(2)

@@ -10,7 +10,7 @@ import yaml
 from flwr.app import Message, MessageType
 from killing import KillAt, resume, start
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid, server_feature
+from support import InlineRun, ListeningGrid, phase, server_feature
 
 from fedshift.costs import dry_run
 from fedshift_app.config import dp_sgd, privacy, registry
@@ -24,6 +24,8 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON
+from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.catalog import Around
 
 for package in ("opacus", "dp_accounting"):
     pytest.importorskip(package, reason="fedshift[dp] is not installed")
@@ -105,7 +107,10 @@ def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun
 
 def test_a_run_with_validation_parts_says_that_the_split_counts_as_fixed() -> None:
     given = PrivacyConfig(name="dp-sgd", noise_multiplier=1.0)
-    said = [server_feature(Privacy, privacy=given, validation_fraction=share).description() for share in (0.0, 0.2)]
+    said = [
+        next(iter(server_feature(Privacy, privacy=given, validation_fraction=share).describe([])))
+        for share in (0.0, 0.2)
+    ]
     assert ["counts as fixed" in line for line in said] == [False, True]
 
 
@@ -222,9 +227,10 @@ def test_epochs_that_are_not_accounted_for_do_not_leave(monkeypatch: pytest.Monk
 
 def test_a_reply_without_epsilon_is_refused() -> None:
     feature = server_feature(Privacy, privacy=PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
+    around = Around([("privacy", feature.on_round(phase(Training)))])
     with pytest.raises(Refused, match=r"epsilon is missing: the node did not train with privacy.name=dp-sgd"):
-        feature.read_train({})
-    feature.read_train({EPSILON: 1.0})
+        around.check({})
+    around.check({EPSILON: 1.0})
 
 
 def test_a_dry_run_says_rate_steps_and_noise_before_the_run() -> None:

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import InlineRun, federation, node
+from support import InlineRun, federation, node, phase
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.afl import server as afl
@@ -95,7 +95,7 @@ def test_the_strategy_carries_the_weights_on(
     made = DomainStrategy(federation(aggregation=rule, rounds=3), Params(), lambda *numbers: None)
     collected = []
     for number in (1, 2):
-        made._training = Training(number, made.roster.nodes, 2, ArrayRecord())
+        made._training = phase(Training, made.roster.nodes, server_round=number)
         collected.append(made.node_weights([update(0, 10, 2.0), update(1, 10, 1.0)]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}  # as a checkpoint does
     assert [first / second for first, second in collected] == pytest.approx(odds)
@@ -121,7 +121,7 @@ def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str, m
     for number in (1, 2, 3):
         updates = [gap_update(0, 2.0, 2.0, 0.5), gap_update(1, 1.0, 2.0, 1.9)]
         for made in (plain, asks):
-            made._training = Training(number, made.roster.nodes, 2, ArrayRecord())
+            made._training = phase(Training, made.roster.nodes, server_round=number)
         weights = asks.node_weights(updates)
         asks.merge_knowledge(updates)
         assert asks.knowledge["mean"].tolist() == weights == plain.node_weights(updates)

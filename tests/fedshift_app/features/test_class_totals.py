@@ -17,9 +17,9 @@ def test_totals_are_sums() -> None:
 def test_the_log_says_what_nodes_are_sent() -> None:
     settings = TrainConfig(epochs=1, batch_size=2, lr=0.1, class_weights="balanced", class_counts="federation")
     feature = ClassBalance("class-balance", federation(train=settings), Params())
-    assert feature.description_of([node(0, counts=(3, 0, 5)), node(1, counts=(9, 0, 0))]) == (
-        "classes are weighed by the images of all nodes, which all are sent: 12, 0, 5",
-    )
+    assert [*feature.describe([node(0, counts=(3, 0, 5)), node(1, counts=(9, 0, 0))])] == [
+        "classes are weighed by the images of all nodes, which all are sent: 12, 0, 5"
+    ]
 
 
 def test_a_node_that_announces_too_many_counts_as_far_as_it_weighs() -> None:
@@ -30,4 +30,4 @@ def test_a_node_that_announces_too_many_counts_as_far_as_it_weighs() -> None:
 
 def test_a_run_that_asks_for_none_says_nothing() -> None:
     feature = ClassBalance("class-balance", federation(), Params())
-    assert feature.description_of([node(0, counts=(3, 0, 5))]) == ()
+    assert [*feature.describe([node(0, counts=(3, 0, 5))])] == []

@@ -8,18 +8,19 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from support import node as node_of
-from support import server_feature
+from support import phase, server_feature
 
 from fedshift_app.features.figures import server as counting
 from fedshift_app.features.figures.node import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
-from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.features.base import Scoring
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.evaluation import Evaluation
+from fedshift_strategies.federation.nodes import Node
 
 C, N = 4, 30
 
@@ -113,14 +114,17 @@ def answer(counts: Counts | None, node: Any, **more: Any) -> Message:
     return Message(content, reply_to=question)
 
 
-def figures(*, on: bool = True) -> counting.CountedFigures:
-    evaluate = EvaluateConfig(figures=on)
-    return server_feature(counting.CountedFigures, domains=("scan",), num_classes=C, evaluate=evaluate)
-
-
-def counts(feature: counting.CountedFigures, evaluation: Evaluation) -> dict[str, Counts | None]:
-    feature.scored(evaluation, result := RoundResult(1))
-    counts: dict[str, Counts | None] = result.passing["figures"]
+def counted(nodes: list[Node], replies: list[Message], problems: list[tuple[Node, str]], **more: Any) -> dict[str, Any]:
+    """Return what a round counts by domain of replies with these problems."""
+    feature = server_feature(counting.CountedFigures, domains=("scan",), num_classes=C)
+    scoring = phase(Scoring, nodes)
+    around = Around([(feature.name, feature.on_scores(scoring))])
+    evaluation = scoring.evaluation = Evaluation(("scan",), nodes, personal=False, extras=around.asked, **more)
+    evaluation.first()
+    assert around.options(nodes[0]) == ({} if more else {"figures": True})
+    assert evaluation.read(replies) == problems
+    around.finish()
+    counts: dict[str, Any] = scoring.result.passing["figures"]
     return counts
 
 
@@ -128,26 +132,18 @@ def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> N
     identify_process()
     first, second = (node_of(i, (5,), "scan", N, shared_test=False) for i in range(2))
     for others, whole in ((honest(seed=1), True), (None, False)):
-        feature = figures()
-        evaluation = Evaluation(("scan",), [first, second], personal=False, extras=[feature])
-        evaluation.first()
-        assert evaluation.read([answer(honest(), first), answer(others, second)]) == []
-        result = counts(feature, evaluation)["scan"]
+        result = counted([first, second], [answer(honest(), first), answer(others, second)], [])["scan"]
         assert (result is not None) == whole
         if result is not None:
             assert result.images == 2 * N and np.array_equal(result.classes, (honest() + honest(seed=1)).classes)
 
 
 def test_counts_that_nobody_asked_for_are_refused() -> None:
-    """Without the switch, and in rounds that are scored on a part of the test images."""
+    """In rounds that are scored on a part of the test images."""
     identify_process()
-    for on, more in ((False, {}), (True, {"share": 0.1, "batch": N // 2})):
-        node = node_of(0, (5,), "scan", 10 * N, shared_test=False)  # a sample leaves many
-        feature = figures(on=on)
-        evaluation = Evaluation(("scan",), [node], personal=False, extras=[feature], **more)  # type: ignore[arg-type]
-        evaluation.first()
-        assert feature.score_options(evaluation) == {} and counts(feature, evaluation) == {}
-        assert evaluation.read([answer(honest(), node)]) == [(node, "unknown record 'counts'")]
+    node = node_of(0, (5,), "scan", 10 * N, shared_test=False)  # a sample leaves many
+    problems = [(node, "unknown record 'counts'")]
+    assert counted([node], [answer(honest(), node)], problems, share=0.1, batch=N // 2) == {}
 
 
 def test_a_table_has_no_columns_of_counts_that_no_owner_lets_out() -> None:

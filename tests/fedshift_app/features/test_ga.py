@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import federation, node
+from support import federation, node, phase, server_feature
 
 from fedshift_app.features.ga import server as ga
 from fedshift_core.limits import Refused
@@ -16,7 +16,7 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.features.base import Training
-from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.catalog import Around, Features
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.roster import Roster
 from fedshift_strategies.federation.updates import Update
@@ -38,7 +38,7 @@ def run(
     made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *numbers: None)
     collected = []
     for server_round, by_node in enumerate(numbers, start=1):
-        made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
+        made._training = phase(Training, made.roster.nodes, server_round=server_round)
         collected.append(made.node_weights([update(i, gaps) for i, gaps in by_node.items()]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}
         assert {*made.moments} == {ga.NODES, ga.WEIGHTS, ga.LAST, ga.OWN}
@@ -119,14 +119,17 @@ def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.M
 def check_trained(metrics: dict[str, Any], *, gap: bool) -> None:
     """Check what a node says after training as the strategy does, in a run that weighs by gaps or does not."""
     rule = AggregationConfig(weights="ga") if gap else AggregationConfig()
-    features, training = Features(federation(aggregation=rule)), Training(1, (), 1, ArrayRecord())
-    checks.trained(metrics, 3, (), features.train_bounds(node(0), training))
-    features.read_train(metrics)
+    training = phase(Training, [node(0)])
+    around = Around((each.name, each.on_round(training)) for each in Features(federation(aggregation=rule)))
+    checks.trained(metrics, 3, (), around.bounds(node(0)))
+    around.check(metrics)
 
 
 def test_a_node_tells_two_numbers_where_it_is_asked_and_only_there() -> None:
-    assert ga.asked_of(AggregationConfig()) == {}
-    assert ga.asked_of(AggregationConfig(weights="ga", gap_on="validation")) == {GAP: ["loss", "validation"]}
+    feature = server_feature(
+        ga.GeneralisationAdjustment, aggregation=AggregationConfig(weights="ga", gap_on="validation")
+    )
+    assert Around([("ga", feature.on_round(phase(Training)))]).options(node(0)) == {GAP: ["loss", "validation"]}
     both = {NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5, LOCAL_TRAINED: 0.25}
     check_trained(both, gap=True)
     check_trained({NUM_EXAMPLES: 3}, gap=True)  # it has no validation part

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import federation, node, refusal_of
+from support import federation, node, refusal_of, server_feature
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.gma.server import GradientMasks
@@ -14,9 +15,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
-from fedshift_core.wire.records import decode, encode
+from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.averaging import shares
 from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.updates import Update
@@ -36,9 +36,8 @@ def run(tau: float, **more: Any) -> RunContext:
 def merged(tau: float, models: list[Arrays], sent: Arrays, **more: Any) -> Arrays:
     """Return what a strategy makes of its nodes' models, which weigh 1, 2, 3, ..."""
     strategy = DomainStrategy(run(tau, **more), Params(), lambda *result: None)
-    strategy._training = Training(1, (), len(models), encode(sent))
     given = [Update(node(i), encode(arrays), {}, i + 1, {}) for i, arrays in enumerate(models)]
-    arrays = decode(strategy.merge(given, shares([update.num_examples for update in given])))
+    arrays = support.merged(strategy, given, shares([update.num_examples for update in given]), encode(sent))
     assert given == []
     return arrays
 
@@ -90,8 +89,8 @@ def test_buffers_and_whole_numbers_are_averaged_without_masks() -> None:
 
 
 def test_a_run_says_what_it_does() -> None:
-    lines = [GradientMasks("gma", run(tau), Params()).description() for tau in (0.0, 0.4)]
-    assert lines[0] == "" and "aggregation.gma_tau=0.4: where u of N nodes" in lines[1]
+    (line,) = server_feature(GradientMasks, aggregation=AggregationConfig(gma_tau=0.4)).describe([])
+    assert "aggregation.gma_tau=0.4: where u of N nodes" in line
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from support import node as node_of
-from support import server_feature
+from support import phase, server_feature
 
 from fedshift_app.features.missing_tests.server import MissingTests
 from fedshift_core.wire.scores import DomainScore, Part
-from fedshift_strategies.features.base import Training
+from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Answer, Evaluation
 from fedshift_strategies.federation.nodes import Node
@@ -23,16 +23,19 @@ def nodes(*, shared: bool = False) -> list[Node]:
 
 def scored(feature: MissingTests, everyone: list[Node], answered: set[int], **more: Any) -> RoundResult:
     """Return the result of a round in which some nodes are connected and answer."""
-    feature._nodes = everyone
-    evaluation = Evaluation(DOMAINS, [node for node in everyone if node.index in answered], personal=False, **more)
+    scoring = phase(Scoring, everyone)
+    steps = feature.on_scores(scoring)
+    next(steps)
+    evaluation = scoring.evaluation = Evaluation(
+        DOMAINS, [node for node in everyone if node.index in answered], personal=False, **more
+    )
     for task in evaluation._tasks:
         (node,) = {node for node in everyone if node in task.untried} or {everyone[0]}
         images = len(task.part)
         task.answer = Answer(node, Part(task.part.domain, images, 0, images), DomainScore(1, images, 1.0))
-    result = RoundResult(len(feature.history) if hasattr(feature, "history") else 1)
-    result.accuracy = evaluation.tally().accuracy()
-    feature.scored(evaluation, result)
-    return result
+    scoring.result.accuracy = evaluation.tally().accuracy()
+    next(steps, None)
+    return scoring.result
 
 
 def test_a_domain_without_one_of_its_nodes_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,9 +67,3 @@ def test_a_node_with_too_many_images_is_none_that_is_missing() -> None:
     everyone = [node_of(i, (5,), "north", number, shared_test=False) for i, number in enumerate((5, 5, 600))]
     assert scored(feature, everyone, {0, 1, 2}, max_images=100).shown == {}
     assert scored(feature, everyone, {0, 2}, max_images=100).shown["missing_tests"] == {"north": [605, 610]}
-
-
-def test_the_nodes_of_a_round_are_those_that_ever_came() -> None:
-    feature, everyone = server_feature(MissingTests, domains=DOMAINS), nodes()
-    feature.after_training([], Training(1, everyone, 3, None), RoundResult(1), lambda *_: None)  # type: ignore[arg-type]
-    assert feature._nodes == everyone

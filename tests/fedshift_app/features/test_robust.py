@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
@@ -22,7 +23,6 @@ from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.averaging import shares
 from fedshift_strategies.federation.updates import Update
 
@@ -42,9 +42,8 @@ def merged(rule: str, models: Sequence[Arrays], sent: Arrays | None = None, **mo
     """Return what a strategy makes of its nodes' models, which weigh 1, 2, 3, ..."""
     config = AggregationConfig(robust=rule, **more)  # type: ignore[arg-type]
     strategy = DomainStrategy(federation(aggregation=config), Params(), lambda *result: None)
-    strategy._training = Training(1, (), len(models), encode(model(99) if sent is None else sent))
-    given = updates(*models)
-    arrays = decode(strategy.merge(given, shares([update.num_examples for update in given])))
+    given, base = updates(*models), encode(model(99) if sent is None else sent)
+    arrays = support.merged(strategy, given, shares([update.num_examples for update in given]), base)
     assert given == [] or rule == "none"
     return arrays
 

@@ -92,7 +92,5 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
     assert not np.array_equal(arrays["a"], merged["a"])
 
 
-def test_without_an_optimiser_the_average_is_handed_on() -> None:
-    merged = encode(weights(1))
-    assert server_optimizer.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
+def test_without_an_optimiser_nothing_is_kept() -> None:
     assert federation().config.server.moments == 0

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from support import node as node_of
-from support import server_feature
+from support import phase, server_feature
 
 from fedshift_app.features.site_figures import section as site_section
 from fedshift_app.features.site_figures import server as site_figures
@@ -23,7 +23,8 @@ from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers
-from fedshift_strategies.features.base import Session
+from fedshift_strategies.features.base import Scoring
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Answer, Evaluation
 
@@ -138,11 +139,10 @@ def asked(server_round: int, *, share: float = 1.0, **more: Any) -> dict[str, An
     feature = server_feature(site_figures.SiteFigures, domains=("a",), num_classes=C, **more)
     images = N if share == 1 else 4 * N  # of so few that a sample would leave, all are scored
     nodes = [node_of(0, (5,), "a", images, shared_test=False)]
-    session: Any = Session(server_round, nodes, None, None, None, None)  # type: ignore[arg-type]
-    feature.before_scores(session, RoundResult(server_round))
-    evaluation = Evaluation(("a",), nodes, personal=False, share=share, batch=N // 2, extras=[feature])
-    assert (feature.score_records(evaluation) == ("site-figures",)) == bool(feature.score_options(evaluation))
-    return feature.score_options(evaluation)
+    scoring = phase(Scoring, nodes, server_round=server_round)
+    around = Around([(feature.name, feature.on_scores(scoring))])
+    scoring.evaluation = Evaluation(("a",), nodes, personal=False, share=share, batch=N // 2, extras=around.asked)
+    return around.options(nodes[0])
 
 
 def test_nodes_are_asked_in_the_last_round_or_in_each_that_may_be_kept() -> None:

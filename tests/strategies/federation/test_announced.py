@@ -9,11 +9,13 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from support import server_feature
+from support import phase, server_feature
 
 from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.contributions import Declaration
+from fedshift_strategies.features.base import Scoring
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.announced import Medians, most_images, weighed
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Evaluation
@@ -65,10 +67,9 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
     tests: tuple[int, ...], counted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
-    validation = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
-    plan = Evaluation(("scan",), nodes, personal=False, extras=[validation], max_images=100)
+    plan, around, result = validated(nodes)
     sent = plan.first()
-    assert validation.score_options(plan) == {"validation": True}
+    assert around.options(nodes[0]) == {"validation": True}
     assert [len(parts) for parts in sent.values()] == [1, 1, int(counted)]
     replies = []
     for place, number in enumerate(tests):
@@ -77,10 +78,8 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
             numbers |= {"correct/scan": 0, "count/scan": number, "loss-sum/scan": 1.0}
         replies.append(reply(nodes[place], numbers))
     assert plan.read(replies) == []
-    validation.scored(plan, result := RoundResult(1))
+    around.finish()
     assert result.shown["validation"] == {"scan": 100.0}
-    assert validation._tally is not None
-    assert validation._tally._sums["scan"][1] == sum(tests[: 3 if counted else 2])
     assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])
     roster = Roster(("scan",), "deployment", "{}", 1)
     roster.max_images, roster._nodes = 100, {n.node_id: n for n in nodes}
@@ -89,6 +88,15 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
         "node 2 (scan) announces 2001 test images, far more than the other nodes of its domain: they are not counted"
     )
     assert (answer in caplog.text) == (not counted)
+
+
+def validated(nodes: list[Node]) -> tuple[Evaluation, Around, RoundResult]:
+    """Return an evaluation with validation parts, what goes on around it, and what it comes to."""
+    feature = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
+    scoring = phase(Scoring, nodes)
+    around = Around([(feature.name, feature.on_scores(scoring))])
+    scoring.evaluation = Evaluation(("scan",), nodes, personal=False, extras=around.asked, max_images=100)
+    return scoring.evaluation, around, scoring.result
 
 
 def reply(of: Node, numbers: dict[str, float]) -> Message:
@@ -112,17 +120,13 @@ def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> N
 
 def test_nodes_that_hide_their_few_validation_images_hide_no_others() -> None:
     nodes = [replace(node(i, 10), num_validation=number) for i, number in enumerate((0, 0, 40))]
-    validation = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
-    plan = Evaluation(("scan",), nodes, personal=False, extras=[validation], max_images=100)
-    validation.score_options(plan)
-    validation.take_scores(nodes[0], {"num-examples": 1}, plan)
     numbers = {"validation-correct": 30, "validation-count": 40}
-    validation.take_scores(nodes[2], numbers | {"validation-loss-sum": 20.0}, plan)
-    validation.scored(plan, result := RoundResult(1))
-    assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": 0.5}}
-    validation.take_scores(nodes[2], numbers, plan)  # its loss is not finite, so the domain has none
-    validation.scored(plan, result)
-    assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": None}}
+    for more, loss in (({"validation-loss-sum": 20.0}, 0.5), ({}, None)):  # of the latter it was not finite
+        _, around, result = validated(nodes)
+        around.asked["validation"].take(nodes[0], {"num-examples": 1})
+        around.asked["validation"].take(nodes[2], numbers | more)
+        around.finish()
+        assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": loss}}
     assert Medians(nodes, 100).warning(nodes[2]) == ""
 
 

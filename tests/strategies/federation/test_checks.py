@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from support import federation
+from support import federation, phase
 from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
@@ -17,7 +17,7 @@ from fedshift_core import limits
 from fedshift_core.limits import MOST_TEXT, Refused, check_numbers, largest, plain, whole
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_strategies.features.base import Training
-from fedshift_strategies.features.catalog import Features
+from fedshift_strategies.features.catalog import Around, Features
 from fedshift_strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
 from fedshift_strategies.federation.nodes import Node
 
@@ -87,10 +87,12 @@ def features(client_models: str) -> Features:
 
 def check_trained(metrics: dict[str, Any], node: Node = OWN, client_models: str = "every") -> None:
     """Check what a node says as the strategy does."""
-    made, training = features(client_models), Training(1, (), 1, ArrayRecord(), tests_seen={"scan": 9})
+    there = node_of(1, (5,), "scan", 9)
+    training = phase(Training, [node], present=[node, there])
+    around = Around((each.name, each.on_round(training)) for each in features(client_models))
     result = MetricRecord(metrics)
-    trained(result, 5, ("ce", "prox"), made.train_bounds(node, training))
-    made.read_train(result)
+    trained(result, 5, ("ce", "prox"), around.bounds(node))
+    around.check(result)
 
 
 def test_all_that_a_node_may_say_after_training() -> None:

@@ -8,11 +8,12 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from support import node as node_of
-from support import server_feature
+from support import phase, server_feature
 
 from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
-from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.features.base import Scoring
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
 from fedshift_strategies.federation.roster import Node
 
@@ -29,8 +30,13 @@ def asked(evaluation: Evaluation) -> dict[int, list[str]]:
     return {node.index: [part.domain for part in parts] for node, parts in evaluation.first().items()}
 
 
-def validation() -> Validation:
-    return server_feature(Validation, domains=DOMAINS, validation_fraction=0.1)
+def validated(nodes: list[Node], **more: Any) -> tuple[Evaluation, Around, Scoring]:
+    """Return an evaluation with validation parts, and what goes on around it."""
+    feature = server_feature(Validation, domains=DOMAINS, validation_fraction=0.1)
+    scoring = phase(Scoring, nodes)
+    around = Around([(feature.name, feature.on_scores(scoring))])
+    scoring.evaluation = Evaluation(DOMAINS, nodes, extras=around.asked, **more)
+    return scoring.evaluation, around, scoring
 
 
 def places(questions: Questions) -> dict[int, list[tuple[int, int]]]:
@@ -63,7 +69,7 @@ def test_personal_models_are_all_asked() -> None:
 def test_silent_nodes_are_asked_nothing_and_their_domain_is_nobody_elses() -> None:
     """The domain of a node that has not trained yet is held: no other node's model is scored on it."""
     three = nodes("scan", "texture", "scan")
-    evaluation = Evaluation(DOMAINS, three, personal=True, extras=[validation()], silent={0, 1})
+    evaluation, _, _ = validated(three, personal=True, silent={0, 1})
     assert asked(evaluation) == {2: ["scan"]}
     evaluation.read([reply(three[2], correct_scan=4, count_scan=9, **{"loss-sum_scan": 1.0})])
     assert evaluation.tally().accuracy() == {"scan": pytest.approx(400 / 9), "texture": None}
@@ -336,20 +342,21 @@ def test_anything_else_is_refused_whole(lie: dict[str, Any], reason: str) -> Non
 
 def test_a_validation_part_is_as_large_as_was_announced() -> None:
     identify_process()
-    assert answered({"validation-correct": 1, "validation-count": 4}, extras=[validation()]).startswith(
-        "unknown metric"
-    )
+    hidden, _, _ = validated([node_of(0, (5,), "scan", 9, shared_test=False)], personal=False)
+    hidden.first()
+    ((_, why),) = hidden.read([reply(hidden.nodes[0], **{"validation-correct": 1, "validation-count": 4})])
+    assert why.startswith("unknown metric")
     node = node_of(0, (5,), "scan", 9, shared_test=False, num_validation=4)
     for answer, reason in (({4: 4}, ""), ({5: 4}, "validation-correct 5 of 4"), ({1: 5}, "validation-count is 5, exp")):
         ((correct, count),) = answer.items()
-        feature = validation()
-        evaluation = Evaluation(DOMAINS, [node], personal=False, extras=[feature])
+        evaluation, around, scoring = validated([node], personal=False)
         evaluation.first()
-        feature.score_options(evaluation)
+        assert around.options(node) == {"validation": True}
         more = {"validation-correct": correct, "validation-count": count, "validation-loss-sum": 6.0}
         problems = evaluation.read([reply(node, correct_scan=3, count_scan=9, **{"loss-sum_scan": 4.0}, **more)])
         assert [why.startswith(reason) for _, why in problems] == ([True] if reason else [])
-        feature.scored(evaluation, result := RoundResult(1))
+        around.finish()
+        result = scoring.result
         assert result.shown["validation"]["scan"] == (None if reason else 100.0)
         assert result.shown["validation_loss"]["scan"] == (None if reason else 1.5)
         assert evaluation.tally().accuracy()["scan"] == (None if reason else 100 / 3)  # nothing of it is used
