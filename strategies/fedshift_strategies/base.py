@@ -9,7 +9,7 @@ every method is a feature (:mod:`fedshift_strategies.features`): a round calls a
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,21 +18,20 @@ from flwr.serverapp import Grid
 
 from fedshift_core.arrays import Arrays, check_kept
 from fedshift_core.errors import FederationError
-from fedshift_core.losses import NOBODY
 from fedshift_core.params import P
-from fedshift_core.wire.messages import RunHeader, WorkRequest
-from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
+from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS
 from fedshift_core.wire.scores import parts_to_options
 from fedshift_strategies.contributions import check_contribution, of_features
 from fedshift_strategies.features.base import Phase, Scoring, Training
 from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation import announced, checks, context, untrained
-from fedshift_strategies.federation.context import Ask, RoundResult, RunContext
-from fedshift_strategies.federation.dispatch import Encoder, in_waves, longest_first
+from fedshift_strategies.federation.attendance import Attendance
+from fedshift_strategies.federation.averaging import check_merged
+from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Evaluation, Questions
 from fedshift_strategies.federation.memory import NodeMemory
 from fedshift_strategies.federation.one_time_payload import Start
-from fedshift_strategies.federation.pending import Sent, check_whole, let_go_strays
+from fedshift_strategies.federation.post import Post
 from fedshift_strategies.federation.recovery import Blame, Point, Recovery, is_finite
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.update_norms import SentWeights
@@ -61,13 +60,12 @@ class DomainStrategy(MethodHooks[P]):
         self.recovery = Recovery()
         self._usual: dict[str, list[float]] = {}  # norms of what nodes contribute, of an earlier round
         self.start_values = Start(federation.model.start, federation.model.frozen)
-        self._withholding: set[int] = set()  # indices of nodes that let out less than was asked, as a line has said
-        self._sent = Sent()
-        self._kind: str = MessageType.TRAIN  # of what was sent last
+        self._post = Post(self)
+        self._attendance = Attendance(self.roster, self._result)
         self._evaluation: Evaluation | None = None
         self._around = Around()
         self._training = Training(
-            self._result, self, (), [], self._global, self._query, self._leave_out, self._observe
+            self._result, self, (), [], self._global, self._post.query, self._leave_out, self._observe
         )  # fmt: skip
         self._timeout = federation.engine.node_timeout
 
@@ -107,7 +105,7 @@ class DomainStrategy(MethodHooks[P]):
             self.start_run(self._global)
         try:
             present = self.roster.wait_for(grid, self.federation.engine.min_nodes, self._timeout)
-            self._note_absent(present)
+            self._attendance.note_absent(present)
             self._training = self._phase(
                 Training, self.federation.sample(server_round, present), present=present,
                 scored=self.scores_round(server_round), numbers=self._numbers,
@@ -118,10 +116,11 @@ class DomainStrategy(MethodHooks[P]):
         nodes = self._training.nodes
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
-        messages = self._messages(MessageType.TRAIN, work, self._global, self._around.options, self._around.records())
+        around = self._around
+        messages = self._post.write(MessageType.TRAIN, work, self._global, around.options, around.records())
         self._result.bytes_down = sum(num_bytes(message.content) for message in messages)
         self._lap(context.MESSAGES)
-        return self._in_order(messages, work)
+        return self._post.in_order(messages, work)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -135,7 +134,7 @@ class DomainStrategy(MethodHooks[P]):
             FederationError: If no reply can be used.
         """
         server_round, bounds = server_round + self.completed, self.federation.config.federation
-        replies = self._answers(replies)
+        replies = self._post.answers(replies)
         self._lap(context.TRAINING)
         training = self._training
         sent = SentWeights(decode(self._global), bounds.max_update, training.noise())
@@ -180,9 +179,9 @@ class DomainStrategy(MethodHooks[P]):
         if not fed.config.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, self._timeout)
-        self._note_absent(nodes)
+        self._attendance.note_absent(nodes)
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
-        scoring = self._phase(Scoring, [node for node in nodes if node.index in trained], ask=self._ask)
+        scoring = self._phase(Scoring, [node for node in nodes if node.index in trained], ask=self._post.ask)
         scoring.weights, scoring.means = self.scored_weights(), lambda asked: self.features.means(asked, scoring)
         self._around = Around((each.name, each.on_scores(scoring)) for each in self.features)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
@@ -211,8 +210,7 @@ class DomainStrategy(MethodHooks[P]):
         """
         self._begin(result, arrays, grid)
         self._started -= result.seconds
-        questions = self.configure_evaluate(0, arrays, ConfigRecord(), grid)  # counted from ``completed`` on
-        self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self._timeout))
+        self._score_now(arrays)
 
     def score_initial(self, grid: Grid, arrays: ArrayRecord) -> None:
         """Score the initial weights of a run without rounds; the observer is called as after a round, with number 0.
@@ -225,14 +223,32 @@ class DomainStrategy(MethodHooks[P]):
         if not (self.knowledge or self.state):  # a run that goes on has them
             self.start_run(self._global)
         self.knowledge |= self.federation.model.knowledge
-        questions = self.configure_evaluate(0, arrays, ConfigRecord(), grid)
-        self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self._timeout))
+        self._score_now(arrays)
 
     # --- parts of a round --------------------------------------------------------------------------
 
+    def _score_now(self, arrays: ArrayRecord) -> None:
+        """Score weights outside Flower's loop; rounds are counted from ``completed`` on."""
+        self.aggregate_evaluate(
+            0, self._post.send(self.configure_evaluate(0, arrays, ConfigRecord(), self._post.grid))
+        )  # fmt: skip
+
+    def _questions(self, parts_of: Questions) -> Iterable[Message]:
+        """Return a question to each node about the parts that it scores."""
+        self.roster.listener.asked(self._result.server_round, list(parts_of), training=False)
+        work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
+        sliced, around = self.federation.engine.is_simulation, self._around
+
+        def options(node: Node) -> Mapping[str, Any]:
+            return parts_to_options(parts_of[node], sliced=sliced) | around.options(node)
+
+        kind, weights = MessageType.EVALUATE, self.scored_weights()
+        return self._post.in_order(self._post.write(kind, work, weights, options, around.records()), work)
+
     def _begin(self, result: RoundResult, arrays: ArrayRecord, grid: Grid) -> None:
         self._started = self._last = time.perf_counter()
-        self._result, self._grid, self._global = result, grid, self.start_values.moving(arrays)
+        self._result = self._attendance.result = result
+        self._post.grid, self._global = grid, self.start_values.moving(arrays)
 
     def _go_back(self, blame: Blame) -> tuple[ArrayRecord, MetricRecord]:
         """Leave out the node that stood out, and go back to the weights before it."""
@@ -252,7 +268,7 @@ class DomainStrategy(MethodHooks[P]):
     def _checked_merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the next shared weights by the method's rule, checked as all that it keeps is."""
         merged = self.merge(updates, weights)
-        _check_merged(merged, self._global)
+        check_merged(merged, self._global)
         check_kept(self.knowledge, "self.knowledge")
         check_kept(self.state, "self.state")
         return merged
@@ -261,7 +277,7 @@ class DomainStrategy(MethodHooks[P]):
         """Return what features see of a part of the round."""
         self._observers: list[Callable[[Node, Mapping[str, Any]], None]] = []
         return kind(
-            self._result, self, self.roster.nodes, list(nodes), self._global, self._query, self._leave_out,
+            self._result, self, self.roster.nodes, list(nodes), self._global, self._post.query, self._leave_out,
             self._observe, self._observers, **more,
         )  # fmt: skip
 
@@ -277,81 +293,15 @@ class DomainStrategy(MethodHooks[P]):
         self._result.laps[phase] = self._result.laps.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def _messages(
-        self, kind: str, work: Mapping[Node, int], arrays: ArrayRecord, options: Callable[[Node], Mapping[str, Any]],
-        records: Mapping[str, Arrays],
-    ) -> list[Message]:  # fmt: skip
-        """Return a message to each node, the longest work first, with what features add."""
-        self._kind, encoder = kind, Encoder()
-        more = {name: encoder.record(arrays) for name, arrays in records.items()}
-        messages = [self._message(kind, node, arrays, options(node), more, encoder) for node in longest_first(work)]
-        self._sent = Sent(messages)
-        return messages
-
-    def _message(
-        self, kind: str, node: Node, arrays: ArrayRecord, options: Mapping[str, Any],
-        records: Mapping[str, ArrayRecord], encoder: Encoder,
-    ) -> Message:  # fmt: skip
-        ask = Ask(self._result.server_round, kind == MessageType.TRAIN)
-        digest, start = self.start_values.for_node(node.node_id)
-        header = RunHeader(self.federation.engine.name, self.federation.run_json, start_digest=digest)
-        request = WorkRequest(
-            self.memory.header(node, header), ask.server_round, node.index, arrays,
-            encoder.record(self.knowledge_for(node, ask)), self.tell(node, ask), options, records, start,
-        )  # fmt: skip
-        return Message(request.to_record(), node.node_id, kind)
-
-    def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
-        """Return messages, longest first, so that Flower's simulation keeps to that."""
-        return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.engine.queues else messages
-
-    def _questions(self, parts_of: Questions) -> Iterable[Message]:
-        """Return a question to each node about the parts that it scores."""
-        self.roster.listener.asked(self._result.server_round, list(parts_of), training=False)
-        work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
-        sliced, around = self.federation.engine.is_simulation, self._around
-
-        def options(node: Node) -> Mapping[str, Any]:
-            return parts_to_options(parts_of[node], sliced=sliced) | around.options(node)
-
-        return self._evaluating(work, options, around.records())
-
-    def _evaluating(
-        self, work: Mapping[Node, int], options: Callable[[Node], Mapping[str, Any]], records: Mapping[str, Arrays]
-    ) -> Iterable[Message]:
-        """Return a question to each node about the weights that are scored."""
-        return self._in_order(self._messages(MessageType.EVALUATE, work, self.scored_weights(), options, records), work)
-
-    def _ask(
-        self, work: Mapping[Node, int], options: Mapping[str, Any], own: Mapping[Node, Mapping[str, Any]] | None = None
-    ) -> Iterable[Message]:
-        """Send nodes a question of a feature about the scored weights, and return their answers."""
-        self.roster.listener.asked(self._result.server_round, list(work), training=False)
-        messages = self._evaluating(work, lambda node: {**options, **(own or {}).get(node, {})}, {})
-        return self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
-
-    def _query(self, questions: dict[Node, dict[str, Any]]) -> list[Message]:
-        """Send each node its question of a feature, without weights, and return the answers."""
-        header = RunHeader(self.federation.engine.name, self.federation.run_json, self.memory.run_id)
-        before, self._kind = self._kind, MessageType.QUERY
-        messages = [
-            Message(header.question(self._result.server_round, node.index, asked), node.node_id, MessageType.QUERY)
-            for node, asked in questions.items()
-        ]
-        self._sent = Sent(messages)
-        answers = self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
-        self._kind = before
-        return answers
-
     def _score(self, evaluation: Evaluation, replies: Iterable[Message]) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
-            for node, problem in evaluation.read(self._answers(replies), self._observe):
+            for node, problem in evaluation.read(self._post.answers(replies), self._observe):
                 self._leave_out(node, f"could not evaluate: {problem}", lost=checks.is_lost(problem))
             again = evaluation.replacements()
             if not again:
                 break
-            replies = self._grid.send_and_receive(self._questions(again), timeout=self._timeout)
+            replies = self._post.send(self._questions(again))
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
@@ -379,75 +329,14 @@ class DomainStrategy(MethodHooks[P]):
         del reply.content[ARRAYS]
         return update
 
-    def _answers(self, replies: Iterable[Message]) -> list[Message]:
-        """Return the answers to what was sent, one of each node; others are let go, with a line."""
-        answers, strays = self._sent.answers(replies)
-        senders = [reply.metadata.src_node_id for reply in answers]
-        self.roster.record_answers(senders, self._kind)
-        if self._kind != MessageType.QUERY:
-            self.start_values.record_answers(answers)
-            self.roster.listener.answered(senders)
-        let_go_strays(strays, self.roster.nodes, self._result.server_round)
-        if self.federation.engine.is_simulation:
-            check_whole(answers, self.roster.nodes, self._result.server_round)
-        return answers
-
     def _observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
-        """Note what a node says of its memory, and hand its numbers, which are checked, to the features."""
-        if problem := self.memory.record(node, self._result.server_round, metrics):
-            self._result.started_anew.append(problem)
-        if WITHHELD in metrics and node.index not in self._withholding:
-            self._withholding.add(node.index)
-            fields = {"event": "withheld", "node": node.index, "domain": node.domain}
-            log.info("%s lets out less than the run asks for: its owner's policy", node, extra=fields)
+        """Take in the numbers of a reply, which are checked."""
+        self._attendance.observe(node, metrics, self.memory)
         for observe in self._observers:
             observe(node, metrics)
 
-    def _note_absent(self, present: Sequence[Node]) -> None:
-        """Note which nodes of the run are not asked in this phase, and why, unless the round says so already."""
-        result = self._result
-        for line in self.roster.declined():
-            if line not in result.left_out:
-                result.left_out.append(line)
-                result.lose(NOBODY)
-        if len(present) == len(self.roster.nodes):  # of a simulation all, which may be a hundred thousand
-            return
-        present_ids = {node.node_id for node in present}
-        absent = [node for node in self.roster.nodes if node.node_id not in present_ids]
-        for node in absent:
-            if node.index not in result.lost:
-                result.left_out.append(f"{node}: not asked: {self.roster.why_absent(node)}")
-        result.lose(*(node.index for node in absent))
-
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
         """Note that a node gave no part; ``lost`` if it, or its machine, did not answer."""
-        number = self._result.server_round
-        self._result.lose(node.index)
         if lost and not self.federation.engine.is_simulation:
-            self.roster.missed(node, self._kind)
-        fields = {"event": checks.event_of(reason), "round": number, "node": node.index, "domain": node.domain}
-        log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)
-        self.roster.listener.left_out(number, node, reason)
-        self._result.left_out.append(f"{node}: {reason}")
-
-
-def _check_merged(merged: ArrayRecord, before: ArrayRecord) -> None:
-    """Refuse merged weights that are not the weights of the model.
-
-    Raises:
-        FederationError: With the first name that is missing, unknown, or of another shape or type.
-    """
-    if not isinstance(merged, ArrayRecord):
-        raise FederationError(
-            f"merge returned a {type(merged).__name__}; expected an ArrayRecord, such as encode(arrays)"
-        )
-    if strange := [name for name in (*before, *merged) if (name in before) != (name in merged)]:
-        lacks = "lack" if strange[0] in before else "have an unknown"
-        raise FederationError(f"the merged weights {lacks} {strange[0]!r}; merge must return all shared weights")
-    for name, array in merged.items():
-        found, expected = ((each.dtype, tuple(each.shape)) for each in (array, before[name]))
-        if found != expected:
-            raise FederationError(
-                f"the merged {name} is of type {found[0]} and shape {found[1]}, the model's is of {expected[0]} and "
-                f"{expected[1]}; merge must keep both (array.astype)"
-            )
+            self.roster.missed(node, self._post.kind)
+        self._attendance.leave_out(node, reason)

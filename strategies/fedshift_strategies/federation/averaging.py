@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.wire.records import Draft, encode_array
 
@@ -71,3 +72,25 @@ def shares(sizes: list[int]) -> list[float]:
     """Return each size over their sum: q_n = |D_n| / |D| (FedAvg, and Eq. 1 of most papers)."""
     total = sum(sizes)
     return [size / total for size in sizes]
+
+
+def check_merged(merged: ArrayRecord, before: ArrayRecord) -> None:
+    """Refuse merged weights that are not the weights of the model.
+
+    Raises:
+        FederationError: With the first name that is missing, unknown, or of another shape or type.
+    """
+    if not isinstance(merged, ArrayRecord):
+        raise FederationError(
+            f"merge returned a {type(merged).__name__}; expected an ArrayRecord, such as encode(arrays)"
+        )
+    if strange := [name for name in (*before, *merged) if (name in before) != (name in merged)]:
+        lacks = "lack" if strange[0] in before else "have an unknown"
+        raise FederationError(f"the merged weights {lacks} {strange[0]!r}; merge must return all shared weights")
+    for name, array in merged.items():
+        found, expected = ((each.dtype, tuple(each.shape)) for each in (array, before[name]))
+        if found != expected:
+            raise FederationError(
+                f"the merged {name} is of type {found[0]} and shape {found[1]}, the model's is of {expected[0]} and "
+                f"{expected[1]}; merge must keep both (array.astype)"
+            )

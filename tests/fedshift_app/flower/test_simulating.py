@@ -304,7 +304,7 @@ def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> No
     server.roster._nodes = {7: node(0)}
     server._sent = Sent([requested])
     reply = Message(Error(code=0, reason="its process died"), reply_to=requested)
-    assert server._answers([reply]) == [reply]
+    assert server._post.answers([reply]) == [reply]
 
 
 # --- a real run -----------------------------------------------------------------------------------------------
