@@ -302,7 +302,7 @@ def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> No
     server.federation = federation(engine="deployment")
     requested = Message(RecordDict(), 7, "train")
     server.roster._nodes = {7: node(0)}
-    server._sent = Sent([requested])
+    server._post._sent = Sent([requested])
     reply = Message(Error(code=0, reason="its process died"), reply_to=requested)
     assert server._post.answers([reply]) == [reply]
 
