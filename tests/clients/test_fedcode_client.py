@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.methods.fedcode import SAIN, FedCodeClient, with_sain
 from fedshift_clients.models.networks import Blueprint, bare, build
-from fedshift_clients.params.fedcode import FedCodeParams
 from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 from fedshift_strategies.methods.fedcode import FedCodeServerParams, FedCodeStrategy
 

@@ -14,9 +14,9 @@ from fedshift_clients.methods.fedrcl import FedRCLClient
 from fedshift_clients.models.networks import Blueprint
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.params.f2dc import F2DCParams
-from fedshift_clients.params.fedrcl import FedRCLParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedrcl import FedRCLParams
 
 OFF: dict[str, Any] = {"lambda_scl": 0.0, "lambda_penalty": 0.0}
 client = partial(new_client, FedRCLClient)

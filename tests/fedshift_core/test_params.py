@@ -7,9 +7,9 @@ import pytest
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.methods.fedtgp import FedTGPClient
-from fedshift_clients.params.fedproto import FedProtoParams
-from fedshift_clients.params.fedtgp import FedTGPParams
 from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_core.methods.fedproto import FedProtoParams
+from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_core.params import Parametrised, Params
 from fedshift_strategies.base import DomainStrategy
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedshift_clients.losses.imbalance import Classification, ClassLoss
-from fedshift_clients.params.copa import Ensemble
+from fedshift_core.methods.copa import Ensemble
 
 Head = Mapping[str, Tensor]
 PLAIN = ClassLoss()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedshift_clients.params.fedpall import Contrast
+from fedshift_core.methods.fedpall import Contrast
 
 EPS = 1e-5  # of BatchNorm
 

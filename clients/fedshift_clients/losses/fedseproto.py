@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedshift_clients.params.fedseproto import Reduction
+from fedshift_core.methods.fedseproto import Reduction
 
 MAX_KL = 50.0  # divergences above it count as it (A2)
 VARIANCE_EPS = 1e-6  # keeps the logarithm of a dimension that does not vary in a batch

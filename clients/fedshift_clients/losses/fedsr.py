@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedshift_clients.params.fedsr import Length
+from fedshift_core.methods.fedsr import Length
 
 
 def length(z: Tensor, form: Length) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import copa as terms_of_copa
 from fedshift_clients.methods import heads
-from fedshift_clients.params.copa import CopaParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.copa import CopaParams
 
 
 class CopaClient(DomainClient[CopaParams]):

@@ -25,12 +25,12 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fdse as terms_of_fdse
 from fedshift_clients.losses.fdse import Outcome, Running
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
-from fedshift_clients.params.fdse import FDSEParams
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.plural import plural
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map

@@ -22,10 +22,10 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedala as terms_of_fedala
 from fedshift_clients.models.networks import SplitModel, set_training
-from fedshift_clients.params.fedala import FedALAParams
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedala import FedALAParams
 from fedshift_core.wire.names import CLASSIFIER
 from fedshift_datasets.base import ImageSet
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedccrl as terms_of_fedccrl
 from fedshift_clients.modules import mixstyle
-from fedshift_clients.params.fedccrl import FedCCRLParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedccrl import FedCCRLParams
 from fedshift_core.seeding import generator
 
 

@@ -25,13 +25,13 @@ from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import Blueprint, SplitModel, follows
 from fedshift_clients.models.projection import Projection, projection_of, put_into, unprojected
 from fedshift_clients.models.stages import feature_stages
-from fedshift_clients.params.fedcode import FedCodeParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_datasets.base import ImageSet
 
 STYLE = "style_encoder"  # the model's private encoder of style

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fedshift_clients.losses.common import contrast_of_each
 from fedshift_clients.losses.feddap import turned_of_each
-from fedshift_clients.params.feddap import FedDAPParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feddap import FedDAPParams
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.fedprox import proximal
-from fedshift_clients.params.feddyn import FedDynParams
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feddyn import FedDynParams
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedgh import FedGHParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedgh import FedGHParams
 
 
 class FedGHClient(PrototypeClient[FedGHParams]):

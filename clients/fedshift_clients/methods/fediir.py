@@ -18,10 +18,10 @@ from torch import Tensor
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fediir as terms_of_fediir
-from fedshift_clients.params.fediir import FedIIRParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import CE
 

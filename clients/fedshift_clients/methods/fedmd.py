@@ -25,12 +25,12 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient, Phase
 from fedshift_clients.losses import fedmd as terms_of_fedmd
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedmd import FedMDParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.node import MODEL_PART
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.methods.fedmd import FedMDParams
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
 

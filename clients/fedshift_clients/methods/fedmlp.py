@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedshift_clients.losses import fedmlp as terms_of_fedmlp
 from fedshift_clients.losses.fedproto import prototype_distance
-from fedshift_clients.params.fedmlp import FedMLPParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
+from fedshift_core.methods.fedmlp import FedMLPParams
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):

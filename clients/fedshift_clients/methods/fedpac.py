@@ -18,11 +18,11 @@ from fedshift_clients.base import Phase
 from fedshift_clients.losses import fedpac as terms_of_fedpac
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedpac import FedPACParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.wire.names import CLASSIFIER
 
 

@@ -21,12 +21,12 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedpall as terms_of_fedpall
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedpall import FedPallParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedpall import FedPallParams
 
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedplvm as terms_of_fedplvm
-from fedshift_clients.params.fedplvm import FedPLVMParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
+from fedshift_core.methods.fedplvm import FedPLVMParams
 from fedshift_core.seeding import generator
 
 

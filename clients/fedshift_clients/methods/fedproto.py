@@ -18,8 +18,8 @@ from typing_extensions import TypeVar
 
 from fedshift_clients.losses import fedproto as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
-from fedshift_clients.params.fedproto import FedProtoParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.fedproto import FedProtoParams
 
 FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedprox as terms_of_fedprox
-from fedshift_clients.params.fedprox import FedProxParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.fedprox import FedProxParams
 
 
 class FedProxClient(DomainClient[FedProxParams]):

@@ -19,8 +19,8 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedrcl as terms_of_fedrcl
 from fedshift_clients.models.levels import level_features, levels_of
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.params.fedrcl import FedRCLParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.fedrcl import FedRCLParams
 
 
 class FedRCLClient(DomainClient[FedRCLParams]):

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from fedshift_clients.losses import fedsa as terms_of_fedsa
 from fedshift_clients.methods.own_models import OwnModelClient
-from fedshift_clients.params.fedsa import FedSAParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedsa import FedSAParams
 
 GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the nearest other, (1,), float32
 

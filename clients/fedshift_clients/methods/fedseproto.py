@@ -25,13 +25,13 @@ from fedshift_clients.base import DomainClient, Phase
 from fedshift_clients.losses import fedseproto as eq
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.params.fedseproto import FedSeProtoParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedseproto import FedSeProtoParams
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2

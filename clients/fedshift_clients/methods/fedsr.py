@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import fedsr as terms_of_fedsr
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.params.fedsr import FedSRParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedsr import FedSRParams
 from fedshift_core.seeding import torch_seed
 
 PRIVATE = "reference."  # m, s and c never travel

@@ -29,12 +29,12 @@ from fedshift_clients.base import Phase, Scores
 from fedshift_clients.losses import fedthe as equations
 from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.params.fedthe import FedTHEParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.eval_slices import warn_if_by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedthe import FedTHEParams
 from fedshift_datasets.base import ImageSet
 
 PERSONAL = "personal_head"  # the model's part

@@ -18,9 +18,9 @@ from fedshift_clients import losses
 from fedshift_clients.losses import fpl as terms_of_fpl
 from fedshift_clients.losses.common import contrast_of_each
 from fedshift_clients.losses.fedproto import distance_of_each
-from fedshift_clients.params.fpl import FPLParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_core.methods.fpl import FPLParams
 
 
 class FPLClient(PrototypeClient[FPLParams]):

@@ -31,13 +31,13 @@ from fedshift_clients.losses import ggeur as geometry
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.modules.base import AllModules
-from fedshift_clients.params.ggeur import GGEURParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, cut
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
 

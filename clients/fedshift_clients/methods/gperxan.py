@@ -24,12 +24,12 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
-from fedshift_clients.params.gperxan import GPerXANParams
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.gperxan import GPerXANParams
 
 OWN = "batch-norm/"  # prefix in a node's memory of its BatchNorm, where an average of them is scored
 #: What all nodes share of a layer: scale and shift of its instance norm, and how much that counts.

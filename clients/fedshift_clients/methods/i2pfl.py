@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedshift_clients import losses
 from fedshift_clients.losses import i2pfl as terms_of_i2pfl
-from fedshift_clients.params.i2pfl import I2PFLParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.phases import PROTOTYPES
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import moon as terms_of_moon
 from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
-from fedshift_clients.params.moon import MoonParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.moon import MoonParams
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper

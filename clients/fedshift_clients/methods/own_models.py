@@ -7,10 +7,10 @@ from typing_extensions import TypeVar
 
 from fedshift_clients.losses.fedproto import nearness
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.own_models import OwnModelParams
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.own_models import OwnModelParams
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
 

@@ -26,12 +26,12 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import scaffold as equations
 from fedshift_clients.losses.common import shifted
-from fedshift_clients.params.scaffold import ScaffoldParams
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.wire.names import CE
 
 CONTROL = "control"  # c_i in a node's memory, (P,): all parameters that travel, in their order

@@ -37,12 +37,12 @@ from fedshift_clients.models.stages import Stages, feature_stages
 from fedshift_clients.modules.at_stages import MOST_LOWER
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.mixstyle import style
-from fedshift_clients.params.stablefdg import StableFDGParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
 

@@ -1,1 +1,1 @@
-"""What a run may set of the nodes' side of methods, modules and adaptations. No torch: each command reads it."""
+"""Parameters of modules and adaptations. No torch: each command reads them."""

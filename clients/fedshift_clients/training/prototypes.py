@@ -7,8 +7,8 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.params.prototypes import PrototypeParams
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.prototypes import PrototypeParams
 
 
 class EpochMeans:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from fedshift_clients.params.prototypes import PrototypeParams
+from fedshift_core.methods.prototypes import PrototypeParams
 
 
 class OwnModelParams(PrototypeParams):

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedshift_clients.params.own_models import OwnModelParams
-from fedshift_clients.params.prototypes import ProtoSource
+from fedshift_core.methods.own_models import OwnModelParams
+from fedshift_core.methods.prototypes import ProtoSource
 
 
 class FedProtoParams(OwnModelParams):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_core.methods.prototypes import ProtoSource, PrototypeParams
 from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
 
 

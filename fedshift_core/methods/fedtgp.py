@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from fedshift_clients.params.fedproto import FedProtoParams
+from fedshift_core.methods.fedproto import FedProtoParams
 
 
 class FedTGPParams(FedProtoParams):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_core.methods.prototypes import ProtoSource, PrototypeParams
 
 
 class FedMLPParams(PrototypeParams):

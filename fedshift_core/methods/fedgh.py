@@ -1,6 +1,6 @@
 """Parameters of :mod:`fedshift_clients.methods.fedgh`. No torch."""
 
-from fedshift_clients.params.prototypes import ProtoSource, PrototypeParams
+from fedshift_core.methods.prototypes import ProtoSource, PrototypeParams
 
 
 class FedGHParams(PrototypeParams):

@@ -1,0 +1,1 @@
+"""The parameters of the nodes' side of methods. No torch: each command reads them."""
