@@ -49,7 +49,7 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
 
 
 class Params(ConfigModel):
-    """Base of the parameters that one side of a method declares; empty for FedAvg."""
+    """Base of the parameters of a method, modules, an adaptation or a feature; empty for FedAvg."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -64,7 +64,7 @@ class Params(ConfigModel):
 
 
 class NoiseParams(Params):
-    """Base of the node's parameters of a method whose noise or masks protect what a node sends.
+    """Base of the parameters of a method whose noise or masks protect what a node sends.
 
     They come from the system's entropy, which the server cannot repeat, so such a run is not repeatable.
     """

@@ -1,1 +1,1 @@
-"""The parameters of the nodes' side of methods. No torch: each command reads them."""
+"""The parameters of each method, which its server half and its node half are given. No torch, no Flower."""

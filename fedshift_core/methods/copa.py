@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.copa`. No torch."""
+"""Parameters of Copa."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Ensemble = Literal["probabilities", "logits"]
 
 
 class CopaParams(Params):
-    """The node's side of COPA."""
+    """Parameters of COPA."""
 
     lambda_others: float = Field(1.0, ge=0, description="Weight of the losses of the other domains' heads; 0: off.")
     ensemble: Ensemble = Field("probabilities", description="What is averaged over the heads at test time.")

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fdse`. No torch."""
+"""Parameters of FDSE."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class FDSEParams(Params):
-    """The node's side of FDSE; values are those of the authors' configuration for PACS."""
+    """Parameters of FDSE; values are those of the authors' configuration for PACS."""
 
     lambda_kl: float = Field(
         0.5,
@@ -24,3 +24,4 @@ class FDSEParams(Params):
     kl: Literal["gaussian", "released"] = Field(
         "gaussian", description="Divergence: of Gaussians for each channel, or as the released code computes it."
     )
+    tau: float = Field(0.5, gt=0, description="Temperature of the similarity between erasers.")

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedala`. No torch."""
+"""Parameters of FedALA."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params, Rounds
 
 
 class FedALAParams(Params):
-    """The node's side of FedALA."""
+    """Parameters of FedALA."""
 
     eta: float = Field(
         1.0, ge=0, description="Learning rate of the aggregation weights W; 0: W stays 1, which is FedAvg."

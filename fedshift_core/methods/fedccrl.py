@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedccrl`. No torch."""
+"""Parameters of FedCCRL."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params
 
 
 class FedCCRLParams(Params):
-    """The node's side of FedCCRL; values are those of its code."""
+    """Parameters of FedCCRL; values are those of its code."""
 
     copies: int = Field(2, ge=0, le=8, description="Number of changed copies of each image; 0: FedAvg.")
     probability: float = Field(1.0, ge=0, le=1, description="Probability with which a batch takes styles of others.")

@@ -1,14 +1,15 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedcode`. No torch."""
+"""Parameters of FedCode."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from fedshift_core.clustering import Partition
 from fedshift_core.params import Params
 
 
 class FedCodeParams(Params):
-    """The node's side of FedCode. Values are the paper's for Digit5; a weight at 0 turns its terms off."""
+    """Parameters of FedCode. Values are the paper's for Digit5; a weight at 0 turns its terms off."""
 
     alpha: float = Field(
         20.0, ge=0, description="Weight of SemCL and of StyCL: 20 for Digit5, 100 for PACS; 0: both off."
@@ -36,6 +37,9 @@ class FedCodeParams(Params):
     )
     global_model: Literal["off", "average_heads"] = Field(
         "off", description="Whether the encoder is scored with the mean head as well (Fig. 5, A13)."
+    )
+    finch_partition: Partition = Field(
+        "last", description="Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."
     )
 
     @model_validator(mode="after")

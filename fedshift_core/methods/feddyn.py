@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.feddyn`. No torch."""
+"""Parameters of FedDyn."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class FedDynParams(Params):
-    """The node's side of FedDyn."""
+    """Parameters of FedDyn."""
 
     alpha: float = Field(
         0.01,
@@ -20,4 +20,9 @@ class FedDynParams(Params):
         "cloud",
         description="Scored model: the one that the next round begins with (cloud), or the plain mean"
         " of the round's models (mean).",
+    )
+    alpha_by_images: bool = Field(
+        False,
+        description="Whether each node's alpha is divided by its number of images over the mean "
+        "number, as in the reference code.",
     )

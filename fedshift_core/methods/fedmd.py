@@ -1,13 +1,13 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedmd`. No torch."""
+"""Parameters of FedMD."""
 
 from pydantic import Field
 
-from fedshift_core.limits import MOST_ROUNDS
+from fedshift_core.limits import MOST_OWN, MOST_ROUNDS
 from fedshift_core.params import BatchSize, Params, Rounds
 
 
 class FedMDParams(Params):
-    """The node's side of FedMD."""
+    """Parameters of FedMD."""
 
     public_epochs: int = Field(
         20, ge=0, le=MOST_ROUNDS, description="Epochs on the labels of the public set before all else; 0: none."
@@ -25,3 +25,4 @@ class FedMDParams(Params):
     digest_lr: float | None = Field(None, gt=0, description="Learning rate of digestion; null: `train.lr`.")
     #: Plain SGD needs a larger one than the authors' Adam.
     lambda_digest: float = Field(1.0, gt=0, description="Factor of the mean absolute difference of the class scores.")
+    public_images: int = Field(5000, ge=1, le=MOST_OWN, description="Largest number of public images in a round.")

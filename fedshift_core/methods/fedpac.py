@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedpac`. No torch."""
+"""Parameters of FedPAC."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params, Rounds
 
 
 class FedPACParams(Params):
-    """The node's side of FedPAC."""
+    """Parameters of FedPAC."""
 
     lambda_align: float = Field(1.0, ge=0, description="Weight of the alignment of features (lambda); 0: off.")
     combine_heads: bool = Field(

@@ -1,18 +1,17 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedpall`. No torch."""
+"""Parameters of FedPall."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedshift_core.params import NoiseParams
-
-MOST = 10_000  # features of a round, as the server takes them
+from fedshift_core.limits import MOST_BATCH, MOST_OWN
+from fedshift_core.params import NoiseParams, Rounds
 
 Contrast = Literal["cosine", "released"]
 
 
 class FedPallParams(NoiseParams):
-    """The node's side of FedPall."""
+    """Parameters of FedPall."""
 
     lambda_adv: float = Field(0.1, ge=0, description="Weight of the amplifier's confusion; 0: off.")
     lambda_con: float = Field(0.1, ge=0, description="Weight of the contrast with global prototypes; 0: off.")
@@ -40,8 +39,12 @@ class FedPallParams(NoiseParams):
         0.9, gt=0, le=1, description="Share of the dimensions that is sent; the others, drawn by round, are 0."
     )
     most_features: int = Field(
-        MOST, ge=1, le=MOST, description="Largest number of images whose features a node sends in a round."
+        MOST_OWN, ge=1, le=MOST_OWN, description="Largest number of images whose features a node sends in a round."
     )
+    hidden: int = Field(512, ge=1, le=4096, description="Width of the amplifier.")
+    server_epochs: Rounds = Field(3, description="Epochs of both networks of the server over the features of a round.")
+    server_batch: int = Field(32, ge=1, le=MOST_BATCH, description="Features in a step of the server.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server; the code takes the nodes'.")
 
     @model_validator(mode="after")
     def _in_order(self) -> "FedPallParams":

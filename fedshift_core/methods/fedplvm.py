@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedplvm`. No torch."""
+"""Parameters of FedPLVM."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params
 
 
 class FedPLVMParams(Params):
-    """The node's side of FedPLVM; values are those of its code."""
+    """Parameters of FedPLVM; values are those of its code."""
 
     lambda_proto: float = Field(100.0, ge=0, description="Weight of the prototype losses (lambda); 0: FedAvg.")
     alpha: float = Field(
@@ -20,4 +20,8 @@ class FedPLVMParams(Params):
     )
     most_images: int = Field(
         5000, ge=3, le=10_000, description="Largest number of images of a class that are compared with each other."
+    )
+    cluster_globally: bool = Field(
+        True,
+        description="Whether the server clusters the prototypes; false: every prototype of every node is a global one.",
     )

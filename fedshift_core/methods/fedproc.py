@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedproc`. No torch."""
+"""Parameters of FedProc."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params
 
 
 class FedProcParams(Params):
-    """The node's side of FedProc."""
+    """Parameters of FedProc."""
 
     use_gpc: bool = Field(True, description="Whether the contrast with global prototypes is used; false: FedAvg.")
     tau: float = Field(

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedprox`. No torch."""
+"""Parameters of FedProx."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params
 
 
 class FedProxParams(Params):
-    """The node's side of FedProx."""
+    """Parameters of FedProx."""
 
     mu: float = Field(
         0.01,

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedrcl`. No torch."""
+"""Parameters of FedRCL."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class FedRCLParams(Params):
-    """The node's side of FedRCL; values are those of its code. Both weights 0: FedAvg."""
+    """Parameters of FedRCL; values are those of its code. Both weights 0: FedAvg."""
 
     lambda_scl: float = Field(1.0, ge=0, description="Weight of the contrast; 0: off.")
     lambda_penalty: float = Field(1.0, ge=0, description="Weight of the divergence penalty; 0: off.")

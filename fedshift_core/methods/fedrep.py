@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedrep`. No torch."""
+"""Parameters of FedRep."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params, Rounds
 
 
 class FedRepParams(Params):
-    """The node's side of FedRep."""
+    """Parameters of FedRep."""
 
     personal_head: bool = Field(
         True, description="Whether the head stays on the node; false: it is averaged with the body."

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedseproto`. No torch."""
+"""Parameters of FedSeProto."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Reduction = Literal["mean", "sum"]
 
 
 class FedSeProtoParams(Params):
-    """The node's side of FedSeProto. The paper's own values are unknown; these are recommendations."""
+    """Parameters of FedSeProto. The paper's own values are unknown; these are recommendations."""
 
     schedule: Literal["two_phase_each_round", "phase1_first_round_only", "joint"] = Field(
         "two_phase_each_round",

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedsr`. No torch."""
+"""Parameters of FedSR."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Length = Literal["norm", "squared"]
 
 
 class FedSRParams(Params):
-    """The node's side of FedSR."""
+    """Parameters of FedSR."""
 
     alpha_l2r: float = Field(0.01, ge=0, description="Weight of the length of representations; 0: off.")
     alpha_cmi: float = Field(0.001, ge=0, description="Weight of the conditional information; 0: off.")

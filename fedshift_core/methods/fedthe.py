@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.fedthe`. No torch."""
+"""Parameters of FedTHE."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params, Rounds
 
 
 class FedTHEParams(Params):
-    """The node's side of FedTHE."""
+    """Parameters of FedTHE."""
 
     personal_head: bool = Field(
         True, description="Whether there is a personal head; false: none, and no interpolation."

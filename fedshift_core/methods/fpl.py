@@ -1,14 +1,13 @@
-"""Parameters of :mod:`fedshift_clients.methods.fpl`. No torch."""
+"""Parameters of FPL."""
 
 from pydantic import Field
 
-from fedshift_core.methods.prototypes import ProtoSource, PrototypeParams
+from fedshift_core.methods.prototypes import PrototypeParams
 
 
 class FPLParams(PrototypeParams):
-    """The node's side of FPL."""
+    """Parameters of FPL."""
 
     use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
     use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
     tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    proto_source: ProtoSource = "after_training"

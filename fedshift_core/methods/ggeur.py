@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.ggeur`. No torch."""
+"""Parameters of GGEUR."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class GGEURParams(Params):
-    """The node's side of GGEUR."""
+    """Parameters of GGEUR."""
 
     samples: int = Field(
         2000, ge=0, le=10**6, description="Rows of each class that a node trains on, own and drawn; 0: off."

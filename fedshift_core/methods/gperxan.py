@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.gperxan`. No torch."""
+"""Parameters of GPerXAN."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class GPerXANParams(Params):
-    """The node's side of gPerXAN; values are the code's."""
+    """Parameters of gPerXAN; values are the code's."""
 
     lambda_guide: float = Field(0.5, ge=0, description="Weight of the received head's loss; 0: off.")
     batch_norm: Literal["own", "averaged"] = Field(

@@ -1,15 +1,15 @@
-"""Parameters of :mod:`fedshift_clients.methods.i2pfl`. No torch."""
+"""Parameters of I2PFL."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from fedshift_core.methods.prototypes import ProtoSource, PrototypeParams
+from fedshift_core.methods.prototypes import PrototypeParams
 from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
 
 
 class I2PFLParams(PrototypeParams, NoiseParams):
-    """The node's side of I2PFL. Values are the paper's for Digits; each weight at 0 turns its term off."""
+    """Parameters of I2PFL. Values are the paper's for Digits; each weight at 0 turns its term off."""
 
     use_gpcl: bool = Field(
         True, description="Whether the inter-domain contrast with global prototypes is used (Table IV)."
@@ -53,10 +53,22 @@ class I2PFLParams(PrototypeParams, NoiseParams):
         le=1,
         description="Factor of the noise with dp=add, share by which prototypes shrink with dp=shrink_add (q).",
     )
-    proto_source: ProtoSource = Field(
-        "after_training",
-        description="Features behind the prototypes: of a pass after training, or of the last epoch (A14).",
-    )
     gamma_max: bool = Field(
         False, description="Whether gamma is at least one half, so that a sample keeps its own class (A12)."
     )
+    inter_proto: Literal["reweight", "average", "finch"] = Field(
+        "reweight",
+        description="How nodes' prototypes become global ones: reweight, average, or finch clusters (Table V).",
+    )
+    dist: Literal["l2sq", "l2"] = Field("l2sq", description="Distance of Eq. 4: squared, or not (A4).")
+    use_ema: bool = Field(True, description="Whether global prototypes are averaged over rounds (Eq. 5, Table IV).")
+    ema: float = Field(0.99, ge=0, le=1, description="Factor of the average over rounds (beta).")
+    ema_weight_on: Literal["past", "current"] = Field(
+        "past", description="Side that beta weighs: the past, or the current prototypes (A3)."
+    )
+
+    @model_validator(mode="after")
+    def _clusters_have_no_past(self) -> "I2PFLParams":
+        if self.inter_proto == "finch" and self.use_ema:
+            raise ValueError("inter_proto=finch needs use_ema=false: clusters have no identity from round to round")
+        return self

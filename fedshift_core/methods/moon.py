@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.moon`. No torch."""
+"""Parameters of Moon."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class MoonParams(Params):
-    """The node's side of MOON."""
+    """Parameters of MOON."""
 
     mu: float = Field(
         1.0, ge=0, description="Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."

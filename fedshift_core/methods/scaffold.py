@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.scaffold`. No torch."""
+"""Parameters of Scaffold."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedshift_core.params import Params
 
 
 class ScaffoldParams(Params):
-    """The node's side of SCAFFOLD."""
+    """Parameters of SCAFFOLD."""
 
     control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
     option: Literal["I", "II"] = Field(

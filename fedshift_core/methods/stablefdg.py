@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.methods.stablefdg`. No torch."""
+"""Parameters of StableFDG."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from fedshift_core.params import Params
 
 
 class StableFDGParams(Params):
-    """The node's side of StableFDG; values are its code's."""
+    """Parameters of StableFDG; values are its code's."""
 
     shift: float = Field(
         0.5, ge=0, le=1,

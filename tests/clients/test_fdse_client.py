@@ -14,7 +14,7 @@ from fedshift_clients.losses.fdse import layer_weights
 from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layers_of
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.methods.fdse import FDSEParams

@@ -13,7 +13,7 @@ from fedshift_clients.losses import fedrcl as terms
 from fedshift_clients.methods.fedrcl import FedRCLClient
 from fedshift_clients.models.networks import Blueprint
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedrcl import FedRCLParams

@@ -19,9 +19,9 @@ from typing_extensions import TypeVar
 from fedshift_clients.losses import fedproto as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
 from fedshift_clients.training.batches import Batch
-from fedshift_core.methods.fedproto import FedProtoParams
+from fedshift_core.methods.fedproto import DistanceParams
 
-FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
+FedProtoP = TypeVar("FedProtoP", bound=DistanceParams, default=Any)
 
 
 class FedProtoClient(OwnModelClient[FedProtoP]):

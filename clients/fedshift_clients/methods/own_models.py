@@ -10,7 +10,7 @@ from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.methods.own_models import OwnModelParams
+from fedshift_core.methods.prototypes import OwnModelParams
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.models.stages import feature_stages, stage_ends
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.at_stages import StageParams, Where
+from fedshift_clients.modules.params import StageParams, Where
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import P

@@ -26,7 +26,7 @@ from fedshift_clients.losses import f2dc as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.models.stages import Stages, feature_stages, pooled
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.f2dc import F2DCParams, TestFeature
+from fedshift_clients.modules.params import F2DCParams, TestFeature
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural

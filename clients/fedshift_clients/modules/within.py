@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedshift_clients.losses import within
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.within import WithinDomainsParams
+from fedshift_clients.modules.params import WithinDomainsParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.plural import plural
 

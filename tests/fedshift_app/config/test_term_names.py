@@ -38,7 +38,7 @@ class Node(DomainClient[NodeParams]):
     pass
 
 
-UNEQUAL = Method(name="unequal", title="Two defaults", strategy=Server, client=Node)
+UNEQUAL = Method(name="unequal", title="Two classes of parameters", strategy=Server, client=Node)
 FIRST = ModulesEntry("first", "One", Modules, ("length",))
 SECOND = ModulesEntry("second", "Two", Modules, ("ce",))
 THIRD = ModulesEntry("third", "Three", Modules, ("coral", "width"))
@@ -92,7 +92,9 @@ def test_features_that_declare_a_name_in_use_are_refused(features: str, found: s
     assert [entry["name"] for entry in resolve({"set": "features=[two]"}).features] == ["two"]
 
 
-def test_a_parameter_of_both_sides_has_one_value() -> None:
+def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
     message = refusal_of(ConfigError, resolve, {"method": "unequal"})
-    assert message.startswith("method.beta of 'unequal' is 0.5 on the server and 0.1 on the nodes")
-    assert resolve({"method": "unequal", "set": "method.beta=0.3"}).method["beta"] == 0.3
+    assert message == (
+        "method 'unequal': its strategy declares the parameters ServerParams, its client NodeParams; both sides are "
+        "given one class: name it as params: module:Class of the method"
+    )

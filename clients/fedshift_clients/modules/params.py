@@ -1,10 +1,56 @@
-"""Parameters of :mod:`fedshift_clients.modules.f2dc`. No torch."""
+"""Parameters of the modules. No torch: each command reads them."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fedshift_core.params import Params
+
+#: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
+Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
+
+
+class StageParams(Params):
+    """Parameters of all modules of this kind."""
+
+    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map changes; 0: off.")
+    stages: Where = Field("all", description="Stages whose maps change, counted from 1; all, or all before the last.")
+
+    @field_validator("stages")
+    @classmethod
+    def _different_stages(cls, stages: Where) -> Where:
+        if isinstance(stages, str):
+            return stages
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"expected 'lower', 'all' or different numbers of stages from 1, found {list(stages)}")
+        return tuple(sorted(stages))
+
+
+class FedFAParams(StageParams):
+    """The parameters; values are the paper's."""
+
+    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is augmented; 0: off.")
+    momentum: float = Field(0.99, ge=0, lt=1, description="Momentum alpha of a node's running statistics.")
+    sharing: bool = Field(
+        True, description="Whether gamma follows what nodes differ in (paper); false: gamma is 1 and nothing more "
+        "travels, which is what the released code computes.",
+    )  # fmt: skip
+    stages: Where = Field("all", description="Stages whose maps are augmented, counted from 1: all, lower, or a list.")
+
+
+class MixStyleParams(StageParams):
+    """The parameters; values are the paper's."""
+
+    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is mixed; 0: off.")
+    alpha: float = Field(0.1, gt=0, le=100, description="Of Beta(alpha, alpha), from which lambda is drawn.")
+    mix: Literal["random", "crossdomain"] = Field(
+        "random", description="Partner of an image in its batch: any (random), or one of another domain (crossdomain)."
+    )
+    stages: Where = Field(
+        "lower", description="Stages whose maps are mixed, counted from 1: all before the last, three at most (lower), "
+        "all, or a list.",
+    )  # fmt: skip
+
 
 TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
 
@@ -77,4 +123,21 @@ class F2DCParams(Params):
             raise ValueError(f"test_feature={self.test_feature} needs modules at test; without them there is only f")
         if self.eval_noise and self.eval_modules == "none":
             raise ValueError("eval_noise=true needs modules at test, but eval_modules=none")
+        return self
+
+
+class WithinDomainsParams(Params):
+    """Weights of the terms; 0: the term is off."""
+
+    coral: float = Field(0.0, ge=0, description="Weight of CORAL (DomainBed: 1).")
+    mmd: float = Field(0.0, ge=0, description="Weight of MMD with Gaussian kernels (DomainBed: 1).")
+    irm: float = Field(0.0, ge=0, description="Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with "
+                       "Adam; with SGD begin at 1).")  # fmt: skip
+    rex: float = Field(0.0, ge=0, description="Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; "
+                       "with SGD begin at 1).")  # fmt: skip
+
+    @model_validator(mode="after")
+    def _one_is_on(self) -> "WithinDomainsParams":
+        if not any(self.model_dump().values()):
+            raise ValueError("one weight must be above 0: coral, mmd, irm or rex; found none")
         return self

@@ -1,4 +1,4 @@
-"""Parameters of :mod:`fedshift_clients.adapt.fedicon` and :mod:`fedshift_clients.methods.fedicon`. No torch."""
+"""Parameters of the adaptations. No torch: each command reads them."""
 
 from typing import Literal
 
@@ -8,40 +8,74 @@ from fedshift_clients.training.settings import Crop, ImageConfig, Jitter, Paddin
 from fedshift_core.params import BatchSize, Params, Rounds
 
 
-class FedICONParams(Params):
-    """The node's side of FedICON."""
+class StreamParams(Params):
+    """What all of them have."""
 
-    lie: bool = Field(
-        True,
-        description="Whether local training learns invariance by contrast (Eq. 2); false: cross-entropy end to end on"
-        " one view (Table 8).",
+    batch_size: BatchSize = Field(64, description="Test images in a batch.")
+    order: Literal["test", "shuffled"] = Field(
+        "shuffled",
+        description="Order of the test images: shuffled drawn for node and round, test as the test set has them, which"
+        " may be class by class.",
     )
-    gis: bool = Field(True, description="Whether weights travel; false: none ever leaves a node (Table 8).")
-    supervised: bool = Field(
-        True, description="Whether the contrast uses labels (Eq. 2); false: FedICON-us, Eq. 5 (Table 9)."
+    ft_epochs: Rounds | None = Field(
+        None,
+        description="Local epochs that train the received model before it adapts, unless local training has just left"
+        " it; null: none.",
     )
-    tau: float = Field(0.07, gt=0, description="Temperature of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features themselves (none), or behind a two-layer head that travels (mlp)."
-    )
-    classifier_training: Literal["federated_personal", "federated", "local"] = Field(
-        "federated_personal",
-        description="Training of the classifier: federated rounds and then personal epochs, federated rounds only, or"
-        " personal epochs only from the initial classifier (local, section 3.1).",
-    )
-    classifier_epochs: Rounds = Field(1, description="Local epochs of a classifier round.")
-    personal_epochs: Rounds = Field(5, description="Epochs of the personal classifier, with train.lr.")
 
-    @model_validator(mode="after")
-    def _projection_is_trained(self) -> "FedICONParams":
-        if self.projection != "none" and not self.lie:
-            raise ValueError(f"projection={self.projection} needs lie=true: nothing else trains it")
-        return self
 
-    @property
-    def personalises(self) -> bool:
-        """Whether each node makes the classifier its own."""
-        return self.lie and self.classifier_training != "federated"
+class TentParams(StreamParams):
+    """Parameters of Tent; values are the paper's for all but ImageNet."""
+
+    batch_size: BatchSize = Field(128, description="Test images in a batch.")
+    lr: float = Field(1e-3, gt=0, description="Learning rate of Adam.")
+    steps: Rounds = Field(1, description="Steps on each batch, which the pass of the last one predicts.")
+
+
+class EATAParams(StreamParams):
+    """Parameters of EATA; the defaults are the paper's for CIFAR-10, ten classes. Its code's are for ImageNet."""
+
+    lr: float = Field(0.005, gt=0, description="Learning rate of SGD: 0.005 for CIFAR-10, 0.00025 for ImageNet.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD; 0: none.")
+    #: 0.4 ln 1000 is more than ten classes can have: all are sure.
+    margin: float | None = Field(
+        None,
+        gt=0,
+        description="Largest entropy in nats of an image that is learned from (E_0); null: 0.4 ln C for C classes; "
+        "FedICON takes 0.4 ln 1000.",
+    )
+    redundancy: float = Field(
+        0.4,
+        gt=0,
+        le=1,
+        description="Largest cosine with the mean prediction of an image that is learned from (epsilon, Eq. 5): 0.4 "
+        "for ten classes, 0.05 for 1,000.",
+    )
+    fisher_alpha: float = Field(
+        1.0, ge=0, description="Weight of the Fisher regulariser (beta): 1 for CIFAR-10, 2,000 for ImageNet; 0: off."
+    )
+    fisher_samples: int = Field(
+        2000, ge=1, le=1_000_000, description="Largest number of the node's training images behind the Fisher values."
+    )
+
+
+class T3AParams(StreamParams):
+    """Parameters of T3A."""
+
+    batch_size: BatchSize = Field(32, description="Test images in a batch.")
+    supports: int | None = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="Largest number of supports of a class (M): the paper's choices are 1, 5, 20, 50,"
+        " 100 and all; null: all.",
+    )
+
+
+class FinetuneParams(Params):
+    """Parameters of fine-tuning."""
+
+    epochs: Rounds | None = Field(None, description="Local epochs before a test; null: `train.epochs`.")
 
 
 OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")  # of the section images

@@ -1,1 +1,0 @@
-"""Parameters of modules and adaptations. No torch: each command reads them."""
