@@ -10,8 +10,7 @@ from support import C, as64, batch, client_setup, drawn, fit, image_set, new_cli
 from torch import nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.fdse import layer_weights
-from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layers_of
+from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layer_weights, layers_of
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.params import F2DCParams

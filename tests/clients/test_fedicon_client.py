@@ -33,7 +33,7 @@ from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
 from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.base import DomainClient, Scores
-from fedshift_clients.losses.fedicon import instance_contrast, supervised_contrast
+from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 from fedshift_clients.methods.fedicon import PROJECTION_WIDTH, FedICONClient
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig

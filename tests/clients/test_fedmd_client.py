@@ -24,7 +24,7 @@ from support import (
     weights,
 )  # fmt: skip
 
-from fedshift_clients.losses import fedmd as equations
+from fedshift_clients.methods import fedmd as equations
 from fedshift_clients.methods.fedmd import FedMDClient
 from fedshift_clients.methods.local import LocalClient
 from fedshift_clients.modules.base import Modules

@@ -29,7 +29,7 @@ from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.params import EATAParams, FinetuneParams, T3AParams, TentParams
 from fedshift_clients.adapt.t3a import T3AAdaptation
 from fedshift_clients.adapt.tent import TentAdaptation
-from fedshift_clients.losses import fedthe as equations
+from fedshift_clients.methods import fedthe as equations
 from fedshift_clients.methods.fedthe import FedTHEClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import said_once

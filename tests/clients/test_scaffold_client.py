@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import scaffold as equations
+from fedshift_clients.methods import scaffold as equations
 from fedshift_clients.methods.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError

@@ -133,8 +133,8 @@ def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
         "clients/fedshift_clients/training/per_image.py",
         "clients/fedshift_clients/training/node.py", "clients/fedshift_clients/losses/common.py",
         "clients/fedshift_clients/losses/imbalance.py",
-        "clients/fedshift_clients/losses/fedsa.py", "clients/fedshift_clients/losses/fedthe.py",
-        "clients/fedshift_clients/losses/within.py", "clients/fedshift_clients/modules/base.py",
+        "clients/fedshift_clients/methods/fedsa.py", "clients/fedshift_clients/methods/fedthe.py",
+        "clients/fedshift_clients/modules/within.py", "clients/fedshift_clients/modules/base.py",
     }  # fmt: skip
     found = set()
     for path in (ROOT / "clients").rglob("*.py"):

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord
 from support import ask, check_knowledge, federation, node
 
-from fedshift_clients.losses import ggeur as geometry
+from fedshift_clients.methods import ggeur as geometry
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.methods.ggeur import GGEURParams
@@ -46,7 +46,7 @@ def sent_by(index: int, most: int = 0, **more: Any) -> Update:
 def again(index: int) -> Update:
     """What a node sends that has sent its statistics before."""
     update = sent_by(index)
-    nothing = {name: array.numpy() for name, array in geometry.nothing(C).items()}
+    nothing = {name: array.numpy() for name, array in geometry.no_statistics(C).items()}
     return Update(update.node, ArrayRecord(), update.knowledge | nothing, update.num_examples, {})
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Scores
-from fedshift_clients.losses import fedcode as terms
+from fedshift_clients.methods import fedcode_terms as terms
 from fedshift_clients.models import networks
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import Blueprint, SplitModel, follows

@@ -15,20 +15,40 @@ code.
 Deviations: (1) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them in the
 last local epoch); (2) they are sent without noise (``dp``; the code adds some, by a function that is defined nowhere);
 (3) a node that holds several domains counts as of its home domain (the code has one domain a node).
+
+B batch, C classes, D feature width.
 """
 
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.losses.common import contrast_of_each
-from fedshift_clients.losses.feddap import turned_of_each
+from fedshift_clients.losses.common import contrast_of_each, unit
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddap import FedDAPParams
+
+
+def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) -> Tensor:
+    r"""Return how far each feature is turned from its class's prototype of the node's domain (FedDAP, DPA).
+
+    .. math:: 1-\cos(z_i,P_d^{y_i})
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        own: P_d, (C, D).
+        present: Classes that have one, (C,), bool.
+
+    Returns:
+        (B,), float32; 0 of a sample whose class has none.
+    """
+    cosine = (unit(features) * unit(own)[y]).sum(dim=1)
+    return torch.where(present[y], 1 - cosine, torch.zeros_like(cosine))
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):

@@ -24,7 +24,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.fedprox import proximal
+from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays

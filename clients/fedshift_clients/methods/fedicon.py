@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedshift_clients.adapt.fedicon import PROJECTION, two_views
 from fedshift_clients.base import DomainClient, Phase, Scores
-from fedshift_clients.losses import fedicon as terms
+from fedshift_clients.losses import contrast as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.model_cache import optimizer_of

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedshift_clients.losses import fedproto as terms_of_fedproto
+from fedshift_clients.losses import prototypes as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
 from fedshift_clients.training.batches import Batch
 from fedshift_core.methods.fedproto import DistanceParams

@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedprox as terms_of_fedprox
+from fedshift_clients.losses import proximal as terms_of_fedprox
 from fedshift_clients.training.batches import Batch
 from fedshift_core.methods.fedprox import FedProxParams
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedshift_clients.losses.fedproto import nearness
+from fedshift_clients.losses.prototypes import nearness
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import stablefdg as styles
 from fedshift_clients.losses.styles import with_style
+from fedshift_clients.methods import stablefdg_styles as styles
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised, new_head
 from fedshift_clients.models.stages import Stages, feature_stages
 from fedshift_clients.modules.at_stages import MOST_LOWER

@@ -22,9 +22,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedshift_clients.losses import f2dc as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.models.stages import Stages, feature_stages, pooled
+from fedshift_clients.modules import f2dc_terms as terms
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.params import F2DCParams, TestFeature
 from fedshift_clients.training.batches import Batch

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import as64, drawn
 
-from fedshift_clients.losses import fedala as terms
+from fedshift_clients.methods import fedala as terms
 
 SHAPE = (3, 4)
 

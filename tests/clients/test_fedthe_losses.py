@@ -8,7 +8,7 @@ import torch
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
-from fedshift_clients.losses import fedthe as eq
+from fedshift_clients.methods import fedthe as eq
 
 B, C, D = 6, 4, 5
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import as64, drawn, gradient, numerical_gradient
 
-from fedshift_clients.losses import stablefdg as styles
+from fedshift_clients.methods import stablefdg_styles as styles
 
 Float = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import as64, drawn, gradient, labels, numerical_gradient
 
-from fedshift_clients.losses import fedpac as terms
+from fedshift_clients.methods import fedpac as terms
 
 B, C, D = 7, 4, 5
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import as64, drawn, labels, rng
 
-from fedshift_clients.losses import ggeur as terms
+from fedshift_clients.methods import ggeur as terms
 
 N, C, F = 40, 4, 6
 
@@ -82,7 +82,7 @@ def test_rows_around_their_anchors_have_the_covariance() -> None:
     f = drawn(5, N, F)
     _, values, vectors = (tensor.float() for tensor in terms.covariance(f))
     own, prototypes, samples = drawn(6, 5, F), 10 + drawn(7, 2, F), 60_005
-    rows = terms.drawn(own, prototypes, values, vectors, samples, rng(1))
+    rows = terms.drawn_rows(own, prototypes, values, vectors, samples, rng(1))
     assert rows.shape == (samples, F)
     assert torch.equal(rows[:5], own)
     anchors = torch.cat([own, prototypes])[terms.anchors(5, 2, samples - 5, rng(1))]
@@ -94,10 +94,10 @@ def test_rows_around_their_anchors_have_the_covariance() -> None:
 def test_more_images_than_rows_are_chosen_from_and_no_anchor_gives_no_row() -> None:
     own = torch.arange(9.0)[:, None].repeat(1, F)
     none, vectors = torch.zeros(0, F), torch.eye(F)
-    rows = terms.drawn(own, none, torch.ones(F), vectors, 4, rng())
+    rows = terms.drawn_rows(own, none, torch.ones(F), vectors, 4, rng())
     assert rows.shape == (4, F)
     assert len(set(rows[:, 0].tolist())) == 4
     assert set(rows[:, 0].tolist()) <= set(range(9))
-    assert terms.drawn(none, none, torch.ones(F), vectors, 4, rng()).shape == (0, F)
-    no_covariance = terms.drawn(none, own[:2], torch.zeros(0), torch.zeros(0, F), 4, rng())
+    assert terms.drawn_rows(none, none, torch.ones(F), vectors, 4, rng()).shape == (0, F)
+    no_covariance = terms.drawn_rows(none, own[:2], torch.zeros(0), torch.zeros(0, F), 4, rng())
     assert sorted(no_covariance[:, 0].tolist()) == [0, 0, 1, 1]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import as64, drawn, gradient, numerical_gradient
 
-from fedshift_clients.losses.fedsr import conditional_information, length
+from fedshift_clients.methods.fedsr import conditional_information, length
 from fedshift_core.methods.fedsr import Length
 
 B, D = 5, 4

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 
-from fedshift_clients.losses import fedrcl as terms
+from fedshift_clients.methods import fedrcl as terms
 
 B, C, D = 9, 4, 5
 
@@ -40,7 +40,7 @@ def test_contrast_and_its_gradient_against_loops(tau: float, negatives: int, see
     f, y = drawn(seed, B, D), labels(seed, B, C)
 
     def fast(features: torch.Tensor) -> torch.Tensor:
-        return terms.hard_contrast(terms.cosines(features), y, tau, negatives)
+        return terms.hard_contrast(terms.cosines_of(features), y, tau, negatives)
 
     def slow(features: Float) -> float:
         return slow_contrast(features, y.tolist(), tau, negatives)
@@ -55,7 +55,7 @@ def test_penalty_and_its_gradient_against_loops(tau: float, threshold: float, se
     f, y = drawn(seed, B, D) + 2.5, labels(seed, B, C)  # so that some are alike
 
     def fast(features: torch.Tensor) -> torch.Tensor:
-        return terms.divergence_penalty(terms.cosines(features), y, tau, threshold)
+        return terms.divergence_penalty(terms.cosines_of(features), y, tau, threshold)
 
     def slow(features: Float) -> float:
         return slow_penalty(features, y.tolist(), tau, threshold)
@@ -67,7 +67,7 @@ def test_penalty_and_its_gradient_against_loops(tau: float, threshold: float, se
 def test_the_penalty_is_of_a_class_that_has_collapsed() -> None:
     """Two of class 0 lie on each other, two of class 1 at right angles; class 2 has one sample."""
     f, y = torch.tensor([[1.0, 0], [2, 0], [1, 0], [0, 1], [5, 5]]), torch.tensor([0, 0, 1, 1, 2])
-    got = float(terms.divergence_penalty(terms.cosines(f), y, 0.05, 0.7))
+    got = float(terms.divergence_penalty(terms.cosines_of(f), y, 0.05, 0.7))
     assert got == pytest.approx(2 * math.log(2) / 5, rel=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_a_sample_alone_in_its_class_is_its_own_positive() -> None:
     f, y = torch.tensor([[1.0, 0], [0, 3], [-1, 0]]), torch.tensor([0, 1, 1])
     first = -math.log(math.e / (math.e + 1 + 1 / math.e))
     second, third = math.log(1 + math.exp(0)), math.log(1 + math.exp(-1))
-    got = float(terms.hard_contrast(terms.cosines(f), y, 1.0, 2))
+    got = float(terms.hard_contrast(terms.cosines_of(f), y, 1.0, 2))
     assert got == pytest.approx((first + second + third) / 3, rel=1e-5)
 
 
@@ -84,18 +84,18 @@ def test_a_sample_alone_in_its_class_is_its_own_positive() -> None:
 def test_batches_of_one_class_or_of_one_each_give_numbers(y: list[int]) -> None:
     f = drawn(3, len(y), D)
     for term in (
-        lambda x: terms.hard_contrast(terms.cosines(x), torch.tensor(y), 0.05, 2),
-        lambda x: terms.divergence_penalty(terms.cosines(x), torch.tensor(y), 0.05, 0.7),
+        lambda x: terms.hard_contrast(terms.cosines_of(x), torch.tensor(y), 0.05, 2),
+        lambda x: terms.divergence_penalty(terms.cosines_of(x), torch.tensor(y), 0.05, 0.7),
     ):
         assert torch.isfinite(term(f)) and torch.isfinite(gradient(term, f)).all()
     if len(set(y)) == 1:
-        assert float(terms.hard_contrast(terms.cosines(f), torch.tensor(y), 0.05, 2)) == 0
+        assert float(terms.hard_contrast(terms.cosines_of(f), torch.tensor(y), 0.05, 2)) == 0
 
 
 def test_features_of_length_zero_give_finite_gradients() -> None:
     f, y = torch.zeros(4, D), torch.tensor([0, 0, 1, 1])
     for term in (
-        lambda x: terms.hard_contrast(terms.cosines(x), y, 0.05, 2),
-        lambda x: terms.divergence_penalty(terms.cosines(x), y, 0.05, -1.0),
+        lambda x: terms.hard_contrast(terms.cosines_of(x), y, 0.05, 2),
+        lambda x: terms.divergence_penalty(terms.cosines_of(x), y, 0.05, -1.0),
     ):
         assert torch.isfinite(term(f)) and torch.isfinite(gradient(term, f)).all()

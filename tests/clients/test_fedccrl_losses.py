@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 
-from fedshift_clients.losses import fedccrl as terms
+from fedshift_clients.methods import fedccrl as terms
 
 B, C, D = 5, 3, 4
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import Float, as64, drawn, labels
 
 from fedshift_clients import losses
-from fedshift_clients.losses import fpl
+from fedshift_clients.methods import fpl
 
 B, C, D, P = 9, 4, 5, 7
 

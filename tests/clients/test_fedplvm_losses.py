@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 
-from fedshift_clients.losses import fedplvm as terms
+from fedshift_clients.methods import fedplvm as terms
 
 B, C, D, P = 9, 4, 5, 7
 

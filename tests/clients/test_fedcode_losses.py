@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import Float, as64, drawn
 from torch import Tensor
 
-from fedshift_clients.losses import fedcode as terms
+from fedshift_clients.methods import fedcode_terms as terms
 
 Form = Literal["abs_cos", "sum_abs", "literal"]
 B, D, K, J = 6, 5, 4, 3

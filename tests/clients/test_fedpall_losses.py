@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import Float, as64, drawn, labels
 from torch import nn
 
-from fedshift_clients.losses import fedpall
+from fedshift_clients.methods import fedpall
 
 B, C, D, NODES = 7, 4, 5, 3
 

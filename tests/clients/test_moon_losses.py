@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from support import drawn
 from torch import Tensor
 
-from fedshift_clients.losses.moon import model_contrast
+from fedshift_clients.methods.moon import model_contrast
 
 
 def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import Float, as64, drawn, rng
 from torch import Tensor
 
-from fedshift_clients.losses import f2dc as terms
+from fedshift_clients.modules import f2dc_terms as terms
 
 B, C, D = 7, 4, 5
 NOISES: tuple[terms.Noise, ...] = ("logistic_pair", "gumbel_pair")

@@ -6,7 +6,7 @@ import torch
 from support import Float, as64, drawn, gradient, numerical_gradient
 from torch import nn
 
-from fedshift_clients.losses import fedsa
+from fedshift_clients.methods import fedsa
 
 B, C, D = 5, 4, 3
 Y = torch.tensor([0, 2, 2, 3, 1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
-from fedshift_clients.losses import fedseproto as eq
+from fedshift_clients.methods import fedseproto as eq
 
 Form = Literal["corrected", "printed"]
 Direction = Literal["teacher_student", "student_teacher"]

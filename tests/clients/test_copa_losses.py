@@ -6,7 +6,7 @@ import torch
 from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import nn
 
-from fedshift_clients.losses import copa as terms
+from fedshift_clients.methods import copa as terms
 from fedshift_clients.models.networks import MLPHead
 
 B, C, D, M = 6, 4, 5, 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import as64, drawn, gradient, numerical_gradient
 
-from fedshift_clients.losses.fdse import Outcome, Running, layer_weights, shift, shift_as_released
+from fedshift_clients.methods.fdse import Outcome, Running, layer_weights, shift, shift_as_released
 
 EPS, MOMENTUM = 1e-5, 0.1
 

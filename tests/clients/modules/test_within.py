@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedshift_clients.losses import within
+from fedshift_clients.modules import within
 
 SIZES = (5, 7, 2)
 
