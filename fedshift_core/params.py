@@ -1,6 +1,6 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
@@ -77,19 +77,6 @@ class NoiseParams(Params):
 
 
 P = TypeVar("P", bound=Params, default=Any)
-
-
-def says_again(kind: type, attribute: str, hooks: Collection[str]) -> bool:
-    """Return a class's answer to a yes-or-no attribute; no where it overrides a hook and does not answer anew.
-
-    What a class inherits does not count where it overrides one of the hooks itself.
-    """
-    for each in kind.__mro__:
-        if attribute in vars(each):
-            return bool(vars(each)[attribute])
-        if any(hook in vars(each) for hook in hooks):
-            return False
-    return False
 
 
 class Parametrised(Generic[P]):

@@ -14,12 +14,22 @@
 ``of: fedavg`` makes the file a recipe: that method with the sections that the file sets.
 """
 
+import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError
@@ -150,15 +160,17 @@ class Method(BaseModel):
         """Return the class of the method's parameters, which both sides are given.
 
         Raises:
-            ConfigError: If its strategy and its client declare two that have nothing to do with each other.
+            ConfigError: If its strategy and its client declare two classes with a field in common.
         """
         server, node = params_of(self.strategy or FEDAVG_STRATEGY), params_of(self.client or FEDAVG_CLIENT, self.params)
-        if not issubclass(server, node) and not issubclass(node, server):
+        if issubclass(node, server) or issubclass(server, node):
+            return node if issubclass(node, server) else server
+        if twice := sorted(server.model_fields.keys() & node.model_fields.keys()):
             raise ConfigError(
-                f"method {self.name!r}: its strategy declares the parameters {server.__name__}, its client "
-                f"{node.__name__}; both sides are given one class: name it as params: module:Class of the method"
+                f"method {self.name!r}: {server.__name__} of its strategy and {node.__name__} of its client both "
+                f"declare {twice[0]}; a parameter of both sides is of one class, the method's params: module:Class"
             )
-        return node if issubclass(node, server) else server
+        return _joined(server, node)
 
     def checked_params(self, given: Mapping[str, Any]) -> Params:
         """Return the method's parameters, checked.
@@ -177,6 +189,12 @@ class Method(BaseModel):
                     keys=(("method", name),),
                 )
         return model.model_validate(given)
+
+
+@functools.cache
+def _joined(*sides: type[Params]) -> type[Params]:
+    """Return one class of the parameters of a method whose sides declare one each."""
+    return create_model(sides[-1].__name__, __base__=sides)
 
 
 def method_file(path: Path) -> Method:

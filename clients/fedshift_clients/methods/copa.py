@@ -76,7 +76,6 @@ def ensemble(logits: Tensor, form: Ensemble) -> Tensor:
 class CopaClient(DomainClient[CopaParams]):
     """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
 
-    weighs_classes = True
     _own: int | None = None  # which of the heads is that of the node's domain, as the server says
 
     def received(self) -> None:

@@ -251,8 +251,6 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, Erased]]:
 class FDSEClient(DomainClient[FDSEParams]):
     """Cross-entropy + lambda times the shift of statistics behind erasers that are the node's own."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: FDSEParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse to train without BatchNorm's statistics, and layers that are computed once."""

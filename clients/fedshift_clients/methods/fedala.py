@@ -56,7 +56,6 @@ LAST = 10  # how many losses those are
 class FedALAClient(DomainClient[FedALAParams]):
     """Mixes the received weights with its own, element by element, then trains and scores as FedAvg's client."""
 
-    weighs_classes = True
     remembers_shared = True  # the top of it, and as many weights W
 
     @classmethod

@@ -17,7 +17,6 @@ B batch, D feature width, C classes.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -80,9 +79,6 @@ def divergence(logits: Sequence[Tensor]) -> Tensor:
 
 class FedCCRLClient(DomainClient[FedCCRLParams]):
     """Cross-entropy of images and changed copies, a contrast of their features, a divergence of their predictions."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = False
 
     @classmethod
     def needs_image_styles(cls, params: FedCCRLParams) -> bool:

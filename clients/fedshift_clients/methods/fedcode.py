@@ -179,8 +179,6 @@ class FrozenStyle(nn.Module):
 class FedCodeClient(DomainClient[FedCodeParams]):
     """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: FedCodeParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a mean of heads that are more than one layer, and a style encoder that has no images."""

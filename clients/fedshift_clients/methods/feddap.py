@@ -19,8 +19,6 @@ last local epoch); (2) they are sent without noise (``dp``; the code adds some, 
 B batch, C classes, D feature width.
 """
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -53,9 +51,6 @@ def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) ->
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):
     """Cross-entropy + lambda1 DPA + lambda2 CPCL; contributes class prototypes."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Part the prototypes into those of the node's domain and those of the others."""

@@ -19,8 +19,6 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 (``model.bn = local``) and buffers have no state and no regulariser.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
@@ -36,9 +34,7 @@ MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weigh
 class FedDynClient(DomainClient[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
-    weighs_classes = True
     remembers_shared = True
-    per_image_loss: ClassVar[bool] = True
 
     @classmethod
     def scores_as_sent(cls, params: FedDynParams) -> bool:

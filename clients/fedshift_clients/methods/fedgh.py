@@ -30,7 +30,6 @@ from fedshift_core.methods.fedgh import FedGHParams
 class FedGHClient(PrototypeClient[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
 
-    weighs_classes = True
     heterogeneous: ClassVar[bool] = True
 
     @classmethod

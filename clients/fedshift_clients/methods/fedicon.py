@@ -38,8 +38,6 @@ PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 class FedICONClient(DomainClient[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
 
-    weighs_classes = True
-
     @classmethod
     def trains_encoder_alone(cls, params: FedICONParams) -> bool:
         """Return whether there are encoder rounds."""

@@ -59,8 +59,6 @@ GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends
 class FedIIRClient(DomainClient[FedIIRParams]):
     """Cross-entropy + lambda ||g - G||^2; contributes the head's gradient."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read G and take the head's gradient at the received weights.
 

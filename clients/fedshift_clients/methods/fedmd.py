@@ -52,7 +52,6 @@ def digestion(logits: Tensor, consensus: Tensor) -> Tensor:
 class FedMDClient(DomainClient[FedMDParams]):
     """Digests the mean scores on public images, revisits its own; contributes its scores."""
 
-    weighs_classes = True
     heterogeneous = True
     equal_features = False
     uses_public = True

@@ -42,8 +42,6 @@ def semantic_prototypes(prototypes: Tensor, present: Tensor, tau: float) -> Tens
 class FedMLPClient(PrototypeClient[FedMLPParams]):
     """Cross-entropy + lambda_proto ||z - P^y||^2 / D + lambda_semantic ||z - S^y||^2 / D; contributes prototypes."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and make the semantic ones."""
         self._global = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)

@@ -66,8 +66,6 @@ def statistics(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, 
 class FedPACClient(heads.HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
 
-    weighs_classes = True
-
     @classmethod
     def trains_encoder_alone(cls, params: FedPACParams) -> bool:
         """Return True: the body trains after the head."""

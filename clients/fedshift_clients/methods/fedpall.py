@@ -99,7 +99,6 @@ AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 class FedPallClient(DomainClient[FedPallParams]):
     """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
 
-    weighs_classes = True
     heterogeneous = True
 
     @classmethod

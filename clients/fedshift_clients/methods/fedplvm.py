@@ -97,8 +97,6 @@ def correction(features: Tensor, y: Tensor, means: Tensor, present: Tensor) -> T
 class FedPLVMClient(DomainClient[FedPLVMParams]):
     """Cross-entropy + lambda (L_con + L_cor); contributes several prototypes of each class."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read the global cluster prototypes and average them by class."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P

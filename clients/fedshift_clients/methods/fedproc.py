@@ -23,8 +23,6 @@ from fedshift_core.methods.fedproc import FedProcParams
 class FedProcClient(DomainClient[FedProcParams]):
     """(1 - alpha_t) cross-entropy + alpha_t contrast with global prototypes; contributes class prototypes."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")

@@ -11,7 +11,7 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from typing_extensions import TypeVar
@@ -26,9 +26,6 @@ FedProtoP = TypeVar("FedProtoP", bound=DistanceParams, default=Any)
 
 class FedProtoClient(OwnModelClient[FedProtoP]):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes."""

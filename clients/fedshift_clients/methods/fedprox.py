@@ -10,8 +10,6 @@ Deviations: (1) every node trains ``train.epochs`` epochs; the paper's nodes may
 own; (2) the server averages by number of images (the paper draws nodes by that share and averages equally).
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
@@ -22,9 +20,6 @@ from fedshift_core.methods.fedprox import FedProxParams
 
 class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Pair each weight with what it was in w^t."""

@@ -84,8 +84,6 @@ def divergence_penalty(s: Tensor, y: Tensor, tau: float, threshold: float) -> Te
 class FedRCLClient(DomainClient[FedRCLParams]):
     """Cross-entropy, and over the network's feature levels the mean of a hard contrast and a divergence penalty."""
 
-    weighs_classes = True
-
     @classmethod
     def build_model(cls, plan: Blueprint, params: FedRCLParams) -> SplitModel:
         """Build the model as it is.

@@ -25,8 +25,6 @@ HEAD = "classifier."  # begins the names of the head
 class FedRepClient(HeadFirst[FedRepParams]):
     """Cross-entropy on the head and on the body by turns."""
 
-    weighs_classes = True
-
     @classmethod
     def trains_encoder_alone(cls, params: FedRepParams) -> bool:
         """Return whether the body has epochs of its own."""

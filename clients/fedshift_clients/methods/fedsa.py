@@ -102,8 +102,6 @@ GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the n
 class FedSAClient(OwnModelClient[FedSAParams]):
     """Cross-entropy and three terms of the semantic anchors; contributes class prototypes."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read the anchors and find the margin."""
         self._anchors = self.tensor("anchors")  # C x D

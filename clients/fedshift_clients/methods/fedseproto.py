@@ -269,7 +269,6 @@ class FedSeProtoModel(SplitModel):
 class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
 
-    weighs_classes = True
     reads_images = True  # Eq. 10 decodes them
 
     heterogeneous = True

@@ -124,8 +124,6 @@ class GaussianModel(SplitModel):
 class FedSRClient(DomainClient[FedSRParams]):
     """Cross-entropy of a sample + alpha_L2R times its length + alpha_CMI times its divergence from r(z|y)."""
 
-    weighs_classes = True
-
     model: GaussianModel
 
     @classmethod

@@ -152,7 +152,6 @@ FEATURE = "feature"  # z^p, and z^g on its way back
 class FedTHEClient(HeadFirst[FedTHEParams]):
     """Trains two heads on one body; weighs them anew for each test image."""
 
-    weighs_classes = True
     scores_images_alone = False
 
     def __init__(self, *given: Any, **named: Any) -> None:

@@ -12,8 +12,6 @@ divides by all.
 B batch, C classes, D feature width, P cluster prototypes.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedshift_clients import losses
@@ -60,9 +58,6 @@ def unbiased_consistency(features: Tensor, y: Tensor, unbiased: Tensor, present:
 
 class FPLClient(PrototypeClient[FPLParams]):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Read the cluster prototypes and average them by class."""

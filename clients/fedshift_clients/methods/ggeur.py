@@ -23,7 +23,6 @@ N images, C classes, F width of a frozen feature, R eigenvalues.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -178,11 +177,6 @@ class Rows(Batch):
 
 class GGEURClient(DomainClient[GGEURParams]):
     """Trains what comes after a frozen encoder on features that it draws; contributes statistics of its own."""
-
-    #: Drawn rows are of all nodes' features.
-    per_image_loss: ClassVar[bool] = False
-    #: There are as many rows of each class.
-    weighs_classes: ClassVar[bool] = False
 
     @classmethod
     def check_run(cls, params: GGEURParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:

@@ -87,8 +87,6 @@ def assembled(model: SplitModel, name: str) -> SplitModel:
 class GPerXANClient(DomainClient[GPerXANParams]):
     """Cross-entropy of the local head and, lambda times, of the received one, over norms that are partly the node's."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: GPerXANParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse norms that do not train, and layers that are computed once."""

@@ -120,7 +120,6 @@ AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
 class I2PFLClient(PrototypeClient[I2PFLParams]):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
 
-    weighs_classes = True
     _mixup: ClassVar[str] = "i2pfl-mixup"
 
     def start_round(self, server_round: int) -> None:

@@ -78,7 +78,6 @@ class ProjectedClassifier(DeepHead):
 class MoonClient(DomainClient[MoonParams]):
     """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
 
-    weighs_classes = True
     remembers_shared = True
 
     @classmethod

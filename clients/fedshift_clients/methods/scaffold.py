@@ -72,7 +72,6 @@ CHANGE = "delta-c"  # what a node contributes, (P,)
 class ScaffoldClient(DomainClient[ScaffoldParams]):
     """Cross-entropy, whose gradient is corrected by c - c_i."""
 
-    weighs_classes = True
     remembers_shared = True
 
     @classmethod

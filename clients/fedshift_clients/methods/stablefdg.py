@@ -182,8 +182,6 @@ def _shifted(f: Tensor, other: NDArray[np.float64], rng: np.random.Generator) ->
 class StableFDGClient(DomainClient[StableFDGParams]):
     """Cross-entropy over a batch whose styles change; contributes the node's own."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: StableFDGParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse features that are computed once, of which no map is left."""

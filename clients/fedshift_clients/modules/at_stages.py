@@ -59,7 +59,6 @@ class MapLayer(nn.Module):
 class StageModules(Modules[P], Generic[P]):
     """Puts a :class:`MapLayer` after each of some stages."""
 
-    weighs_classes: ClassVar[bool] = True
     #: Name of the modules in a configuration, and of their part in a model.
     name: ClassVar[str]
     part: ClassVar[str]
@@ -126,7 +125,7 @@ class StageModules(Modules[P], Generic[P]):
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return no term; what the method does besides its loss is no pass over the batch."""
         self.forget(model)
-        return {}
+        return super().terms(model, batch)
 
     def forget(self, model: SplitModel) -> None:
         """Let go of the domains of the images."""

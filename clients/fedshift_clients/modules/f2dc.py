@@ -250,7 +250,6 @@ class F2DCModel(SplitModel):
 class F2DCModules(Modules[F2DCParams]):
     """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
 
-    weighs_classes = True
     remakes_model = True
 
     @property

@@ -130,8 +130,6 @@ class _Seen:
 class WithinDomainsModules(Modules[WithinDomainsParams]):
     """Looks on at the model's passes and adds terms over the domains of a batch."""
 
-    weighs_classes = True
-
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Let the model keep what its first pass of a batch gives; nothing else changes."""
         seen = _Seen()

@@ -62,7 +62,8 @@ class LocalTrainer(NodeTools[P]):
     def image_losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of :meth:`loss` that look at images, of each image alone (B,), where the method has such.
 
-        What :meth:`loss` is the mean of; a class that changes the loss declares it by ``per_image_loss``.
+        What :meth:`loss` is the mean of, with :meth:`weight_losses`. A class that overrides either says that nothing
+        else that it does with a node's images changes what is sent.
         """
         _, logits = self.forward(batch.x)
         return {CE: self.cross_entropy_of_each(logits, batch.y)}

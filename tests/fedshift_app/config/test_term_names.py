@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support import refusal_of
 
+from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
@@ -38,6 +39,15 @@ class Node(DomainClient[NodeParams]):
     pass
 
 
+class Own(Params):
+    gamma: float = 0.2
+
+
+class Owner(DomainClient[Own]):
+    pass
+
+
+TWO_CLASSES = Method(name="two-classes", title="A class a side", strategy=Server, client=Owner)
 UNEQUAL = Method(name="unequal", title="Two classes of parameters", strategy=Server, client=Node)
 FIRST = ModulesEntry("first", "One", Modules, ("length",))
 SECOND = ModulesEntry("second", "Two", Modules, ("ce",))
@@ -93,8 +103,13 @@ def test_features_that_declare_a_name_in_use_are_refused(features: str, found: s
 
 
 def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
+    """A package of before may have one for each side."""
+    config = resolve({"method": "two-classes", "set": "method.beta=0.3"})
+    assert config.method == {"name": "two-classes", "beta": 0.3, "gamma": 0.2}
+    sides = (registry.get("two-classes").strategy_class(), registry.get("two-classes").client_class())
+    assert all(isinstance(config.params(), side.params_model) for side in sides)
     message = refusal_of(ConfigError, resolve, {"method": "unequal"})
     assert message == (
-        "method 'unequal': its strategy declares the parameters ServerParams, its client NodeParams; both sides are "
-        "given one class: name it as params: module:Class of the method"
+        "method 'unequal': ServerParams of its strategy and NodeParams of its client both declare beta; a parameter of "
+        "both sides is of one class, the method's params: module:Class"
     )
