@@ -136,10 +136,10 @@ class DomainClient(LocalTrainer[P]):
     def is_per_image(cls) -> bool:
         """Tell whether gradients of single images are all that training takes of a node's images.
 
-        A class that overrides a hook of training says so by overriding ``image_losses`` or ``weight_losses`` with it.
+        A class that overrides a hook of training says so by overriding losses of single images or of weights with it.
         """
         for each in cls.__mro__[: cls.__mro__.index(DomainClient)]:
-            if vars(each).keys() & {"image_losses", "weight_losses"}:
+            if vars(each).keys() & {"image_losses", "weight_losses", "own_terms_of_each"}:
                 return True
             if vars(each).keys() & _TRAINING_HOOKS:
                 return False
@@ -154,7 +154,7 @@ class DomainClient(LocalTrainer[P]):
         own = any(
             getattr(cls, hook) is not getattr(DomainClient, hook) for hook in ("fit", "terms_of", "training_batches")
         )
-        return not own and weighs_classes(cls, DomainClient, ("loss", "image_losses", "phases"))
+        return not own and weighs_classes(cls, DomainClient, _LOSSES)
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -318,9 +318,10 @@ class DomainClient(LocalTrainer[P]):
 
 
 #: What decides what training takes of a node's images.
+_LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
 _TRAINING_HOOKS = frozenset({
-    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
-    "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
+    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
+    "terms_of", "gather", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
 })  # fmt: skip
 
 

@@ -89,14 +89,12 @@ class CopaClient(DomainClient[CopaParams]):
         """Read the heads of the other domains."""
         self._others = [head for place, head in enumerate(heads.sent_heads(self)) if place != self._own]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms, weighted; in a federation of one domain cross-entropy alone."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        if self.params.lambda_others > 0 and self._others:
-            others = others_loss(self.model.classifier, self._others, features, batch.y, self.cross_entropy)
-            terms["others"] = self.params.lambda_others * others
-        return terms
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the losses by the other heads, weighted; none in a federation of one domain."""
+        if self.params.lambda_others == 0 or not self._others:
+            return {}
+        others = others_loss(self.model.classifier, self._others, features, batch.y, self.cross_entropy)
+        return {"others": self.params.lambda_others * others}
 
     def predict(self, x: Tensor) -> Tensor:
         """Return what all heads say together, and right after local training what the node's own does."""

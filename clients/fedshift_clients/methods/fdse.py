@@ -297,9 +297,9 @@ class FDSEClient(DomainClient[FDSEParams]):
         for layer in self._layers:
             layer.watched, layer.seen = watched, None
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the term, which is over the layers that train."""
-        terms = super().loss(batch)
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the term, which is over the layers that train."""
+        terms: dict[str, Tensor] = {}
         outcomes = list(self._outcomes())
         if outcomes and self.params.kl == "gaussian":
             terms["kl"] = self.params.lambda_kl * shift(outcomes, self.params.beta)

@@ -64,31 +64,19 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         if len(labels[~here]):
             self._others = prototypes[~here], labels[~here]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        return terms | {name: term.mean() for name, term in self._own_terms(features, batch.y).items()}
-
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms of each image (B,)."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        return {"ce": self.cross_entropy_of_each(logits, batch.y)} | self._own_terms(features, batch.y)
-
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute class prototypes, with noise if there is to be some."""
         sent = super().finish_round(server_round)
         return sent | {"prototypes": self._with_noise(sent, server_round)} if self.params.dp == "add" else sent
 
-    def _own_terms(self, features: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return DPA and CPCL of each image, weighted, (B,)."""
         p = self.params
         terms = {}
         if p.lambda1 > 0 and self._own is not None:
-            terms["dpa"] = p.lambda1 * turned_of_each(features, y, *self._own)
+            terms["dpa"] = p.lambda1 * turned_of_each(features, batch.y, *self._own)
         if p.lambda2 > 0 and self._others is not None:
-            terms["cpcl"] = p.lambda2 * contrast_of_each(features, y, *self._others, p.tau)
+            terms["cpcl"] = p.lambda2 * contrast_of_each(features, batch.y, *self._others, p.tau)
         return terms
 
     def _with_noise(self, sent: Arrays, server_round: int) -> NDArray[np.float32]:

@@ -24,7 +24,6 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.training.arrays import view
-from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddyn import FedDynParams
 
@@ -54,10 +53,6 @@ class FedDynClient(DomainClient[FedDynParams]):
         for name, held_to in self._held_to.items():
             if self.params.alpha > 0 and MOVED + name in self.memory:
                 self._held_to[name] = held_to - view(self.memory[MOVED + name]).to(held_to.device)
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the regulariser."""
-        return super().loss(batch) | self.weight_losses()
 
     def weight_losses(self) -> dict[str, Tensor]:
         """Return the regulariser."""

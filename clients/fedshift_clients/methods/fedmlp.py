@@ -48,12 +48,10 @@ class FedMLPClient(PrototypeClient[FedMLPParams]):
         if self._global is not None:
             self._semantic = semantic_prototypes(*self._global, self.params.tau)  # C x D
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without global prototypes cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; none without global prototypes."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._global is None:
             return terms
         prototypes, present = self._global

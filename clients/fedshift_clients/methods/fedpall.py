@@ -124,16 +124,15 @@ class FedPallClient(DomainClient[FedPallParams]):
         }
         self._prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; the contrast from round 2 on."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; the contrast from round 2 on."""
         p = self.params
-        z, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_adv > 0 and self._amplifier:
-            amplified = amplifier(z, self._amplifier)
+            amplified = amplifier(features, self._amplifier)
             terms["adv"] = p.lambda_adv * confusion(amplified)
         if p.lambda_con > 0 and self._prototypes is not None:
-            near = collaboration(z, batch.y, *self._prototypes, p.tau, p.contrast)
+            near = collaboration(features, batch.y, *self._prototypes, p.tau, p.contrast)
             terms["con"] = p.lambda_con * near
         return terms
 

@@ -104,11 +104,10 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
             means, counts = losses.class_means(self._prototypes, self._labels, self.model.num_classes)
             self._means, self._present = means, counts > 0
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; none without prototypes (round 1)."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
             return terms
         if p.use_contrast:

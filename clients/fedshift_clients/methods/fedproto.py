@@ -31,22 +31,19 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
         """Read the global prototypes."""
         self._targets = self.global_prototypes()
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms, weighted; without global prototypes cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the distance, weighted, where there are global prototypes."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto > 0 and self._targets is not None:
             distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * distance
         return terms
 
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms of each image (B,); that of an image whose class has no global prototype is 0."""
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the distance of each image (B,), weighted; 0 where its class has no global prototype."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto > 0 and self._targets is not None:
             each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * each

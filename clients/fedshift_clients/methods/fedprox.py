@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import proximal as terms_of_fedprox
-from fedshift_clients.training.batches import Batch
 from fedshift_core.methods.fedprox import FedProxParams
 
 
@@ -27,12 +26,8 @@ class FedProxClient(DomainClient[FedProxParams]):
         self._weights = [p for _, p in named]
         self._global = [self.received_weights[name] for name, _ in named]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the proximal term (Eq. 2)."""
-        return super().loss(batch) | self.weight_losses()
-
     def weight_losses(self) -> dict[str, Tensor]:
-        """Return the proximal term."""
+        """Return the proximal term (Eq. 2)."""
         if self.params.mu == 0:
             return {}
         return {"prox": terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)}

@@ -109,12 +109,10 @@ class FedSAClient(OwnModelClient[FedSAParams]):
             own = torch.tensor(float(self.memory[GAP][0]) if GAP in self.memory else 0.0, device=self._anchors.device)
             self._margin = torch.maximum(own, mean_gap(self._anchors))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the four terms, weighted; without anchors cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; none without anchors."""
         p, anchors = self.params, self._anchors
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if anchors is None:
             return terms
         if p.lambda_calibration > 0:

@@ -154,16 +154,15 @@ class FedSRClient(DomainClient[FedSRParams]):
         """Take the round's noise."""
         self.model.start_round(self.torch_rng("fedsr", server_round))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and both terms, weighted."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted."""
         p = self.params
-        z, logits = self.forward(batch.x)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         assert self.model.seen is not None
         mean, deviation = self.model.seen
         self.model.seen = None
         if p.alpha_l2r > 0:
-            terms["l2r"] = p.alpha_l2r * length(z, p.l2r)
+            terms["l2r"] = p.alpha_l2r * length(features, p.l2r)
         if p.alpha_cmi > 0:
             held = self.model.reference
             class_mean, class_deviation = held.mean[batch.y], F.softplus(held.deviation)[batch.y]

@@ -66,12 +66,10 @@ class FPLClient(PrototypeClient[FPLParams]):
         if self._prototypes is not None and self._labels is not None:
             self._unbiased = unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms; without prototypes (round 1) cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms; none without prototypes (round 1)."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:
@@ -80,11 +78,10 @@ class FPLClient(PrototypeClient[FPLParams]):
             terms["upcr"] = unbiased_consistency(features, batch.y, *self._unbiased)
         return terms
 
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms of each image (B,); of an image whose class has no prototype the last two are 0."""
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms of each image (B,); 0 where its class has no prototype."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:

@@ -121,13 +121,11 @@ class GPerXANClient(DomainClient[GPerXANParams]):
             if OWN + name in self.memory:
                 self.state[name].copy_(view(self.memory[OWN + name]))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and, weighted, that of the received head on the same features."""
-        z, logits = self.forward(batch.x)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        if self._guide is not None:
-            terms["guide"] = self.params.lambda_guide * self.cross_entropy(self._guide(z), batch.y)
-        return terms
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the cross-entropy of the received head on the same features, weighted."""
+        if self._guide is None:
+            return {}
+        return {"guide": self.params.lambda_guide * self.cross_entropy(self._guide(features), batch.y)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Keep the node's own BatchNorm where it is sent for an average; contribute nothing."""

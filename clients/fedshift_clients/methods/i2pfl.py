@@ -143,12 +143,10 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             self._stored = self._running
         self._running = None
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the terms of Eq. 10, weighted."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of Eq. 10 next to cross-entropy, weighted."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.use_apa and p.lambda1 > 0:
             terms["apa"] = p.lambda1 * self._alignment(features, batch)
         if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:

@@ -8,12 +8,14 @@ from types import CodeType, FunctionType
 WEIGHED = frozenset({"cross_entropy", "cross_entropy_of_each"})
 UNWEIGHED = WEIGHED | {"CrossEntropyLoss", "NLLLoss", "binary_cross_entropy_with_logits", "nll_loss"}
 
+OWN_TERMS = ("own_terms", "own_terms_of_each")
+
 
 def weighs_classes(kind: type, base: type, hooks: Collection[str]) -> bool:
     """Tell whether each of some hooks that a class overrides classifies by ``self.cross_entropy`` alone.
 
-    Its own methods that a hook calls count as part of it, and so does what the base class does for the hook. A hook
-    ``phases`` must do so only where it gives a phase of classes a loss.
+    Its own methods that a hook calls count as part of it, and so does what the base class does for the hook. ``phases``
+    must do so only where it gives a phase of classes a loss. Terms next to cross-entropy need not classify.
 
     Args:
         kind: The class.
@@ -23,7 +25,7 @@ def weighs_classes(kind: type, base: type, hooks: Collection[str]) -> bool:
     for each in kind.__mro__[: kind.__mro__.index(base)]:
         for hook in vars(each).keys() & {*hooks}:
             on_self, others = _behind(vars(each)[hook], kind, base)
-            classifies = hook != "phases" or ("loss" in others and "classes" not in others)
+            classifies = "loss" in others and "classes" not in others if hook == "phases" else hook not in OWN_TERMS
             if others & UNWEIGHED or (classifies and not on_self & {*WEIGHED, *hooks}):
                 return False
     return True
