@@ -41,7 +41,7 @@ from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training import autotune, memory, precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.model_cache import Workbench

@@ -82,7 +82,7 @@ def parameters(method: str, flat: dict[str, Any]) -> dict[str, int]:
     config = resolve(flat | {"method": method})
     model = setup.initial_model(config)
     client_class = registry.get(method).client_class()
-    kept = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
+    kept = client_class.kept_names(model, config.model, config.params(), setup.modules(config))
     counted = measuring.parameters(model, model.state_dict().keys() - kept)
     return {"shared": counted.sent, "private": counted.all - counted.sent}
 

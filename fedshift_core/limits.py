@@ -29,6 +29,7 @@ MOST_SECONDS = 1e7  # time of a part of a node's work in a round
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
 MOST_NODES = 10**5  # of a run: a hundred times the largest measured run
 MOST_ROUNDS = 10**6  # of a run; and epochs of a round
+MOST_OWN = 10_000  # of a dimension of what nodes contribute that is a node's own
 MOST_KEPT = 20  # rounds of `keep_rounds`
 MOST_BATCH = 10**6  # images of a batch
 MOST_CORES = 1024  # threads of a node, cores of a client, clients at a time

@@ -1,6 +1,6 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
@@ -49,7 +49,7 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
 
 
 class Params(ConfigModel):
-    """Base of the parameters that one side of a method declares; empty for FedAvg."""
+    """Base of the parameters of a method, modules, an adaptation or a feature; empty for FedAvg."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -64,7 +64,7 @@ class Params(ConfigModel):
 
 
 class NoiseParams(Params):
-    """Base of the node's parameters of a method whose noise or masks protect what a node sends.
+    """Base of the parameters of a method whose noise or masks protect what a node sends.
 
     They come from the system's entropy, which the server cannot repeat, so such a run is not repeatable.
     """
@@ -77,19 +77,6 @@ class NoiseParams(Params):
 
 
 P = TypeVar("P", bound=Params, default=Any)
-
-
-def says_again(kind: type, attribute: str, hooks: Collection[str]) -> bool:
-    """Return a class's answer to a yes-or-no attribute; no where it overrides a hook and does not answer anew.
-
-    What a class inherits does not count where it overrides one of the hooks itself.
-    """
-    for each in kind.__mro__:
-        if attribute in vars(each):
-            return bool(vars(each)[attribute])
-        if any(hook in vars(each) for hook in hooks):
-            return False
-    return False
 
 
 class Parametrised(Generic[P]):

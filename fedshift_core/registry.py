@@ -5,7 +5,7 @@
       title: Equal domains, short features
       strategy: my_package.server:MineStrategy   # if absent: FedAvg's, or that of the method under ``of``
       client: my_package.node:MineClient         # likewise
-      node_params: my_package.params:MineParams  # the client's parameters, where no torch is needed to read them
+      params: my_package.params:MineParams       # parameters of both sides, where no torch is needed to read them
       off: method.mu=0                           # turns the method's own terms off, which leaves FedAvg
       terms: [length]                            # names of its own loss terms
     mu: 0.01                                     # defaults of its parameters
@@ -14,17 +14,27 @@
 ``of: fedavg`` makes the file a recipe: that method with the sections that the file sets.
 """
 
+import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict, Section
-from fedshift_core.limits import as_found, shortened
+from fedshift_core.limits import shortened
 from fedshift_core.params import Params
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
@@ -44,8 +54,9 @@ class Method(BaseModel):
         group: Its group in lists.
         strategy: The Strategy, a ``DomainStrategy``.
         client: The NumPyClient, a ``DomainClient``.
-        node_params: The class of its parameters, in a module without torch: with it a wrong key is refused, and keys
-            are listed, without the seconds that torch takes to import. If absent, the client's class tells.
+        params: The class of its parameters, which both sides are given, in a module without torch: with it a wrong key
+            is refused, and keys are listed, without the seconds that torch takes to import. If absent, the classes of
+            client and strategy tell. Once called ``node_params``.
         down: What the server sends besides the shared weights. What nodes send is ``DomainStrategy.contributes``.
         numbers: A few numbers that nodes send besides, because a section of the method requests them.
         private: What never leaves a node.
@@ -80,7 +91,7 @@ class Method(BaseModel):
     group: Group = "other"
     strategy: str | type[Any] = ""
     client: str | type[Any] = ""
-    node_params: str | type[Params] = ""
+    params: str | type[Params] = Field("", validation_alias=AliasChoices("params", "node_params"))
     down: str = "nothing"
     numbers: str = ""
     private: str = "nothing"
@@ -121,7 +132,7 @@ class Method(BaseModel):
             update={
                 "strategy": self.strategy or base.strategy,
                 "client": self.client or base.client,
-                "node_params": self.node_params if self.client else base.node_params,
+                "params": self.params or ("" if self.client else base.params),
                 "approximation": self.approximation or base.approximation,
                 "defaults": FrozenDict(base.defaults | self.defaults),
                 "search": FrozenDict(base.search | self.search),
@@ -141,46 +152,49 @@ class Method(BaseModel):
         """Import and return the NumPyClient (a subclass of ``DomainClient``)."""
         return imported(self.client or FEDAVG_CLIENT)
 
-    def params(self) -> list[str]:
-        """Return the names of the method's parameters, of both sides."""
-        return sorted({name for side in self.params_models() for name in side.model_fields})
-
     def known_keys(self) -> list[str]:
         """Return the allowed keys ``method.KEY``: its parameters, and those that stand for keys of other sections."""
-        return sorted({*self.params(), *self.parameters})
+        return sorted({*self.params_class().model_fields, *self.parameters})
 
-    def params_models(self) -> tuple[type[Params], type[Params]]:
-        """Return the models of the parameters: of the server's side, of the node's."""
-        return self.strategy_class().params_model, params_of(self.client or FEDAVG_CLIENT, self.node_params)
-
-    def split_params(self, given: Mapping[str, Any]) -> tuple[Params, Params]:
-        """Return the method's checked parameters, divided between server and node.
+    def params_class(self) -> type[Params]:
+        """Return the class of the method's parameters, which both sides are given.
 
         Raises:
-            ConfigError: If a parameter is unknown to both sides, or has not one value on both.
+            ConfigError: If its strategy and its client declare two classes with a field in common.
+        """
+        server, node = params_of(self.strategy or FEDAVG_STRATEGY), params_of(self.client or FEDAVG_CLIENT, self.params)
+        if issubclass(node, server) or issubclass(server, node):
+            return node if issubclass(node, server) else server
+        if twice := sorted(server.model_fields.keys() & node.model_fields.keys()):
+            raise ConfigError(
+                f"method {self.name!r}: {server.__name__} of its strategy and {node.__name__} of its client both "
+                f"declare {twice[0]}; a parameter of both sides is of one class, the method's params: module:Class"
+            )
+        return _joined(server, node)
+
+    def checked_params(self, given: Mapping[str, Any]) -> Params:
+        """Return the method's parameters, checked.
+
+        Raises:
+            ConfigError: If one is unknown.
             pydantic.ValidationError: If a value is not allowed.
         """
-        sides, allowed = self.params_models(), self.params()
+        model = self.params_class()
         for name in given:
-            if name not in allowed:
+            if name not in model.model_fields:
                 known = ", ".join(self.known_keys()) or "none"
                 raise ConfigError(
                     f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}"
                     f"{meant(name, self.known_keys())}",
                     keys=(("method", name),),
                 )
-        server, node = (
-            side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides
-        )
-        for name in sides[0].model_fields.keys() & sides[1].model_fields.keys():
-            values = getattr(server, name), getattr(node, name)
-            if values[0] != values[1]:
-                raise ConfigError(
-                    f"method.{name} of {self.name!r} is {as_found(values[0])} on the server and {as_found(values[1])} "
-                    "on the nodes; one parameter of both sides needs one default",
-                    keys=(("method", name),),
-                )
-        return server, node
+        return model.model_validate(given)
+
+
+@functools.cache
+def _joined(*sides: type[Params]) -> type[Params]:
+    """Return one class of the parameters of a method whose sides declare one each."""
+    return create_model(sides[-1].__name__, __base__=sides)
 
 
 def method_file(path: Path) -> Method:
@@ -205,7 +219,7 @@ def method_file(path: Path) -> Method:
 
 
 def params_of(owner: str | type[Any], named: str | type[Params] = "") -> type[Params]:
-    """Return the parameters' class of a client, modules or an adaptation.
+    """Return the parameters' class of a strategy, a client, modules or an adaptation.
 
     Args:
         owner: Their class, which need not be imported where the parameters are named.
@@ -213,7 +227,7 @@ def params_of(owner: str | type[Any], named: str | type[Params] = "") -> type[Pa
     """
     if named:
         return cast(type[Params], imported(named))
-    if owner == FEDAVG_CLIENT:
+    if owner in (FEDAVG_STRATEGY, FEDAVG_CLIENT):
         return Params
     return cast(type[Params], imported(owner).params_model)
 

@@ -25,11 +25,12 @@ from fedshift_clients.modules.base import AllModules
 from fedshift_clients.training.eval_slices import Scores, asked_images, warn_if_by_class
 from fedshift_clients.training.inputs import ClientSetup, RoundInputs
 from fedshift_clients.training.model_cache import Workbench
+from fedshift_clients.training.own_code import weighs_classes
 from fedshift_clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import P, says_again
+from fedshift_core.params import P
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import SERVER_ROUND
 from fedshift_core.wire.scores import DomainScore
@@ -63,13 +64,6 @@ class DomainClient(LocalTrainer[P]):
     image_styles: ImageStyles | None = None
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
-    #: Whether the loss is a mean of ``image_losses`` plus ``weight_losses``, and nothing else that the method does with
-    #: a node's images changes what is sent. A class that overrides a hook of training says it anew
-    #: (:meth:`is_per_image`).
-    per_image_loss: ClassVar[bool] = True
-    #: Whether all losses that classify the node's images are made of :meth:`cross_entropy`, which weighs classes as the
-    #: run says. A class that overrides a hook with losses says it anew (:meth:`can_weigh_classes`).
-    weighs_classes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -142,14 +136,25 @@ class DomainClient(LocalTrainer[P]):
     def is_per_image(cls) -> bool:
         """Tell whether gradients of single images are all that training takes of a node's images.
 
-        What a class inherits does not count where it overrides a hook itself and does not say it again.
+        A class that overrides a hook of training says so by overriding losses of single images or of weights with it.
         """
-        return says_again(cls, "per_image_loss", _TRAINING_HOOKS)
+        for each in cls.__mro__[: cls.__mro__.index(DomainClient)]:
+            if vars(each).keys() & {"image_losses", "weight_losses", "own_terms_of_each"}:
+                return True
+            if vars(each).keys() & _TRAINING_HOOKS:
+                return False
+        return True
 
     @classmethod
     def can_weigh_classes(cls) -> bool:
-        """Tell whether losses weigh classes as the run says; inherited answers count as in :meth:`is_per_image`."""
-        return says_again(cls, "weighs_classes", _LOSS_HOOKS)
+        """Tell whether losses that classify the node's images weigh classes as the run says, as far as code shows it.
+
+        They are then made of :meth:`cross_entropy`, on batches of the node's images.
+        """
+        own = any(
+            getattr(cls, hook) is not getattr(DomainClient, hook) for hook in ("fit", "terms_of", "training_batches")
+        )
+        return not own and weighs_classes(cls, DomainClient, _LOSSES)
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -313,14 +318,11 @@ class DomainClient(LocalTrainer[P]):
 
 
 #: What decides what training takes of a node's images.
-_TRAINING_HOOKS = (
-    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
-    "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
-)  # fmt: skip
-
-
-#: What may have a loss of its own.
-_LOSS_HOOKS = ("fit", "phases", "loss", "image_losses", "terms_of")
+_LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
+_TRAINING_HOOKS = frozenset({
+    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
+    "terms_of", "gather", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
+})  # fmt: skip
 
 
 def _no_labels(domain: str) -> ImageSet:

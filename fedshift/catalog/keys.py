@@ -150,7 +150,7 @@ def _key(model: type[BaseModel], name: str, above: str, description: str = "") -
         ranges.kind(model, name),
         "-" if required else ranges.as_yaml(ranges.default(model, name)),
         ranges.bounds(model, name),
-        description or ranges.description([model], name),
+        description or ranges.description(model, name),
     )
 
 

@@ -136,21 +136,20 @@ def source(name: str) -> list[str]:
 
 
 def parameters(method: Method) -> list[Parameter]:
-    """Return the parameters of a method: those of its server and its node, and those that a recipe has for other keys.
+    """Return the parameters of a method: its own, and those that a recipe has for other keys.
 
     Args:
         method: As :func:`registry.get` returns it.
     """
     said, sections = _divided(method)
-    sides = {name: side for side in method.params_models() for name in side.model_fields}
+    model = method.params_class()
     described = []
     for key in method.known_keys():
-        if key in sides:
-            side = sides[key]
-            required = key not in said and side.model_fields[key].is_required()
-            default = NONE if required else as_yaml(said.get(key, ranges.default(side, key)))
-            words = (ranges.kind(side, key), ranges.bounds(side, key), ranges.allowed(side, key))
-            description = ranges.description(method.params_models(), key)
+        if key in model.model_fields:
+            required = key not in said and model.model_fields[key].is_required()
+            default = NONE if required else as_yaml(said.get(key, ranges.default(model, key)))
+            words = (ranges.kind(model, key), ranges.bounds(model, key), ranges.allowed(model, key))
+            description = ranges.description(model, key)
         else:
             value, words, description = _stood_for(method, key, sections)
             default = as_yaml(value)
@@ -174,7 +173,7 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
         model, last = place
     value = ranges.default(model, last) if value is None else value
     section = RunConfig.model_fields[dotted.partition(".")[0]]
-    description = ranges.description([model], last) or section.description or ""
+    description = ranges.description(model, last) or section.description or ""
     if isinstance(target, str):
         return value, (ranges.kind(model, last), ranges.bounds(model, last), ranges.allowed(model, last)), description
     given = {meant: word for word, meant in target["values"].items()}

@@ -50,10 +50,9 @@ def modules_model(name: str) -> type[BaseModel]:
     return model
 
 
-def description(models: Sequence[type[BaseModel]], name: str) -> str:
-    """Return what a field means, as the last of the models that has it says; empty where none does."""
-    fields = [model.model_fields[name] for model in models if name in model.model_fields]
-    return next((field.description for field in reversed(fields) if field.description), "")
+def description(model: type[BaseModel], name: str) -> str:
+    """Return what a field means; empty where its model does not say, or has no such field."""
+    return (name in model.model_fields and model.model_fields[name].description) or ""
 
 
 def kind(model: type[BaseModel], name: str) -> str:

@@ -129,7 +129,7 @@ def _check_run(record: reading.Record) -> None:
             f"{where}: with {method!r} each node keeps parts of the model, so there is none for all nodes",
             remedy=f"one node's complete model can be evaluated on all nodes: {one}",
         )
-    if not registry.get(method).client_class().scores_as_sent(config.node_params()):
+    if not registry.get(method).client_class().scores_as_sent(config.params()):
         raise ConfigError(
             f"{where}: {method!r} makes a new model on each node before a score",
             remedy="the model before that can be evaluated: fedshift save RUN --before-adaptation",
@@ -166,7 +166,7 @@ def _scoring_config(about: SavedModel, file: Path, config: RunConfig, where: str
         FedShiftError: If only the node that the model is of can classify so.
     """
     method = str(config.method["name"])
-    as_sent = registry.get(method).client_class().scores_as_sent(config.node_params())
+    as_sent = registry.get(method).client_class().scores_as_sent(config.params())
     if about.parts == "global" and as_sent:
         return config
     content = config.model_dump(mode="json")

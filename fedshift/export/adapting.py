@@ -10,16 +10,16 @@ from fedshift.export import opening
 from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
 from fedshift_clients.adapt import eata, t3a, tent
-from fedshift_clients.params import eata as eata_params
-from fedshift_clients.params import t3a as t3a_params
-from fedshift_clients.params import tent as tent_params
+from fedshift_clients.adapt.params import EATAParams, T3AParams, TentParams
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
 #: The available adaptations, with their batch sizes in a run.
-BATCHES = MappingProxyType({TENT: tent_params.BATCH, EATA: eata_params.BATCH, T3A: t3a_params.BATCH})
+BATCHES = MappingProxyType(
+    {name: kind().batch_size for name, kind in ((TENT, TentParams), (EATA, EATAParams), (T3A, T3AParams))}
+)
 OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
@@ -48,9 +48,9 @@ def least(adapt: str) -> int:
 def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
     """Return a line on the adaptation and its settings."""
     how = {
-        TENT: f"Adam, lr {tent_params.LR:g}",
-        EATA: f"SGD, lr {eata_params.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
-        T3A: f"{t3a_params.T3AParams().supports} supports a class",
+        TENT: f"Adam, lr {TentParams().lr:g}",
+        EATA: f"SGD, lr {EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
+        T3A: f"{T3AParams().supports} supports a class",
     }[adapt]
     order = "as they are listed" if in_order else "mixed, the same in each call (--in-order: as listed)"
     return f"{adapt}: {how}, batches of {number}; results depend on the order of the images, which is {order}"
@@ -96,8 +96,8 @@ def _adapted(built: Scorer, adapt: str, number: int, clean: Iterable[Tensor] | N
     if adapt == EATA:
         device = built.get_buffer("mean").device
         moved = None if clean is None else (x.to(device) for x in clean)
-        return eata.EATA(built.model, built, eata_params.EATAParams(batch_size=number), moved)
+        return eata.EATA(built.model, built, EATAParams(batch_size=number), moved)
     classifier = built.model.classifier
     if not isinstance(classifier, nn.Linear):
         raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
-    return t3a.adjusting(classifier, built.passed, built, t3a_params.T3AParams().supports)
+    return t3a.adjusting(classifier, built.passed, built, T3AParams().supports)

@@ -218,9 +218,7 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
     """
     adapts = setup.adaptation(config)
     client_class = registry.get(config.method["name"]).client_class()
-    done = (
-        [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes a new one"]
-    )
+    done = [] if client_class.scores_as_sent(config.params()) else [f"method {config.method['name']} makes a new one"]
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
     changes = " and ".join(done)
     if changes and not allowed:
@@ -355,7 +353,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     accuracy, others = line["accuracy"], line.get("others", {})
     figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(CountedFigures.key, {})
     if before:
-        makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
+        makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
     elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")

@@ -8,7 +8,6 @@ from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found, some
-from fedshift_core.params import says_again
 from fedshift_core.registry import Method, imported
 from fedshift_core.spelling import meant
 
@@ -62,10 +61,10 @@ def check_run(config: RunConfig, method: Method) -> None:
         able = [other.name for other in registry.listed() if other.client_class().can_weigh_classes()]
         raise ConfigError(
             f"{key}: the method {method.name!r} has a loss of its own that does not weigh classes; it goes with "
-            f"{', '.join(able)}, and with a method that says so (weighs_classes in docs/guide/own-method.md)"
+            f"{', '.join(able)}, and with a method whose losses call self.cross_entropy"
         )
     for name in (str(entry["name"]) for entry in config.modules if key):
-        if not says_again(imported(MODULES[name].modules), "weighs_classes", ("terms",)):
+        if not imported(MODULES[name].modules).can_weigh_classes():
             raise ConfigError(f"{key}: the modules {name!r} have losses of their own that do not weigh classes")
     if drawn and config.privacy.of_images:
         raise ConfigError(

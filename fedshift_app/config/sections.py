@@ -369,19 +369,11 @@ class RunConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
                 raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
         return given
 
-    def params(self) -> tuple[Params, Params]:
-        """Return the method's parameters, checked: for the strategy, for the client.
+    def params(self) -> Params:
+        """Return the method's parameters, checked.
 
         Raises:
             ValidationError: If one is unknown, of the wrong type or out of range.
         """
         given = {key: value for key, value in self.method.items() if key != "name"}
-        return registry.get(self.method["name"]).split_params(given)
-
-    def server_params(self) -> Params:
-        """Return the method's parameters for the strategy."""
-        return self.params()[0]
-
-    def node_params(self) -> Params:
-        """Return the method's parameters for the client."""
-        return self.params()[1]
+        return registry.get(self.method["name"]).checked_params(given)

@@ -81,7 +81,7 @@ def fits(method: Method) -> str:
     if method.defaults.get("aggregation", {}).get("gma_tau"):
         return "no: it counts the signs of single nodes' changes"
     try:
-        params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
+        params = method.checked_params(_own_defaults(method))
     except ValidationError:  # of another package; a run of it says what is wrong
         return "no: its own defaults are not allowed"
     why = _needs_single(strategy, params, method.defaults)
@@ -94,16 +94,21 @@ def with_settings(method: Method) -> str:
     Looked at are switches and words of its server's side, one at a time.
     """
     strategy = method.strategy_class()
-    given = {key: value for key, value in method.defaults.items() if key in method.params()}
+    given = _own_defaults(method)
     for name, field in strategy.params_model.model_fields.items():
         for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
             try:
-                params, _ = method.split_params({**given, name: value})
+                params = method.checked_params({**given, name: value})
             except ValidationError:
                 continue
             if not _needs_single(strategy, params, {**given, name: value}):
                 return f"method.{name}={str(value).lower()}"
     return ""
+
+
+def _own_defaults(method: Method) -> dict[str, Any]:
+    fields = method.params_class().model_fields
+    return {key: value for key, value in method.defaults.items() if key in fields}
 
 
 def fits_with(method: Method) -> str:

@@ -35,8 +35,7 @@ def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]
                 keys=(("methods", method.name, key),),
             )
     own, stood_for = recipes.spread(method, params)
-    for side in method.params_models():
-        _check(side, {key: value for key, value in own.items() if key in side.model_fields}, method, ())
+    _check(method.params_class(), own, method, ())
     for key, value in (*stood_for.items(), *sections.items()):
         annotation = RunConfig.model_fields[key].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

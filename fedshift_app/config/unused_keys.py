@@ -170,7 +170,7 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
 
     spec = config.dataset.known()
     plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
-    model = registry.get(config.method["name"]).client_class().build_model(plan, config.node_params())
+    model = registry.get(config.method["name"]).client_class().build_model(plan, config.params())
     return bool(batchnorm_names(model))
 
 

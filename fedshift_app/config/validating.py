@@ -158,7 +158,7 @@ def _check_own_rule(config: RunConfig, name: str) -> None:
 def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = registry.get(config.method["name"])
-    server, node = _method_params(config)
+    params = _method_params(config)
     client_class = method.client_class()
     if config.model.per_node and not client_class.heterogeneous:
         able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
@@ -171,9 +171,9 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     check_terms(config)
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
-    statistics.check(config, client_class, node)
-    secure_sums.check(config, method, server)
-    dp_sgd.check_run(config, method, node)
+    statistics.check(config, client_class, params)
+    secure_sums.check(config, method, params)
+    dp_sgd.check_run(config, method, params)
     class_balance.check_run(config, method)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
@@ -182,18 +182,18 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             "among dataset.domains, or a share of all, such as dataset.public=0.1"
         )
     if config.rounds:  # without a round nothing depends on their number
-        method.strategy_class().check_run(server, config.rounds)
-    client_class.check_run(node, config.model, config.train, config.images)
-    if config.model.encoder_rests and client_class.trains_encoder_alone(node):
+        method.strategy_class().check_run(params, config.rounds)
+    client_class.check_run(params, config.model, config.train, config.images)
+    if config.model.encoder_rests and client_class.trains_encoder_alone(params):
         raise ConfigError(
             f"model.freeze=encoder: the method {method.name!r}, as it is configured, trains the encoder alone at times;"
             " model.projection=256 leaves a layer of it to train"
         )
-    return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
+    return FrozenDict({"name": method.name} | params.model_dump())
 
 
-def _method_params(config: RunConfig) -> tuple[Params, Params]:
-    """Return the method's parameters, checked: of the server, of the node."""
+def _method_params(config: RunConfig) -> Params:
+    """Return the method's parameters, checked."""
     try:
         return config.params()
     except ValidationError as error:

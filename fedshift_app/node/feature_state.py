@@ -100,7 +100,7 @@ def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
 
 
 def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:
-    alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.server_params())
+    alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.params())
     return weighting.factors(config, statements, purpose, alike=alike)
 
 

@@ -39,7 +39,7 @@ def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
     usual = (name for name in strategy.contributes if name not in strategy.optional)
     whys = [refuse_array(allowed, name, behind(strategy, name, config.method)) for name in usual]
     if config.federation.secure_sums:
-        whys.append(refuse_sums(strategy, strategy.sums(config.server_params()), config.method))
+        whys.append(refuse_sums(strategy, strategy.sums(config.params()), config.method))
     return next((f"method={config.method['name']}: {why}" for why in whys if why), "")
 
 

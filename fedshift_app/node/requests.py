@@ -88,7 +88,7 @@ class NodeRequest(Request):
 def _sums(config: RunConfig) -> tuple[str, ...]:
     """Return what the run's method contributes as sums."""
     strategy = registry.get(config.method["name"]).strategy_class()
-    return tuple(written(strategy.sums(config.server_params()))) if config.federation.secure_sums else ()
+    return tuple(written(strategy.sums(config.params()))) if config.federation.secure_sums else ()
 
 
 #: Takes the request and the value; returns what the configuration says instead, empty where the value is allowed.

@@ -169,7 +169,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     client: DomainClient = client_class(
         model=bench.model,
         setup=about,
-        params=config.node_params(),
+        params=config.params(),
         train_set=own.train,
         test_set=lambda domain: test_images(config, where, domain),
         own_sets=own.sets,
@@ -255,14 +255,14 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether each node is scored with a model of its own."""
     client_class = registry.get(config.method["name"]).client_class()
-    own = client_class.personal(model, config.model, config.node_params())
+    own = client_class.personal(model, config.model, config.params())
     return bool(own or modules(config).personal or adaptation(config) is not None)
 
 
 def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether what a node scores has parts that only its own local training changes."""
     client_class = registry.get(config.method["name"]).client_class()
-    params, inside = config.node_params(), modules(config)
+    params, inside = config.params(), modules(config)
     scores_own = client_class.personal(model, config.model, params) or inside.personal
     return bool(scores_own and client_class.kept_names(model, config.model, params, inside))
 
@@ -278,7 +278,7 @@ def check_noise(config: RunConfig) -> None:
     Raises:
         ConfigError: With the key.
     """
-    params = config.node_params()
+    params = config.params()
     if isinstance(params, NoiseParams) and params.repeatable_noise:
         raise ConfigError(
             "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
@@ -314,7 +314,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
     _check_signatures(client_class)
-    model: networks.SplitModel = client_class.build_model(plan, config.node_params())
+    model: networks.SplitModel = client_class.build_model(plan, config.params())
     if config.model.bn == "group":  # before the modules are put in, which may cut the encoder up; then they themselves
         model = networks.with_group_norm(model, config.model.groups)
     model = modules(config).wrap(model, plan)

@@ -58,13 +58,13 @@ def prepare(
     if not _learns(model):
         raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
     client_class = registry.get(config.method["name"]).client_class()
-    if client_class.trains_encoder_alone(config.node_params()) and not _learns(model.encoder):
+    if client_class.trains_encoder_alone(config.params()) and not _learns(model.encoder):
         raise ConfigError(
             f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
             f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves "
             "a layer of it to train"
         )
-    private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
+    private = client_class.kept_names(model, config.model, config.params(), setup.modules(config))
     precomputing.check(config, model)
     state = {name: t.numpy() for name, t in model.state_dict().items()}
     sent = {name: array for name, array in state.items() if name not in private}
@@ -253,7 +253,7 @@ def methods_of(config: RunConfig) -> list[Method]:
 def strategy_of(config: RunConfig, federation: RunContext, observer: Observer) -> DomainStrategy:
     """Return the method's strategy before its first round."""
     strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
-        federation, config.server_params(), observer
+        federation, config.params(), observer
     )
     return strategy
 

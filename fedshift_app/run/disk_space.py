@@ -128,7 +128,7 @@ def _kept(config: RunConfig, weights: int) -> int:
     for name in config.model.per_node or (config.model.name,):
         own = config.model.model_copy(update={"name": name})
         model = setup.initial_model(config, own)
-        private = client_class.kept_names(model, own, config.node_params(), setup.modules(config))
+        private = client_class.kept_names(model, own, config.params(), setup.modules(config))
         sizes.append(sum(t.numel() * t.element_size() for n, t in model.state_dict().items() if n in private))
     return max(sizes) + (weights if client_class.remembers_shared else 0)
 

@@ -21,7 +21,7 @@ def warning(config: RunConfig, model: SplitModel) -> str:
         model: Its model, with what is frozen.
     """
     methods = methods_of(config)
-    params = config.node_params()
+    params = config.params()
     idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
     # Modules have terms of their own, and may change the way to the features.
     if not idle or not model.frozen or config.modules or _trains_features(model, node_data.image_size(config)):

@@ -232,7 +232,7 @@ def _use_of_rounds(config: RunConfig) -> str:
     if config.privacy.target_epsilon is not None:
         return f"the noise of privacy.target_epsilon={config.privacy.target_epsilon:g} depends on it"
     method = registry.get(config.method["name"])
-    reason = method.strategy_class().uses_rounds(config.server_params())
+    reason = method.strategy_class().uses_rounds(config.params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""
 
 

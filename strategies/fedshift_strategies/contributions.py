@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.disclosure import CLASS, IMAGE, MODEL, Word, refuse_sum
-from fedshift_core.limits import Refused, check_numbers
+from fedshift_core.limits import MOST_OWN, Refused, check_numbers
 from fedshift_core.plural import plural
 from fedshift_core.secure.layout import Sum
 
@@ -46,7 +46,6 @@ Declaration = Mapping[str, Shape]
 COUNTS, LABELS = "counts", "labels"
 WHOLE = (COUNTS, LABELS)  # names of arrays of int64
 FEATURES = ("D", "F")  # letters of the width of a feature
-MOST_OWN = 10_000  # of a dimension that is the node's own
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 BY_CLASS = ("prototypes", COUNTS)  # names of arrays that have a row for each class, unless a strategy says otherwise
 

@@ -10,14 +10,13 @@ from support import C, as64, batch, client_setup, drawn, fit, image_set, new_cli
 from torch import nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.fdse import layer_weights
-from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layers_of
+from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layer_weights, layers_of
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
-from fedshift_clients.params.fdse import FDSEParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.fdse import FDSEParams
 from fedshift_strategies.methods.fdse import is_eraser
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}

@@ -13,8 +13,7 @@ from fedshift_clients.methods.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, Fed
 from fedshift_clients.modules.base import AllModules, Modules
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.mixstyle import MixStyleModules
-from fedshift_clients.params.f2dc import F2DCParams
-from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.modules.params import F2DCParams, MixStyleParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 from fedshift_datasets.base import ImageSet

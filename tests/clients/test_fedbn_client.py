@@ -10,7 +10,7 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_clients.models.networks import batchnorm_names, build
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS

@@ -11,7 +11,7 @@ from support import ROUND, batch, begun, check_alike, drawn, fedavg, flat_gradie
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
 from fedshift_clients.images.augmix import augmix
-from fedshift_clients.losses import fedccrl as terms
+from fedshift_clients.methods import fedccrl as terms
 from fedshift_clients.methods.fedccrl import FedCCRLClient, drawn_places
 from fedshift_core.wire.image_styles import ImageStyles
 

@@ -29,15 +29,15 @@ from support import (
 from torch import Tensor, nn
 
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.methods.fedcode import SAIN, FedCodeClient, with_sain
 from fedshift_clients.models.networks import Blueprint, bare, build
-from fedshift_clients.params.fedcode import FedCodeParams
-from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
-from fedshift_strategies.methods.fedcode import FedCodeServerParams, FedCodeStrategy
+from fedshift_strategies.methods.fedcode import FedCodeStrategy
 
 J = 3  # clusters of style prototypes
 OFF: dict[str, Any] = {"use_semcl": False, "use_stycl": False, "use_fdr": False}
@@ -525,8 +525,7 @@ ABLATIONS: list[dict[str, Any]] = [
 def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
     made = client(params, knowledge(), epochs=1, precision=precision)
     arrays, metrics = fit(made, ROUND)
-    of_server = {name: value for name, value in params.items() if name in FedCodeServerParams.model_fields}
-    check_accepted(made, FedCodeStrategy, **of_server)
+    check_accepted(made, FedCodeStrategy, **params)
     assert bool(made.contribution()) is (made.params.contrasts or made.params.global_model != "off")
     assert all(np.isfinite(array).all() for array in arrays)
     assert metrics["loss"] == pytest.approx(sum(value for name, value in metrics.items() if name.startswith("loss/")))

@@ -31,13 +31,14 @@ from support import fedavg as fedavg_of
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.base import DomainClient, Scores
-from fedshift_clients.losses.fedicon import instance_contrast, supervised_contrast
+from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 from fedshift_clients.methods.fedicon import PROJECTION_WIDTH, FedICONClient
-from fedshift_clients.params.fedicon import ContrastParams, FedICONParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedicon import FedICONParams
 from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 

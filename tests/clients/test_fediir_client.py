@@ -23,7 +23,7 @@ from support import (
 )
 from torch import Tensor, nn
 
-from fedshift_clients.losses import fediir as terms
+from fedshift_clients.methods import fediir as terms
 from fedshift_clients.methods.fediir import GRADIENT, FedIIRClient
 from fedshift_core.errors import FedShiftError
 

@@ -24,16 +24,14 @@ from support import (
     weights,
 )  # fmt: skip
 
-from fedshift_clients.losses import fedmd as equations
+from fedshift_clients.methods import fedmd as equations
 from fedshift_clients.methods.fedmd import FedMDClient
 from fedshift_clients.methods.local import LocalClient
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.mixstyle import MixStyleModules
+from fedshift_clients.modules.params import F2DCParams, MixStyleParams, WithinDomainsParams
 from fedshift_clients.modules.within import WithinDomainsModules
-from fedshift_clients.params.f2dc import F2DCParams
-from fedshift_clients.params.mixstyle import MixStyleParams
-from fedshift_clients.params.within import WithinDomainsParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError

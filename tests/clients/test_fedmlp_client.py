@@ -21,8 +21,7 @@ from support import (
     new_client,
 )  # fmt: skip
 
-from fedshift_clients.losses.fedmlp import semantic_prototypes
-from fedshift_clients.methods.fedmlp import FedMLPClient
+from fedshift_clients.methods.fedmlp import FedMLPClient, semantic_prototypes
 from fedshift_strategies.methods.fedmlp import FedMLPStrategy
 
 client = partial(new_client, FedMLPClient)

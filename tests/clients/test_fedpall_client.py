@@ -8,7 +8,7 @@ import torch
 from support import C, D, N, batch, begun, check_accepted, fit, new_client, same, weights, whole
 
 from fedshift_app.config.resolving import resolve
-from fedshift_clients.losses import fedpall as terms
+from fedshift_clients.methods import fedpall as terms
 from fedshift_clients.methods.fedpall import FedPallClient
 from fedshift_clients.methods.local import LocalClient
 from fedshift_core.arrays import Arrays

@@ -23,7 +23,7 @@ from support import (
     same,
 )  # fmt: skip
 
-from fedshift_clients.losses import fedplvm as terms
+from fedshift_clients.methods import fedplvm as terms
 from fedshift_clients.methods.fedplvm import FedPLVMClient
 from fedshift_core.clustering import finch_groups
 from fedshift_strategies.methods.fedplvm import FedPLVMStrategy

@@ -32,10 +32,10 @@ from support import global_prototypes as prototypes_of
 
 from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.models.networks import batchnorm_names, build
-from fedshift_clients.params.fedproto import FedProtoParams
 from fedshift_clients.training.prototypes import EpochMeans
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedproto import FedProtoParams
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 from fedshift_strategies.methods.fedproto import FedProtoStrategy
 

@@ -9,14 +9,14 @@ import torch
 from support import ROUND, batch, begun, flat_gradients, new_client, refusal_of
 from torch.nn import functional as F
 
-from fedshift_clients.losses import fedrcl as terms
+from fedshift_clients.methods import fedrcl as terms
 from fedshift_clients.methods.fedrcl import FedRCLClient
 from fedshift_clients.models.networks import Blueprint
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
-from fedshift_clients.params.fedrcl import FedRCLParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedrcl import FedRCLParams
 
 OFF: dict[str, Any] = {"lambda_scl": 0.0, "lambda_penalty": 0.0}
 client = partial(new_client, FedRCLClient)
@@ -34,7 +34,7 @@ def test_terms_are_the_mean_over_the_levels(relu: bool) -> None:
         second = encoder[3](F.max_pool2d(first.relu(), 2))
         third = encoder[7](F.max_pool2d(second.relu(), 2).flatten(1))
     levels = [first.mean((2, 3)), second.mean((2, 3)), third]
-    cosines = [terms.cosines(f.relu() if relu else f) for f in levels]
+    cosines = [terms.cosines_of(f.relu() if relu else f) for f in levels]
     got = values({"feature_relu": relu, "lambda_scl": 2.0, "lambda_penalty": 3.0, "tau": 0.3})
     scl, penalty = (
         [float(terms.hard_contrast(s, given.y, 0.3, 2)) for s in cosines],

@@ -9,8 +9,8 @@ from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedrep import FedRepClient
-from fedshift_clients.params.fedrep import FedRepParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.fedrep import FedRepParams
 
 
 class Watched(FedRepClient):

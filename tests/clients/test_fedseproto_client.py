@@ -36,11 +36,11 @@ from torch import Tensor
 
 from fedshift_clients.methods.fedseproto import Decoder, FedSeProtoClient, SideEncoder
 from fedshift_clients.models.networks import build
-from fedshift_clients.params.fedseproto import FedSeProtoParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.node import MODEL_PART
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedseproto import FedSeProtoParams
 from fedshift_core.seeding import torch_seed
 from fedshift_strategies.methods.fedseproto import FedSeProtoStrategy
 

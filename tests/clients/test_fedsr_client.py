@@ -23,9 +23,9 @@ from support import (
 
 from fedshift_clients.methods.fedsr import FedSRClient
 from fedshift_clients.models.networks import build
-from fedshift_clients.params.fedsr import FedSRParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedsr import FedSRParams
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from support import batch, begun, check_accepted, features_of, fit, global_prototypes, new_client
 
 from fedshift_clients.methods.fedtgp import FedTGPClient
-from fedshift_clients.params.fedtgp import FedTGPParams
+from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_strategies.methods.fedtgp import FedTGPStrategy
 
 

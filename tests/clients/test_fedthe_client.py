@@ -26,14 +26,11 @@ from fedshift_app.features.bn_statistics import node as bn_statistics
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.adapt.eata import EATAAdaptation
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import EATAParams, FinetuneParams, T3AParams, TentParams
 from fedshift_clients.adapt.t3a import T3AAdaptation
 from fedshift_clients.adapt.tent import TentAdaptation
-from fedshift_clients.losses import fedthe as equations
+from fedshift_clients.methods import fedthe as equations
 from fedshift_clients.methods.fedthe import FedTHEClient
-from fedshift_clients.params.eata import EATAParams
-from fedshift_clients.params.finetune import FinetuneParams
-from fedshift_clients.params.t3a import T3AParams
-from fedshift_clients.params.tent import TentParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import said_once
 from fedshift_core.arrays import Arrays

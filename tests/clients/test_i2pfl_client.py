@@ -32,8 +32,8 @@ from support import (
 
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.methods.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient
-from fedshift_clients.params.i2pfl import I2PFLParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.seeding import generator, torch_seed
 from fedshift_strategies.methods.i2pfl import I2PFLStrategy
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import scaffold as equations
+from fedshift_clients.methods import scaffold as equations
 from fedshift_clients.methods.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient
-from fedshift_clients.params.scaffold import ScaffoldParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.methods.scaffold import ScaffoldStrategy
 

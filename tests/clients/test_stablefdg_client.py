@@ -24,13 +24,13 @@ from support import (
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build
-from fedshift_clients.losses import stablefdg as styles
 from fedshift_clients.methods import stablefdg
+from fedshift_clients.methods import stablefdg_styles as styles
 from fedshift_clients.methods.stablefdg import StableFDGClient, StableFDGModel, Training
 from fedshift_clients.models import networks
-from fedshift_clients.params.stablefdg import StableFDGParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_strategies.methods.stablefdg import StableFDGStrategy
 
 Float = NDArray[np.float64]

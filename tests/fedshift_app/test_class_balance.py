@@ -9,6 +9,8 @@ import pytest
 from flwr.app import Message, MessageType
 from PIL import Image
 from support import ROOT, InlineRun, ListeningGrid
+from torch.nn import functional as F
+from torch.nn.functional import cross_entropy as plain
 
 import fedshift as fs
 from fedshift.costs import measuring
@@ -20,9 +22,9 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import class_loss
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.extensions import OURS
-from fedshift_core.params import says_again
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
@@ -111,13 +113,64 @@ def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
         def terms(self, model: Any, batch: Batch) -> dict[str, Any]:
             return {}
 
-    assert not Changed.can_weigh_classes() and not says_again(Quiet, "weighs_classes", ("terms",))
+    assert not Changed.can_weigh_classes() and not Quiet.can_weigh_classes()
     method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
     for key in ("train.class_weights='balanced'", "train.loss=focal"):
         config = resolve({"experiment": "handwritten", "set": key.replace("'", "")})
-        with pytest.raises(ConfigError, match=f"{key}: the method 'mine' has a loss of its own.*weighs_classes"):
+        with pytest.raises(ConfigError, match=f"{key}: the method 'mine' has a loss of its own.*self.cross_entropy"):
             class_balance.check_run(config, method)
     class_balance.check_run(resolve({"experiment": "handwritten", "set": "train.sampler=balanced"}), method)
+
+
+class Called(DomainClient):
+    def loss(self, batch: Batch) -> dict[str, Any]:
+        return {"ce": self._own(batch)}
+
+    def _own(self, batch: Batch) -> Any:
+        return self.cross_entropy(self.forward(batch.x)[1], batch.y)
+
+
+class Added(Called):
+    def loss(self, batch: Batch) -> dict[str, Any]:
+        return super().loss(batch) | {"more": self.forward(batch.x)[0].square().mean()}
+
+
+class Another(Added):
+    def loss(self, batch: Batch) -> dict[str, Any]:
+        return super().loss(batch) | {"again": F.cross_entropy(self.forward(batch.x)[1], batch.y)}
+
+
+class Renamed(Called):
+    def loss(self, batch: Batch) -> dict[str, Any]:
+        return super().loss(batch) | {"again": plain(self.forward(batch.x)[1], batch.y)}
+
+
+class Below(Another):
+    def loss(self, batch: Batch) -> dict[str, Any]:
+        return super().loss(batch)
+
+
+class InPhases(DomainClient):
+    def phases(self, server_round: int) -> list[Phase]:
+        return [Phase(1), Phase(1, loss=lambda batch: {"x": self.forward(batch.x)[1].square().mean()})]
+
+
+class OnOthers(DomainClient):
+    def phases(self, server_round: int) -> list[Phase]:
+        return [Phase(1, loss=self._distance, classes=False)]
+
+    def _distance(self, batch: Batch) -> dict[str, Any]:
+        return {"x": self.forward(batch.x)[1].square().mean()}
+
+
+class Trained(DomainClient):
+    def fit(self, *given: Any) -> Any:
+        return super().fit(*given)
+
+
+def test_code_shows_whether_losses_weigh_classes() -> None:
+    fit, unfit = (DomainClient, Called, Added, OnOthers), (Another, Renamed, Below, InPhases, Trained)
+    assert [kind for kind in (*fit, *unfit) if kind.can_weigh_classes()] == [*fit]
 
 
 def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
@@ -133,8 +186,8 @@ def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
         "clients/fedshift_clients/training/per_image.py",
         "clients/fedshift_clients/training/node.py", "clients/fedshift_clients/losses/common.py",
         "clients/fedshift_clients/losses/imbalance.py",
-        "clients/fedshift_clients/losses/fedsa.py", "clients/fedshift_clients/losses/fedthe.py",
-        "clients/fedshift_clients/losses/within.py", "clients/fedshift_clients/modules/base.py",
+        "clients/fedshift_clients/methods/fedsa.py", "clients/fedshift_clients/methods/fedthe.py",
+        "clients/fedshift_clients/modules/within.py", "clients/fedshift_clients/modules/base.py",
     }  # fmt: skip
     found = set()
     for path in (ROOT / "clients").rglob("*.py"):

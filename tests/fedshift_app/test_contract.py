@@ -67,7 +67,7 @@ def settings(method: str, more: str = "", first: str = "", *, brief: bool = True
     """
     network = "model.name=cnn_bn" if needs_batchnorm(METHODS[method]) and "model.name" not in OTHERS else ""
     own = METHODS[method].short if brief else ""
-    if issubclass(METHODS[method].client_class().params_model, NoiseParams):
+    if issubclass(METHODS[method].params_class(), NoiseParams):
         own += " method.repeatable_noise=true"  # the contract compares runs bit for bit
     given = f"{first} {own} {network} {OTHERS} {more}"
     return {"method": method, "dataset": DATASET, "set": given.strip()}
@@ -155,9 +155,8 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     m = METHODS[method]
     assert m.title
     assert bool(m.off) != bool(m.never_off) or method == "fedavg", "say off or never_off"
-    models = [side.params_model for side in (m.strategy_class(), m.client_class())]
     assert m.client_class() is DomainClient or method not in TRAIN_AS_FEDAVG
-    assert set(m.defaults) <= set(validating.METHOD_SECTIONS) | {name for side in models for name in side.model_fields}
+    assert set(m.defaults) <= {*validating.METHOD_SECTIONS, *m.params_class().model_fields}
 
 
 #: What a method needs to learn in eight rounds.

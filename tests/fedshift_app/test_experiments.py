@@ -14,7 +14,7 @@ from fedshift.papers import printed
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import CONF, names, resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_clients.params.fedicon import ContrastParams
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_datasets import catalog
 from fedshift_datasets.partition.splits import node_parts
 from fedshift_datasets.sets import office, pacs

@@ -89,7 +89,7 @@ def test_who_refuses_a_frozen_encoder_declares_none(method: str) -> None:
 def test_a_switch_takes_the_term_away(method: str, term: str, switch: str, gradients: Gradients) -> None:
     """Or gives it a gradient."""
     name, _, wanted = switch.partition("=")
-    assert name in METHODS[method].params()
+    assert name in METHODS[method].params_class().model_fields
     off = {"none": "mlp"}[wanted] if wanted else "false" if name.startswith("use_") else "0"
     more = f"{FROZEN} method.{name}={off}"
     assert gradients(method, more).get(term, {True}) == {True}

@@ -1,4 +1,4 @@
-"""Parameters of methods, adaptations and aggregation refuse what is out of range, misspelled or of the other side."""
+"""Parameters of methods, adaptations and aggregation refuse what is out of range, or misspelled."""
 
 from typing import Any
 
@@ -6,33 +6,32 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config import registry
-from fedshift_clients.params.eata import EATAParams
-from fedshift_clients.params.fedicon import ContrastParams
-from fedshift_clients.params.finetune import FinetuneParams
-from fedshift_clients.params.t3a import T3AParams
+from fedshift_clients.adapt.params import ContrastParams, EATAParams, FinetuneParams, T3AParams
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 
 NAN = float("nan")
 #: Settings that one class of parameters refuses, each with what else is set.
 Refused = list[dict[str, Any]]
-ON_NODES: dict[str, Refused] = {
-    "fdse": [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}],
+OF_METHODS: dict[str, Refused] = {
+    "fdse": [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}, {"tau": 0}],
     "fedcode": [
         {"tau": 0.0}, {"alpha": -1.0}, {"beta": -0.1}, {"fdr_form": "x"}, {"proto_source": "x"}, {"global_model": "x"},
         {"unknown": 1},
+        {"finch_partition": "x"},
     ],
-    "feddap": [{"tau": 0.0}, {"lambda1": -1.0}, {"lambda2": -1.0}, {"dp": "shrink_add"}, {"dp_q": 2}, {"merge_tau": 1}],
+    "feddap": [{"tau": 0.0}, {"lambda1": -1.0}, {"lambda2": -1.0}, {"dp": "shrink_add"}, {"dp_q": 2},{"merge_tau": 0}],
     "feddyn": [{"alpha": -1}, {"alpha": NAN}, {"mu": 1}],
     "fedicon": [
         {"tau": 0.0}, {"personal_epochs": 0}, {"classifier_epochs": 0}, {"projection": "linear"},
         {"classifier_training": "x"}, {"projection": "mlp", "lie": False}, {"unknown": 1},
+        {"classifier_rounds": 0}, {"classifier_rounds": 1.5},
     ],
-    "fediir": [{"lambda_iir": -1e-9}, {"lambda_iir": NAN}, {"ema": 0.5}],
+    "fediir": [{"lambda_iir": -1e-9}, {"lambda_iir": NAN}, {"ema": 1.0}, {"ema": -0.1}],
     "fedmlp": [{"tau": 0.0}, {"lambda_proto": -1.0}, {"lambda_semantic": -1.0}, {"tasks": 1}],
     "fedpall": [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}],
     "fedplvm": [{"alpha": 0.0}, {"alpha": 1.5}, {"tau": 0.0}, {"lambda_proto": -1.0}, {"most_images": 2}, {"beta": 1}],
     "fedproc": [{"tau": 0.0}, {"tau": -1.0}, {"alpha": 0.5}],
-    "fedproto": [{"lambda_proto": -1.0}, {"reduction": "mean"}, {"predict_by": "x"}, {"mu": 1}],
+    "fedproto": [{"lambda_proto": -1.0}, {"reduction": "mean"}, {"predict_by": "x"}, {"prototype_mean": "x"}],
     "fedprox": [{"mu": -1}, {"mu": NAN}, {"nu": 1}],
     "fedrcl": [{"tau": 0.0}, {"threshold": 1.5}, {"negatives": 0}, {"levels": "first"}, {"lambda_scl": -1.0}],
     "fedseproto": [
@@ -44,19 +43,11 @@ ON_NODES: dict[str, Refused] = {
     "i2pfl": [
         {"tau": 0.0}, {"tau": -1.0}, {"alpha": 0.0}, {"lambda1": -1.0}, {"lambda2": -0.1}, {"apa_level": "x"},
         {"unknown": 1}, {"dp": "on"}, {"dp_scale": -1}, {"dp_q": 1.5},
+        {"ema": 1.1}, {"ema": -0.1}, {"dist": "cosine"}, {"inter_proto": "x"},
     ],
     "moon": [{"mu": -1}, {"tau": 0}, {"projection": "linear"}, {"temperature": 1}],
-}  # fmt: skip
-ON_THE_SERVER: dict[str, Refused] = {
-    "fdse": [{"tau": 0}],
-    "fedcode": [{"finch_partition": "x"}, {"alpha": -1.0}, {"global_model": "x"}, {"beta": 1.0}],
-    "feddap": [{"merge_tau": 0.0}, {"merge_by": "median"}, {"tau": 1}],
     "fedheal": [{"tau": 1}, {"tau": -0.1}, {"beta": 1.1}, {"threshold": 0.3}],
-    "fedicon": [{"classifier_rounds": 0}, {"classifier_rounds": 1.5}, {"classifier_training": "x"}, {"tau": 1}],
-    "fediir": [{"ema": 1.0}, {"ema": -0.1}, {"lambda_iir": -1}],
-    "fedproto": [{"prototype_mean": "median"}, {"lambda_proto": 1.0}],
-    "i2pfl": [{"ema": 1.1}, {"ema": -0.1}, {"dist": "cosine"}, {"inter_proto": "x"}, {"tau": 1}],
-}
+}  # fmt: skip
 OTHERS: dict[type[BaseModel], Refused] = {
     EATAParams: [{"margin": 0}, {"redundancy": 1.1}, {"fisher_alpha": -1}, {"batch_size": 1}],
     ContrastParams: [
@@ -76,11 +67,7 @@ OTHERS: dict[type[BaseModel], Refused] = {
         for wrong in ({"lr": 0}, {"momentum": 1}, {"beta2": 1}, {"tau": 0}, {"optimizer": "sgd"})
     ],
 }  # fmt: skip
-REFUSED = (
-    [(registry.get(name).client_class().params_model, refused) for name, refused in ON_NODES.items()]
-    + [(registry.get(name).strategy_class().params_model, refused) for name, refused in ON_THE_SERVER.items()]
-    + list(OTHERS.items())
-)
+REFUSED = [(registry.get(name).params_class(), refused) for name, refused in OF_METHODS.items()] + [*OTHERS.items()]
 
 
 @pytest.mark.parametrize(("kind", "refused"), REFUSED, ids=[kind.__name__ for kind, _ in REFUSED])

@@ -11,7 +11,7 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
-from fedshift_core.registry import imported, params_of
+from fedshift_core.registry import Method, imported, params_of
 
 #: Refuses what its arguments say, and tells whether torch was imported for it.
 REFUSED = """
@@ -59,8 +59,9 @@ def test_all_parameters_are_listed_without_torch() -> None:
         "import sys; from fedshift_app.config import registry as r; "
         "from fedshift_clients.modules.catalog import MODULES; "
         "from fedshift_clients.adapt.catalog import ADAPTATIONS; from fedshift_core.registry import params_of; "
-        "print(sum(len(m.params()) for m in r.listed()), *(len(params_of(e.modules, e.params).model_fields) for e in "
-        "MODULES.values()), *(len(params_of(e.adaptation, e.params).model_fields) for e in ADAPTATIONS.values())); "
+        "print(sum(len(m.params_class().model_fields) for m in r.listed()), "
+        "*(len(params_of(e.modules, e.params).model_fields) for e in MODULES.values()), "
+        "*(len(params_of(e.adaptation, e.params).model_fields) for e in ADAPTATIONS.values())); "
         "print('torch' in sys.modules)"
     )
     numbers, loaded = run(program)
@@ -69,9 +70,12 @@ def test_all_parameters_are_listed_without_torch() -> None:
 
 
 @pytest.mark.parametrize("name", [m.name for m in registry.listed() if registry.METHODS.origin(m.name) == OURS])
-def test_the_named_parameters_are_those_of_the_client(name: str) -> None:
+def test_the_named_parameters_are_those_of_both_sides(name: str) -> None:
+    """A side that reads none of them may leave them out."""
     method = registry.get(name)
-    assert method.params_models()[1] is method.client_class().params_model
+    sides = [side.params_model for side in (method.strategy_class(), method.client_class())]
+    assert method.params_class() in sides
+    assert all(issubclass(method.params_class(), side) for side in sides)
 
 
 def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
@@ -83,8 +87,14 @@ def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
 
 
 def test_a_class_tells_where_its_parameters_are_not_named() -> None:
-    method = registry.get("fpl").model_copy(update={"node_params": ""})
-    assert method.params_models() == registry.get("fpl").params_models()
+    method = registry.get("fpl").model_copy(update={"params": ""})
+    assert method.params_class() is registry.get("fpl").params_class()
+
+
+def test_parameters_may_be_named_as_before() -> None:
+    """Installed packages have ``node_params`` in their methods' files."""
+    named = Method.model_validate({"name": "old", "title": "Old", "node_params": "fedshift_core.methods.fpl:FPLParams"})
+    assert named.params_class() is registry.get("fpl").params_class()
 
 
 def test_a_wrong_key_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import pytest
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.methods.fedtgp import FedTGPClient
-from fedshift_clients.params.fedproto import FedProtoParams
-from fedshift_clients.params.fedtgp import FedTGPParams
 from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_core.methods.fedproto import DistanceParams
+from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_core.params import Parametrised, Params
 from fedshift_strategies.base import DomainStrategy
 
@@ -62,7 +62,7 @@ def test_a_base_for_several_methods_passes_the_argument_on() -> None:
         pass
 
     assert (Between.params_model, Client.params_model) == (Own, Longer)  # of a variable, the bound
-    assert (FedProtoClient.params_model, FedTGPClient.params_model) == (FedProtoParams, FedTGPParams)
+    assert (FedProtoClient.params_model, FedTGPClient.params_model) == (DistanceParams, FedTGPParams)
 
 
 def test_a_class_may_say_its_model_itself() -> None:

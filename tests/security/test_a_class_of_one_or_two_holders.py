@@ -31,10 +31,10 @@ def by_class() -> list[str]:
     found = []
     for method in registry.listed():
         strategy = method.strategy_class()
-        given = {key: value for key, value in method.defaults.items() if key in method.params()}
+        given = {key: value for key, value in method.defaults.items() if key in method.params_class().model_fields}
         words = dict(word.removeprefix("method.").split("=") for word in SETTINGS.get(method.name, "").split())
         switches = {key: value == "true" if value in ("true", "false") else value for key, value in words.items()}
-        params, _ = method.split_params(given | switches)
+        params = method.checked_params(given | switches)
         if not strategy.needs_single(params) and not method.numbers:
             sums = strategy.sums(params)
             if any(sums[name] in BY_CLASS for name in strategy.contributes if name in sums):

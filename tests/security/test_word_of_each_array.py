@@ -296,7 +296,7 @@ def switched() -> Iterator[tuple[str, str]]:
     """Yield each method that contributes something with each other word or switch among its parameters."""
     for method in registry.listed():
         strategy = method.strategy_class()
-        fields = method.client_class().params_model.model_fields | strategy.params_model.model_fields
+        fields = method.params_class().model_fields
         for name, field in fields.items() if strategy.contributes else ():
             given = method.defaults.get(name, field.default)
             for value in (True, False) if field.annotation is bool else getattr(field.annotation, "__args__", ()):

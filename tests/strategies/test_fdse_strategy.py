@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from support import ask, federation, node
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.methods.fdse import FDSEServerParams, FDSEStrategy, consensus, is_eraser, mixtures, shortest
+from fedshift_strategies.methods.fdse import FDSEStrategy, consensus, is_eraser, mixtures, shortest
 
 SHAPES = {
     "encoder.0.dfe_conv.weight": (2, 3), "encoder.0.dfe_bias": (4,), "encoder.0.dse_bn.weight": (2,),
@@ -28,7 +29,7 @@ def arrays(seed: int, batches: int = 0) -> Arrays:
 
 
 def strategy(**params: Any) -> FDSEStrategy:
-    return FDSEStrategy(federation(buffers=BUFFERS), FDSEServerParams(**params), lambda *_: None)
+    return FDSEStrategy(federation(buffers=BUFFERS), FDSEParams(**params), lambda *_: None)
 
 
 def played(server: FDSEStrategy, sent: Arrays, replies: dict[int, Arrays]) -> Arrays:

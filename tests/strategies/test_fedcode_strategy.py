@@ -16,11 +16,12 @@ from support import prototypes_of as semantic
 
 from fedshift_app.config import registry
 from fedshift_core.limits import Refused
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
+from fedshift_strategies.methods.fedcode import FedCodeStrategy, cluster_styles
 
 Array = NDArray[Any]
 C, D = 3, 2
@@ -273,7 +274,7 @@ def test_heads_are_averaged_by_share_of_images_for_scoring() -> None:
 @pytest.mark.parametrize("rule", ["afl", "ga"])
 def test_heads_weigh_as_encoders_do_by_a_rule_that_takes_steps(rule: str) -> None:
     run = federation(num_classes=C, feature_dim=D, aggregation=AggregationConfig(weights=rule, afl_groups="node"))
-    server = FedCodeStrategy(run, FedCodeServerParams(global_model="average_heads"), lambda *numbers: None)
+    server = FedCodeStrategy(run, FedCodeParams(global_model="average_heads"), lambda *numbers: None)
     metrics = {RECEIVED_LOSS: (3.0, 1.0), LOCAL_RECEIVED: (2.0, 2.0), LOCAL_TRAINED: (0.5, 1.9)}
     for number in (1, 2):
         server._training = phase(Training, [node(0), node(1)], server_round=number)
@@ -345,7 +346,7 @@ def test_the_tables_say_which_parts_only_another_setting_sends() -> None:
     assert (
         "style-prototype (D), with method.global_model=average_heads also head-weight (C x D), head-bias (C)" in result
     )
-    default, averaged = (FedCodeServerParams(**given) for given in ({}, {"global_model": "average_heads"}))
+    default, averaged = (FedCodeParams(**given) for given in ({}, {"global_model": "average_heads"}))
     for params, names in ((default, set()), (averaged, set(FedCodeStrategy.optional))):
         made = FedCodeStrategy.__new__(FedCodeStrategy)
         made.params = params

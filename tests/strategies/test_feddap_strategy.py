@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from support import ask, check_knowledge, federation, node
 
 from fedshift_core.limits import Refused
+from fedshift_core.methods.feddap import FedDAPParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.feddap import FedDAPServerParams, FedDAPStrategy, by_similarity
+from fedshift_strategies.methods.feddap import FedDAPStrategy, by_similarity
 
 DOMAINS, C, D = ("a", "b", "c"), 3, 2
 
 
 def strategy(**params: Any) -> FedDAPStrategy:
-    return FedDAPStrategy(federation(domains=DOMAINS), FedDAPServerParams(**params), lambda result, weights: None)
+    return FedDAPStrategy(federation(domains=DOMAINS), FedDAPParams(**params), lambda result, weights: None)
 
 
 def sent(domain: str, prototypes: Any, counts: tuple[int, ...], index: int = 0) -> Update:

@@ -7,10 +7,11 @@ import pytest
 from support import ask, federation, node
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feddyn import FedDynParams
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.feddyn import FedDynServerParams, FedDynStrategy
+from fedshift_strategies.methods.feddyn import FedDynStrategy
 
 ALPHA, M = 0.05, 4
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(M)]
@@ -23,7 +24,7 @@ def four_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server(**params: Any) -> FedDynStrategy:
-    given = FedDynServerParams(**{"alpha": ALPHA} | params)
+    given = FedDynParams(**{"alpha": ALPHA} | params)
     return FedDynStrategy(federation(buffers=(BUFFER,)), given, lambda *result: None)
 
 

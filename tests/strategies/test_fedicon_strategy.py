@@ -8,7 +8,8 @@ from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
-from fedshift_strategies.methods.fedicon import FedICONServerParams, FedICONStrategy
+from fedshift_core.methods.fedicon import FedICONParams
+from fedshift_strategies.methods.fedicon import FedICONStrategy
 
 NODE = node(counts=(1, 1), num_test=5)
 
@@ -47,7 +48,7 @@ def test_without_classifier_rounds_every_round_is_scored_and_nothing_is_sent(par
 @pytest.mark.parametrize(("rounds", "last"), [(10, 10), (9, 10), (1, 1)])
 @pytest.mark.parametrize("training", ["federated_personal", "federated"])
 def test_run_without_encoder_rounds_is_refused(rounds: int, last: int, training: str) -> None:
-    params = FedICONServerParams(classifier_rounds=last, classifier_training=training)  # type: ignore[arg-type]
+    params = FedICONParams(classifier_rounds=last, classifier_training=training)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf"rounds={rounds}\b.*method\.classifier_rounds={last}\b"):
         FedICONStrategy.check_run(params, rounds)
     FedICONStrategy.check_run(params, last + 1)

@@ -8,10 +8,11 @@ from support import federation, node
 from torch import nn, optim, tensor
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedomg import FedOMGParams
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture
+from fedshift_strategies.methods.fedomg import SMALL, FedOMGStrategy, least, mixture
 
 BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]
@@ -19,7 +20,7 @@ NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]
 
 def server(**params: float) -> FedOMGStrategy:
     return FedOMGStrategy(
-        federation(buffers=(BUFFER,)), FedOMGServerParams.model_validate(params), lambda *result: None
+        federation(buffers=(BUFFER,)), FedOMGParams.model_validate(params), lambda *result: None
     )  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def test_gamma_is_sought_as_torch_would() -> None:
     points = rng.normal(size=(4, 9))
     a = points @ points.T / 9
     b, radius = a.mean(axis=1), 0.3
-    params = FedOMGServerParams(steps=70, rate=0.5, momentum=0.5)
+    params = FedOMGParams(steps=70, rate=0.5, momentum=0.5)
     logits = nn.Parameter(tensor([0.0] * 4).double())
     optimizer = optim.SGD([logits], lr=0.5, momentum=0.5)
     schedule = optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
@@ -121,6 +122,6 @@ def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
 
 def test_updates_of_zeros_move_nothing() -> None:
     """All nodes sent what they were given, or only one took part."""
-    assert np.isfinite(mixture(np.zeros((3, 3)), np.full(3, 1 / 3), FedOMGServerParams())).all()
-    alone = mixture(np.array([[4.0]]), np.ones(1), FedOMGServerParams(kappa=0.5))
+    assert np.isfinite(mixture(np.zeros((3, 3)), np.full(3, 1 / 3), FedOMGParams())).all()
+    alone = mixture(np.array([[4.0]]), np.ones(1), FedOMGParams(kappa=0.5))
     assert alone == pytest.approx([1.5 / 1.25], rel=1e-3)  # (1 + kappa) / (1 + kappa^2) of its own change

@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
@@ -93,8 +92,3 @@ def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     for bad in ({}, wide, update(ONES, [1] * (C + 1)).knowledge, update([[np.nan, 1.0]] * C, ALL).knowledge):
         with pytest.raises(Refused):
             check_knowledge(server, bad)
-
-
-def test_server_has_no_parameters_of_its_own() -> None:
-    with pytest.raises(ValidationError):
-        FedSeProtoStrategy.params_model.model_validate({"alpha": 1.0})

@@ -8,12 +8,13 @@ import torch
 from flwr.app import ArrayRecord
 from support import ask, check_knowledge, federation, node
 
-from fedshift_clients.losses import ggeur as geometry
+from fedshift_clients.methods import ggeur as geometry
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
+from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.ggeur import ClassStatistics, GGEURServerParams, GGEURStrategy, pooled
+from fedshift_strategies.methods.ggeur import ClassStatistics, GGEURStrategy, pooled
 
 C, F = 3, 5
 DOMAINS = ("a", "b", "c")
@@ -21,7 +22,7 @@ DOMAINS = ("a", "b", "c")
 
 def server(**params: Any) -> GGEURStrategy:
     facts = federation(num_classes=C, feature_dim=F, domains=DOMAINS)
-    return GGEURStrategy(facts, GGEURServerParams(**params), lambda result, weights: None)
+    return GGEURStrategy(facts, GGEURParams(**params), lambda result, weights: None)
 
 
 def images(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +46,7 @@ def sent_by(index: int, most: int = 0, **more: Any) -> Update:
 def again(index: int) -> Update:
     """What a node sends that has sent its statistics before."""
     update = sent_by(index)
-    nothing = {name: array.numpy() for name, array in geometry.nothing(C).items()}
+    nothing = {name: array.numpy() for name, array in geometry.no_statistics(C).items()}
     return Update(update.node, ArrayRecord(), update.knowledge | nothing, update.num_examples, {})
 
 

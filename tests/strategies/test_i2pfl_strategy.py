@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_core.limits import Refused
-from fedshift_strategies.methods.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
+from fedshift_core.methods.i2pfl import I2PFLParams
+from fedshift_strategies.methods.i2pfl import I2PFLStrategy, reweighted_prototypes
 from fedshift_strategies.methods.prototypes import cluster_prototypes, mean_prototypes
 
 Array = NDArray[Any]
@@ -305,8 +306,8 @@ def test_finch_keeps_the_clusters_of_a_class_that_nobody_holds_this_round() -> N
 
 def test_finch_needs_ema_off() -> None:
     with pytest.raises(ValidationError, match="inter_proto=finch needs use_ema=false"):
-        I2PFLServerParams(inter_proto="finch")
-    assert I2PFLServerParams(inter_proto="finch", use_ema=False).inter_proto == "finch"
+        I2PFLParams(inter_proto="finch")
+    assert I2PFLParams(inter_proto="finch", use_ema=False).inter_proto == "finch"
 
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:

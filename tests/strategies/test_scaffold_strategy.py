@@ -6,11 +6,12 @@ from flwr.app import ArrayRecord
 from support import ask, federation, node, refusal_of
 
 from fedshift_core.limits import Refused
+from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.contributions import check_contribution
 from fedshift_strategies.federation.roster import Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.scaffold import CHANGE, SERVERS, ScaffoldServerParams, ScaffoldStrategy
+from fedshift_strategies.methods.scaffold import CHANGE, SERVERS, ScaffoldStrategy
 
 NODES = [node(i, counts=(i + 1, 0, 0)) for i in range(5)]
 SENT = {"w": np.zeros((3, 2), np.float32), "running": np.zeros(4, np.float32), "count": np.array(3)}
@@ -22,9 +23,7 @@ def five_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server(control: bool = True) -> ScaffoldStrategy:
-    made = ScaffoldStrategy(
-        federation(buffers=("running",)), ScaffoldServerParams(control=control), lambda *result: None
-    )
+    made = ScaffoldStrategy(federation(buffers=("running",)), ScaffoldParams(control=control), lambda *result: None)
     made._global = encode(SENT)
     return made
 

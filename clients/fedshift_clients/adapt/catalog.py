@@ -31,24 +31,24 @@ ADAPTATIONS: Registry[AdaptationEntry] = Registry(
         for entry in (
             AdaptationEntry(
                 "finetune", "one more local training round before the test", "fedshift_clients.adapt.finetune:Finetune",
-                "fedshift_clients.params.finetune:FinetuneParams",
+                "fedshift_clients.adapt.params:FinetuneParams",
             ),
             AdaptationEntry(
                 "fedicon", "FedICON: contrast of two views of the test images",
-                "fedshift_clients.adapt.fedicon:ContrastAdaptation", "fedshift_clients.params.fedicon:ContrastParams",
+                "fedshift_clients.adapt.fedicon:ContrastAdaptation", "fedshift_clients.adapt.params:ContrastParams",
             ),
             AdaptationEntry(
                 "tent", "Tent: BatchNorm down the entropy of each batch", "fedshift_clients.adapt.tent:TentAdaptation",
-                "fedshift_clients.params.tent:TentParams",
+                "fedshift_clients.adapt.params:TentParams",
             ),
             AdaptationEntry(
                 "eata", "EATA: as Tent, by sure and new samples, without forgetting",
-                "fedshift_clients.adapt.eata:EATAAdaptation", "fedshift_clients.params.eata:EATAParams",
+                "fedshift_clients.adapt.eata:EATAAdaptation", "fedshift_clients.adapt.params:EATAParams",
             ),
             AdaptationEntry(
                 "t3a", "T3A: a classifier of the features of the test images",
                 "fedshift_clients.adapt.t3a:T3AAdaptation",
-                "fedshift_clients.params.t3a:T3AParams",
+                "fedshift_clients.adapt.params:T3AParams",
             ),
         )
     },

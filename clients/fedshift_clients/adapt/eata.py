@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.params import EATAParams
 from fedshift_clients.adapt.stream import LEAST, Predictor, Stream
-from fedshift_clients.params.eata import EATAParams
 from fedshift_clients.training import optimizers, statistics
 from fedshift_clients.training.trainer import LocalTrainer
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.adapt.base import Adaptation, Places
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.losses import fedicon as terms
+from fedshift_clients.losses import contrast as terms
 from fedshift_clients.models.networks import set_training
-from fedshift_clients.params.fedicon import ContrastParams
 from fedshift_clients.training import optimizers
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.adapt.base import Adaptation, Places
-from fedshift_clients.params.finetune import FinetuneParams
+from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.training.trainer import LocalTrainer
 
 

@@ -17,9 +17,8 @@ from typing_extensions import TypeVar
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.batchnorm import adaptable
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import FinetuneParams, StreamParams
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.finetune import FinetuneParams
-from fedshift_clients.params.stream import StreamParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.adapt.batchnorm import entropy
+from fedshift_clients.adapt.params import T3AParams
 from fedshift_clients.adapt.stream import Predictor, Stream
 from fedshift_clients.models.networks import SplitModel, before_last
-from fedshift_clients.params.t3a import T3AParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError

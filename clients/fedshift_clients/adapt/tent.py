@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.params import TentParams
 from fedshift_clients.adapt.stream import Predictor, Stream
-from fedshift_clients.params.tent import LR, TentParams
 from fedshift_clients.training import optimizers, statistics
 from fedshift_clients.training.trainer import LocalTrainer
 
@@ -37,7 +37,9 @@ class Tent:
         ConfigError: If there is no BatchNorm with scale and shift, or all of it is frozen.
     """
 
-    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor], lr: float = LR, steps: int = 1) -> None:
+    def __init__(
+        self, model: nn.Module, predict: Callable[[Tensor], Tensor], lr: float = TentParams().lr, steps: int = 1
+    ) -> None:
         self._norms = adaptable(model, "tent")
         tuned = [weight for norm in self._norms for weight in norm.parameters()]
         model.eval().requires_grad_(False)

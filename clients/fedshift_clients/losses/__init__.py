@@ -1,4 +1,4 @@
-"""Loss terms as plain functions, one module per paper; what several papers use is in ``common``.
+"""Loss terms that several methods use, as plain functions; those of one method are in its client's file.
 
 All of them compute in float32, whatever autocast does to the network.
 """

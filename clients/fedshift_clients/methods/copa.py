@@ -8,22 +8,74 @@ Symbols: z features, h_n the head of the node's domain, h_j the frozen heads of 
 
 Deviations: (1) no hybrid of batch and instance normalisation: all methods share one network; (2) the part for domain
 adaptation, which needs images of the target domain, is left out.
+
+B batch, C classes, D feature width, M heads.
 """
 
+import math
+from collections.abc import Mapping, Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import copa as terms_of_copa
+from fedshift_clients.losses.imbalance import Classification, ClassLoss
 from fedshift_clients.methods import heads
-from fedshift_clients.params.copa import CopaParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.copa import CopaParams, Ensemble
+
+Head = Mapping[str, Tensor]
+PLAIN = ClassLoss()
+
+
+def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
+    """Return the logits (B, C), in float32, of features (B, D) by another head. It has the form of ``classifier``."""
+    with torch.autocast(features.device.type, enabled=False):
+        if type(classifier) is nn.Linear:  # so that it can be traced, which functional_call cannot
+            return functional.linear(features.float(), head["weight"], head["bias"])
+        logits: Tensor = functional_call(classifier, dict(head), (features.float(),))
+    return logits
+
+
+def others_loss(
+    classifier: nn.Module, heads: Sequence[Head], features: Tensor, y: Tensor, cross_entropy: Classification = PLAIN
+) -> Tensor:
+    r"""Have the features right by frozen heads of other domains: :math:`\sum_{j\ne n}\mathrm{CE}(h_j(z),y)`.
+
+    Args:
+        classifier: Gives the heads their form; its weights take no part.
+        heads: Those of the other domains, without gradient; at least one.
+        features: z, (B, D).
+        y: Labels (B,).
+        cross_entropy: As the run weighs classes.
+
+    Returns:
+        A scalar; each head's is the mean over the batch.
+    """
+    return torch.stack([cross_entropy(logits_by(classifier, head, features), y) for head in heads]).sum()
+
+
+def ensemble(logits: Tensor, form: Ensemble) -> Tensor:
+    r"""Return what several heads say together, as logits.
+
+    Args:
+        logits: Of each head, (M, B, C).
+        form: ``probabilities``: :math:`\log\frac1M\sum_m\mathrm{softmax}(h_m(z))`; ``logits``: their mean, which
+            for linear heads is the logits of the mean head.
+
+    Returns:
+        (B, C).
+    """
+    if form == "logits":
+        return logits.mean(dim=0)
+    return logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(logits))
 
 
 class CopaClient(DomainClient[CopaParams]):
     """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
 
-    weighs_classes = True
     _own: int | None = None  # which of the heads is that of the node's domain, as the server says
 
     def received(self) -> None:
@@ -37,16 +89,12 @@ class CopaClient(DomainClient[CopaParams]):
         """Read the heads of the other domains."""
         self._others = [head for place, head in enumerate(heads.sent_heads(self)) if place != self._own]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms, weighted; in a federation of one domain cross-entropy alone."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        if self.params.lambda_others > 0 and self._others:
-            others = terms_of_copa.others_loss(
-                self.model.classifier, self._others, features, batch.y, self.cross_entropy
-            )
-            terms["others"] = self.params.lambda_others * others
-        return terms
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the losses by the other heads, weighted; none in a federation of one domain."""
+        if self.params.lambda_others == 0 or not self._others:
+            return {}
+        others = others_loss(self.model.classifier, self._others, features, batch.y, self.cross_entropy)
+        return {"others": self.params.lambda_others * others}
 
     def predict(self, x: Tensor) -> Tensor:
         """Return what all heads say together, and right after local training what the node's own does."""
@@ -56,5 +104,5 @@ class CopaClient(DomainClient[CopaParams]):
             return logits
         if self._own is not None:  # as it is now: an adaptation may have changed it
             sent[self._own] = dict(self.model.classifier.state_dict())
-        each = [terms_of_copa.logits_by(self.model.classifier, head, features) for head in sent]
-        return terms_of_copa.ensemble(torch.stack(each), self.params.ensemble)
+        each = [logits_by(self.model.classifier, head, features) for head in sent]
+        return ensemble(torch.stack(each), self.params.ensemble)

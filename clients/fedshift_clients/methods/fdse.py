@@ -11,9 +11,14 @@ channels and layers (``kl=released``); (2) a network's own BatchNorm stays in it
 activations where they were; a linear layer of an odd width loses the one channel too many, as its convolutions do;
 (3) a batch of one image, where a layer has one value for each channel, goes by running statistics, and the
 layer has no part in the term.
+
+C channels; L layers.
+The global ones are the running statistics, g and v, of the BatchNorm behind an eraser, as they came.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,16 +27,101 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fdse as terms_of_fdse
-from fedshift_clients.losses.fdse import Outcome, Running
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
-from fedshift_clients.params.fdse import FDSEParams
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.plural import plural
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one layer gave in a training pass, and what it is held to.
+
+    Attributes:
+        mean: Of each channel over images and map, (C,), float32.
+        var: Its variance, (C,), biased.
+        global_mean: g, (C,).
+        global_var: v, (C,).
+        eps: Of the BatchNorm behind it: added to both variances.
+        momentum: Of the BatchNorm behind it.
+    """
+
+    mean: Tensor
+    var: Tensor
+    global_mean: Tensor
+    global_var: Tensor
+    eps: float
+    momentum: float
+
+
+def layer_weights(layers: int, beta: float) -> list[float]:
+    r"""Return :math:`w_l=e^{\beta l}/\sum_ke^{\beta k}` of layers from the images on."""
+    powers = [math.exp(beta * (place + 1 - layers)) for place in range(layers)]  # no more than 1: beta may be large
+    return [weight / sum(powers) for weight in powers]
+
+
+def shift(outcomes: Sequence[Outcome], beta: float) -> Tensor:
+    r"""Hold the statistics of each channel to the global ones.
+
+    .. math:: \sum_lw_l\frac1C\sum_c\frac12\Big(\log\frac{s_c}{v_c}+\frac{v_c+(g_c-f_c)^2}{s_c}-1\Big)
+
+    which is :math:`KL(\mathcal N(g,v)\,\|\,\mathcal N(f,s))` with the mean f and the variance s of the batch.
+
+    Args:
+        outcomes: Of each layer, from the images on; at least one.
+        beta: How much more later layers weigh.
+    """
+    total = outcomes[0].mean.new_zeros(())
+    for weight, at in zip(layer_weights(len(outcomes), beta), outcomes, strict=True):
+        s, v = at.var + at.eps, at.global_var + at.eps
+        each = 0.5 * (torch.log(s / v) + (v + (at.global_mean - at.mean).square()) / s - 1)
+        total = total + weight * each.mean()
+    return total
+
+
+@dataclass
+class Running:
+    """Holds what the released code keeps of earlier layers and steps of the round.
+
+    It is one number each, for all layers.
+    """
+
+    mean: Tensor | None = None
+    var: Tensor | None = None
+
+
+def shift_as_released(outcomes: Sequence[Outcome], beta: float, running: Running) -> Tensor:
+    r"""Compute the term as the released code does, which is no divergence.
+
+    .. math:: \sum_lw_l\frac1C\sum_c\Big(\frac{g_c^2-f^2}{2s}+\frac12\log\frac s{v_c}+\frac{v_c}{2s}\Big)
+
+    Here f and s are the mean and the unbiased variance over the channels of their means; both are running averages
+    that go on from layer to layer and from step to step.
+
+    Args:
+        outcomes: Of each layer, from the images on; at least one.
+        beta: How much more later layers weigh.
+        running: Of the local round; it is brought up to date.
+    """
+    total = outcomes[0].mean.new_zeros(())
+    f, s = running.mean, running.var
+    for weight, at in zip(layer_weights(len(outcomes), beta), outcomes, strict=True):
+        mean, var = at.mean.mean(), at.mean.var()
+        f = mean if f is None else (1 - at.momentum) * f + at.momentum * mean
+        s = var if s is None else (1 - at.momentum) * s + at.momentum * var
+        g, v = at.global_mean, at.global_var
+        of_mean = ((g.square() - f.square()) / (2 * s)).mean()
+        of_var = 0.5 * (torch.log(s / (v + 1e-8)) + v / (s + 1e-8)).mean()
+        total = total + weight * (of_mean + of_var)
+    assert f is not None
+    assert s is not None
+    running.mean, running.var = f.detach(), s.detach()
+    return total
+
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
 PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")
@@ -161,8 +251,6 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, Erased]]:
 class FDSEClient(DomainClient[FDSEParams]):
     """Cross-entropy + lambda times the shift of statistics behind erasers that are the node's own."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: FDSEParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse to train without BatchNorm's statistics, and layers that are computed once."""
@@ -209,15 +297,14 @@ class FDSEClient(DomainClient[FDSEParams]):
         for layer in self._layers:
             layer.watched, layer.seen = watched, None
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the term, which is over the layers that train."""
-        terms = super().loss(batch)
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the term, which is over the layers that train."""
+        terms: dict[str, Tensor] = {}
         outcomes = list(self._outcomes())
         if outcomes and self.params.kl == "gaussian":
-            terms["kl"] = self.params.lambda_kl * terms_of_fdse.shift(outcomes, self.params.beta)
+            terms["kl"] = self.params.lambda_kl * shift(outcomes, self.params.beta)
         elif outcomes:
-            shift = terms_of_fdse.shift_as_released(outcomes, self.params.beta, self._running)
-            terms["kl"] = self.params.lambda_kl * shift
+            terms["kl"] = self.params.lambda_kl * shift_as_released(outcomes, self.params.beta, self._running)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:

@@ -20,14 +20,32 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedala as terms_of_fedala
 from fedshift_clients.models.networks import SplitModel, set_training
-from fedshift_clients.params.fedala import FedALAParams
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedala import FedALAParams
 from fedshift_core.wire.names import CLASSIFIER
 from fedshift_datasets.base import ImageSet
+
+
+def mixed(local: Tensor, received: Tensor, weights: Tensor) -> Tensor:
+    r"""Return :math:`\hat w=w+(g-w)\odot W`: the local tensor where W is 0, the global one where it is 1."""
+    return local + (received - local) * weights
+
+
+def learned(weights: Tensor, gradient: Tensor, local: Tensor, received: Tensor, eta: float) -> Tensor:
+    r"""Return :math:`\mathrm{clip}_{[0,1]}\big(W-\eta\,\nabla_{\hat w}\mathcal L\odot(g-w)\big)`, one step of W.
+
+    Args:
+        weights: W.
+        gradient: Of the loss with respect to the mixed tensor.
+        local: w.
+        received: g.
+        eta: The learning rate of W.
+    """
+    return torch.clamp(weights - eta * (gradient * (received - local)), 0, 1)
+
 
 OWN, WEIGHTS = "own/", "weights/"  # prefixes in a node's memory: of its model after training, of W
 TIMES = "times"  # in a node's memory: how often it has trained
@@ -38,7 +56,6 @@ LAST = 10  # how many losses those are
 class FedALAClient(DomainClient[FedALAParams]):
     """Mixes the received weights with its own, element by element, then trains and scores as FedAvg's client."""
 
-    weighs_classes = True
     remembers_shared = True  # the top of it, and as many weights W
 
     @classmethod
@@ -123,7 +140,7 @@ class FedALAClient(DomainClient[FedALAParams]):
             loss = self.cross_entropy(self.forward(batch.x)[1], batch.y)
             gradients = torch.autograd.grad(loss, list(self._top.values()))
             for name, gradient in zip(names, gradients, strict=True):
-                self._weights[name] = terms_of_fedala.learned(
+                self._weights[name] = learned(
                     self._weights[name], gradient, local[name], received[name], self.params.eta
                 )
             self._fill(local)
@@ -133,4 +150,4 @@ class FedALAClient(DomainClient[FedALAParams]):
         """Put the mixture by the present W into the model."""
         with torch.no_grad():
             for name, tensor in self._top.items():
-                tensor.copy_(terms_of_fedala.mixed(local[name], self.received_weights[name], self._weights[name]))
+                tensor.copy_(mixed(local[name], self.received_weights[name], self._weights[name]))

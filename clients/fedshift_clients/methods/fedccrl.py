@@ -12,29 +12,73 @@ Deviations: (1) nodes tell statistics of images once, before round 1, where the 
 have none of; (3) values outside 0 to 255 are cut and the others rounded before AugMix, where the code's conversion to
 bytes wraps round and cuts decimals; (4) a node tells of at most 2000 images; (5) where no other node tells of any,
 an image keeps its style.
+
+B batch, D feature width, C classes.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedccrl as terms_of_fedccrl
+from fedshift_clients.losses.common import unit
 from fedshift_clients.modules import mixstyle
-from fedshift_clients.params.fedccrl import FedCCRLParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedccrl import FedCCRLParams
 from fedshift_core.seeding import generator
+
+LEAST_SHARE = 1e-7  # of the mean prediction, of which the logarithm is taken; the code's
+
+
+def aligned(copy: Tensor, own: Tensor, y: Tensor, tau: float) -> Tensor:
+    r"""Contrast the features of an image and of a copy with those of all others in the batch (supervised contrast).
+
+    .. math:: \frac1{2B}\sum_i\Big[\log\sum_{j\ne i}e^{s_{ij}/\tau}-\frac1{|P_i|}\sum_{p\in P_i}s_{ip}/\tau\Big]
+
+    over the 2B features of copies and images, s_ij their cosine. P_i are all of i's class, as in the code i itself
+    among them, with s = 1.
+
+    Args:
+        copy: Features of the copies, (B, D).
+        own: Features of the images, (B, D).
+        y: Their labels, (B,).
+        tau: Temperature, above 0.
+
+    Returns:
+        A scalar.
+    """
+    z, labels = unit(torch.cat([copy, own])), torch.cat([y, y])  # 2B x D, 2B
+    with torch.autocast(z.device.type, enabled=False):  # which would multiply in bfloat16
+        s = z @ z.T / tau  # 2B x 2B
+    same = (labels[:, None] == labels[None, :]).float()
+    itself = torch.eye(len(labels), dtype=torch.bool, device=s.device)
+    others = s.masked_fill(itself, torch.finfo(torch.float32).min).logsumexp(dim=1)
+    return (others - (s * same).sum(dim=1) / same.sum(dim=1)).mean()
+
+
+def divergence(logits: Sequence[Tensor]) -> Tensor:
+    r"""Return the Jensen-Shannon divergence between the predictions for an image and for its copies.
+
+    .. math:: \frac1{KB}\sum_i\sum_k\sum_c p^k_{ic}(\log p^k_{ic}-\log M_{ic}),\quad M=\frac1K\sum_k p^k
+
+    Args:
+        logits: K times (B, C).
+
+    Returns:
+        A scalar.
+    """
+    each = torch.stack([F.log_softmax(one.float(), dim=1) for one in logits])  # K x B x C
+    mean = each.exp().mean(dim=0).clamp(min=LEAST_SHARE).log()
+    return (each.exp() * (each - mean)).sum(dim=2).mean()
 
 
 class FedCCRLClient(DomainClient[FedCCRLParams]):
     """Cross-entropy of images and changed copies, a contrast of their features, a divergence of their predictions."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = False
 
     @classmethod
     def needs_image_styles(cls, params: FedCCRLParams) -> bool:
@@ -80,10 +124,10 @@ class FedCCRLClient(DomainClient[FedCCRLParams]):
         seen = [self.forward(self.changed(batch.x)) for _ in range(p.copies)]
         terms["copies"] = torch.stack([self.cross_entropy(other, batch.y) for _, other in seen]).sum()
         if p.lambda_align > 0:
-            each = [terms_of_fedccrl.aligned(copy, features, batch.y, p.tau) for copy, _ in seen]
+            each = [aligned(copy, features, batch.y, p.tau) for copy, _ in seen]
             terms["align"] = p.lambda_align * torch.stack(each).mean()
         if p.lambda_js > 0:
-            terms["js"] = p.lambda_js * terms_of_fedccrl.divergence([logits, *(other for _, other in seen)])
+            terms["js"] = p.lambda_js * divergence([logits, *(other for _, other in seen)])
         return terms
 
     def changed(self, x: Tensor) -> Tensor:

@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Scores
-from fedshift_clients.losses import fedcode as terms
+from fedshift_clients.methods import fedcode_terms as terms
 from fedshift_clients.models import networks
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import Blueprint, SplitModel, follows
 from fedshift_clients.models.projection import Projection, projection_of, put_into, unprojected
 from fedshift_clients.models.stages import feature_stages
-from fedshift_clients.params.fedcode import FedCodeParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_datasets.base import ImageSet
 
 STYLE = "style_encoder"  # the model's private encoder of style
@@ -178,8 +178,6 @@ class FrozenStyle(nn.Module):
 
 class FedCodeClient(DomainClient[FedCodeParams]):
     """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
-
-    weighs_classes = True
 
     @classmethod
     def check_run(cls, params: FedCodeParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:

@@ -15,27 +15,42 @@ code.
 Deviations: (1) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them in the
 last local epoch); (2) they are sent without noise (``dp``; the code adds some, by a function that is defined nowhere);
 (3) a node that holds several domains counts as of its home domain (the code has one domain a node).
+
+B batch, C classes, D feature width.
 """
 
-from typing import ClassVar
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.losses.common import contrast_of_each
-from fedshift_clients.losses.feddap import turned_of_each
-from fedshift_clients.params.feddap import FedDAPParams
+from fedshift_clients.losses.common import contrast_of_each, unit
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feddap import FedDAPParams
+
+
+def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) -> Tensor:
+    r"""Return how far each feature is turned from its class's prototype of the node's domain (FedDAP, DPA).
+
+    .. math:: 1-\cos(z_i,P_d^{y_i})
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        own: P_d, (C, D).
+        present: Classes that have one, (C,), bool.
+
+    Returns:
+        (B,), float32; 0 of a sample whose class has none.
+    """
+    cosine = (unit(features) * unit(own)[y]).sum(dim=1)
+    return torch.where(present[y], 1 - cosine, torch.zeros_like(cosine))
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):
     """Cross-entropy + lambda1 DPA + lambda2 CPCL; contributes class prototypes."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Part the prototypes into those of the node's domain and those of the others."""
@@ -49,31 +64,19 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         if len(labels[~here]):
             self._others = prototypes[~here], labels[~here]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        return terms | {name: term.mean() for name, term in self._own_terms(features, batch.y).items()}
-
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms of each image (B,)."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        return {"ce": self.cross_entropy_of_each(logits, batch.y)} | self._own_terms(features, batch.y)
-
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute class prototypes, with noise if there is to be some."""
         sent = super().finish_round(server_round)
         return sent | {"prototypes": self._with_noise(sent, server_round)} if self.params.dp == "add" else sent
 
-    def _own_terms(self, features: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return DPA and CPCL of each image, weighted, (B,)."""
         p = self.params
         terms = {}
         if p.lambda1 > 0 and self._own is not None:
-            terms["dpa"] = p.lambda1 * turned_of_each(features, y, *self._own)
+            terms["dpa"] = p.lambda1 * turned_of_each(features, batch.y, *self._own)
         if p.lambda2 > 0 and self._others is not None:
-            terms["cpcl"] = p.lambda2 * contrast_of_each(features, y, *self._others, p.tau)
+            terms["cpcl"] = p.lambda2 * contrast_of_each(features, batch.y, *self._others, p.tau)
         return terms
 
     def _with_noise(self, sent: Arrays, server_round: int) -> NDArray[np.float32]:

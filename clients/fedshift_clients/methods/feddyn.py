@@ -19,16 +19,13 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 (``model.bn = local``) and buffers have no state and no regulariser.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.fedprox import proximal
-from fedshift_clients.params.feddyn import FedDynParams
+from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.training.arrays import view
-from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feddyn import FedDynParams
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight
 
@@ -36,9 +33,7 @@ MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weigh
 class FedDynClient(DomainClient[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
-    weighs_classes = True
     remembers_shared = True
-    per_image_loss: ClassVar[bool] = True
 
     @classmethod
     def scores_as_sent(cls, params: FedDynParams) -> bool:
@@ -58,10 +53,6 @@ class FedDynClient(DomainClient[FedDynParams]):
         for name, held_to in self._held_to.items():
             if self.params.alpha > 0 and MOVED + name in self.memory:
                 self._held_to[name] = held_to - view(self.memory[MOVED + name]).to(held_to.device)
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the regulariser."""
-        return super().loss(batch) | self.weight_losses()
 
     def weight_losses(self) -> dict[str, Tensor]:
         """Return the regulariser."""

@@ -16,21 +16,17 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedgh import FedGHParams
-from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedgh import FedGHParams
 
 
 class FedGHClient(PrototypeClient[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
 
-    weighs_classes = True
     heterogeneous: ClassVar[bool] = True
 
     @classmethod
@@ -49,9 +45,3 @@ class FedGHClient(PrototypeClient[FedGHParams]):
     def received(self) -> None:
         """Put the global head into the model; before there is one, the node's own serves."""
         heads.put(self.model.classifier, heads.sent_head(self))
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        return {"ce": self.cross_entropy(logits, batch.y)}

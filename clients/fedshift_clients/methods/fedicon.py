@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from fedshift_clients.adapt.fedicon import PROJECTION, two_views
 from fedshift_clients.base import DomainClient, Phase, Scores
-from fedshift_clients.losses import fedicon as terms
+from fedshift_clients.losses import contrast as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.params.fedicon import FedICONParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.model_cache import optimizer_of
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedicon import FedICONParams
 from fedshift_datasets.base import ImageSet
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
@@ -37,8 +37,6 @@ PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 
 class FedICONClient(DomainClient[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
-
-    weighs_classes = True
 
     @classmethod
     def trains_encoder_alone(cls, params: FedICONParams) -> bool:

@@ -11,27 +11,53 @@ Symbols: w the head's weights, g = dCE/dw of a batch, G the mean head gradient o
 Deviations: (1) the gradient that a node contributes is of all its images, not augmented, in evaluation mode, at the
 weights that it received (the code: the mean over the batches of a pass in training mode); (2) the head is the run's,
 linear by default (the code: ``model.head=mlp-half``, but for RotatedMNIST).
+
+P weights of the head.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fediir as terms_of_fediir
-from fedshift_clients.params.fediir import FedIIRParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import CE
+
+
+def gradient_of(loss: Tensor, weights: Sequence[Tensor], *, twice: bool) -> Tensor:
+    """Return the gradient of a scalar with respect to weights as one row, (P,).
+
+    Args:
+        loss: The scalar.
+        weights: In the order of the row.
+        twice: The row has a gradient itself.
+    """
+    parts = torch.autograd.grad(
+        loss, weights, create_graph=twice, retain_graph=twice, allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def disagreement(gradient: Tensor, mean: Tensor) -> Tensor:
+    r"""Return how far a head gradient is from the federation's: :math:`\|g-G\|_2^2`.
+
+    Args:
+        gradient: g, (P,).
+        mean: G, (P,), without gradient.
+    """
+    return (gradient - mean).square().sum()
+
 
 GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends it, (P,)
 
 
 class FedIIRClient(DomainClient[FedIIRParams]):
     """Cross-entropy + lambda ||g - G||^2; contributes the head's gradient."""
-
-    weighs_classes = True
 
     def start_round(self, server_round: int) -> None:
         """Read G and take the head's gradient at the received weights.
@@ -53,8 +79,8 @@ class FedIIRClient(DomainClient[FedIIRParams]):
         """Return both terms, weighted; without G (round 1) cross-entropy alone."""
         terms = super().loss(batch)
         if self.params.lambda_iir > 0 and self._mean is not None:
-            g = terms_of_fediir.gradient_of(terms[CE], self._head, twice=True)
-            terms["iir"] = self.params.lambda_iir * terms_of_fediir.disagreement(g, self._mean)
+            g = gradient_of(terms[CE], self._head, twice=True)
+            terms["iir"] = self.params.lambda_iir * disagreement(g, self._mean)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:
@@ -67,5 +93,5 @@ class FedIIRClient(DomainClient[FedIIRParams]):
         total = torch.zeros(sum(weight.numel() for weight in self._head), device=self.setup.device)
         for x, y in self.plain_batches(self.train_set):
             loss = self.cross_entropy_of_each(self.forward(x)[1], y).sum() / len(self.train_set)
-            total += terms_of_fediir.gradient_of(loss, self._head, twice=False)
+            total += gradient_of(loss, self._head, twice=False)
         return total

@@ -13,6 +13,8 @@ images. At the end of each round it contributes its scores of the next round's w
 Deviations: (1) numbers of epochs are fixed, the code ends the first two by accuracy on test images; (2) each round
 takes the next window of an order that is drawn once, the code draws anew; (3) optimiser, rate and weight decay are the
 experiment's, and start anew in each phase.
+
+B batch, C classes.
 """
 
 from functools import lru_cache
@@ -23,22 +25,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.losses import fedmd as terms_of_fedmd
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedmd import FedMDParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.node import MODEL_PART
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.methods.fedmd import FedMDParams
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
+
+
+def digestion(logits: Tensor, consensus: Tensor) -> Tensor:
+    r"""Draw class scores to the federation's: :math:`\frac1{BC}\sum_{i,k}|l_{ik}-\tilde l_{ik}|`.
+
+    Args:
+        logits: l, (B, C).
+        consensus: The mean scores of the same images, (B, C), without gradient.
+
+    Returns:
+        A scalar.
+    """
+    return (logits.float() - consensus.float()).abs().mean()
 
 
 class FedMDClient(DomainClient[FedMDParams]):
     """Digests the mean scores on public images, revisits its own; contributes its scores."""
 
-    weighs_classes = True
     heterogeneous = True
     equal_features = False
     uses_public = True
@@ -79,7 +92,7 @@ class FedMDClient(DomainClient[FedMDParams]):
     def _digest(self, batch: Batch) -> dict[str, Tensor]:
         """Return the distance to the mean scores, weighted."""
         assert self._consensus is not None
-        distance = terms_of_fedmd.digestion(self.forward(batch.x)[1], self._consensus[batch.y])
+        distance = digestion(self.forward(batch.x)[1], self._consensus[batch.y])
         return {"digest": self.params.lambda_digest * distance}
 
     def finish_round(self, server_round: int) -> Arrays:

@@ -5,35 +5,53 @@ Pattern Recognition 153 (2024) 110542, https://arxiv.org/abs/2312.09881. Referen
 the abstract could be had: it names a regulariser of prototypes, one of semantic prototypes and one between tasks that
 change in time. What follows is a reading of the first two; the data here do not change, so there is no third.
 
-Symbols: z features, P global prototypes, S semantic ones (``fedshift_clients.losses.fedmlp``), tau temperature.
+Symbols: z features, P global prototypes, S semantic ones (``fedshift_clients.methods.fedmlp``), tau temperature.
+
+C classes, D width.
 """
 
+import torch
 from torch import Tensor
 
-from fedshift_clients.losses import fedmlp as terms_of_fedmlp
-from fedshift_clients.losses.fedproto import prototype_distance
-from fedshift_clients.params.fedmlp import FedMLPParams
+from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.prototypes import prototype_distance
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
+from fedshift_core.methods.fedmlp import FedMLPParams
+
+
+def semantic_prototypes(prototypes: Tensor, present: Tensor, tau: float) -> Tensor:
+    r"""Mix the prototypes of all classes by how alike they are.
+
+    .. math:: S^k=\sum_j\mathrm{softmax}_j(\cos(P^k,P^j)/\tau)P^j
+
+    Args:
+        prototypes: P, (C, D).
+        present: Classes that have one, (C,), bool; j runs over them.
+        tau: Temperature, above 0.
+
+    Returns:
+        S, (C, D); of a class without a prototype it means nothing.
+    """
+    p = unit(prototypes)
+    with torch.autocast(p.device.type, enabled=False):  # which would multiply in bfloat16
+        alike = (p @ p.T / tau).masked_fill(~present[None, :], torch.finfo(torch.float32).min)  # C x C
+        return alike.softmax(dim=1) @ prototypes.float()
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):
     """Cross-entropy + lambda_proto ||z - P^y||^2 / D + lambda_semantic ||z - S^y||^2 / D; contributes prototypes."""
 
-    weighs_classes = True
-
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and make the semantic ones."""
         self._global = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
         if self._global is not None:
-            self._semantic = terms_of_fedmlp.semantic_prototypes(*self._global, self.params.tau)  # C x D
+            self._semantic = semantic_prototypes(*self._global, self.params.tau)  # C x D
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without global prototypes cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; none without global prototypes."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._global is None:
             return terms
         prototypes, present = self._global

@@ -9,27 +9,62 @@ share, V_n its variance, lambda the weight of the alignment.
 
 Deviations: (1) p_n, h_n and V_n are taken in evaluation mode of images that are not augmented (the code: of batches as
 they come, in the mode the model is in); (2) momentum and weight decay are the experiment's, for all methods the same.
+
+B batch, C classes, D feature width.
 """
 
 import torch
 from torch import Tensor
 
 from fedshift_clients.base import Phase
-from fedshift_clients.losses import fedpac as terms_of_fedpac
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedpac import FedPACParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.wire.names import CLASSIFIER
+
+
+def alignment(features: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+    r"""Pull each feature to the prototype of its class: :math:`\frac1{BD}\sum_i\|z_i-G^{y_i}\|_2^2`.
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        targets: G, (C, D), without gradient.
+
+    Returns:
+        A scalar.
+    """
+    return (features.float() - targets.float()[y]).square().mean()
+
+
+def statistics(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return what a node tells of its features, of which the server makes the weights of heads.
+
+    .. math:: h^k=\pi^kp^k,\qquad V=\frac1{|D|}\sum_k\Big(\pi^k\,\mathbb E_k\|z\|_2^2-\|h^k\|_2^2\Big)
+
+    with :math:`\pi^k` the share of class k among the node's images.
+
+    Args:
+        means: p, (C, D), zero for a class without images.
+        squares: Mean squared norm of the features of each class, (C,).
+        counts: Images of each class, (C,); at least one of some class.
+
+    Returns:
+        h, (C, D), and V, (1,); float32, computed in float64.
+    """
+    number = counts.sum()
+    share = counts.double() / number
+    h = share[:, None] * means.double()
+    v = ((share * squares.double()).sum() - h.square().sum()) / number
+    return h.float(), torch.clamp(v, min=0).float()[None]  # below 0 by rounding only
 
 
 class FedPACClient(heads.HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
-
-    weighs_classes = True
 
     @classmethod
     def trains_encoder_alone(cls, params: FedPACParams) -> bool:
@@ -61,7 +96,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
         means, squares, counts = self._look()
         self._statistics: Arrays = {}
         if self.params.combine_heads:
-            h, v = terms_of_fedpac.statistics(means, squares, counts)
+            h, v = statistics(means, squares, counts)
             self._statistics = {"class-features": h.cpu().numpy(), "variance": v.cpu().numpy()}
         self._targets: Tensor | None = None
         prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
@@ -81,7 +116,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
         features, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self._targets is not None:
-            terms["align"] = self.params.lambda_align * terms_of_fedpac.alignment(features, batch.y, self._targets)
+            terms["align"] = self.params.lambda_align * alignment(features, batch.y, self._targets)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:

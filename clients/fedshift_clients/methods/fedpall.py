@@ -13,20 +13,85 @@ Deviations: (1) prototypes and sent features are those of the model in evaluatio
 (2) the contrast has cosines above and below (``contrast``); (3) at most ``most_features`` images' features travel.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedpall as terms_of_fedpall
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedpall import FedPallParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedpall import Contrast, FedPallParams
+
+EPS = 1e-5  # of BatchNorm
+
+
+def amplifier(z: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+    """Return what the amplifier makes of features: logits of the node that they are from.
+
+    Three linear layers without bias, BatchNorm and ReLU between them; BatchNorm normalises by the batch.
+
+    Args:
+        z: Features, (B, D).
+        weights: ``linear1`` (H, D), ``scale1``, ``shift1`` (H,), ``linear2`` (H, H), ``scale2``, ``shift2`` (H,) and
+            ``linear3`` (N, H).
+
+    Returns:
+        (B, N).
+    """
+    for layer in ("1", "2"):
+        z = z @ weights[f"linear{layer}"].T
+        variance, mean = torch.var_mean(z, dim=0, correction=0)
+        z = (z - mean) / torch.sqrt(variance + EPS) * weights[f"scale{layer}"] + weights[f"shift{layer}"]
+        z = torch.relu(z)
+    return z @ weights["linear3"].T
+
+
+def confusion(logits: Tensor) -> Tensor:
+    r"""Return how far the amplifier is from knowing nothing of the node, a mean over the batch.
+
+    .. math:: KL(u\,\|\,\operatorname{softmax}(l))=-\log N-\frac1N\sum_n\log\operatorname{softmax}(l)_n
+
+    Args:
+        logits: l, (B, N).
+    """
+    uniform = torch.full_like(logits, 1 / logits.shape[1])
+    return F.kl_div(logits.log_softmax(dim=1), uniform, reduction="batchmean")
+
+
+def collaboration(
+    z: Tensor, y: Tensor, prototypes: Tensor, present: Tensor, tau: float, form: Contrast = "cosine"
+) -> Tensor:
+    r"""Return the contrast with the global prototypes, a mean over the samples whose class has one; else 0.
+
+    .. math:: -\log\frac{\exp(\cos(z,G^y)/\tau)}{\sum_k\exp(s_k/\tau)}
+
+    with :math:`s_k=\cos(z,G^k)`, or as released the inner product of the unit feature with :math:`G^k`, which is
+    shorter than 1: a mean of unit vectors.
+
+    Args:
+        z: Features, (B, D).
+        y: Labels, (B,).
+        prototypes: G, (C, D).
+        present: Which classes have one, (C,).
+        tau: Temperature.
+        form: ``cosine`` or ``released``.
+    """
+    unit = F.normalize(z, dim=1)
+    near = unit @ F.normalize(prototypes, dim=1).T / tau  # B x C
+    others = near if form == "cosine" else unit @ prototypes.T / tau
+    others = others.masked_fill(~present, float("-inf"))
+    own = near.gather(1, y[:, None])[:, 0]
+    held = present[y]  # B
+    return ((torch.logsumexp(others, dim=1) - own) * held).sum() / held.sum().clamp(min=1)
+
 
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 
@@ -34,7 +99,6 @@ AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 class FedPallClient(DomainClient[FedPallParams]):
     """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
 
-    weighs_classes = True
     heterogeneous = True
 
     @classmethod
@@ -60,16 +124,15 @@ class FedPallClient(DomainClient[FedPallParams]):
         }
         self._prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; the contrast from round 2 on."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; the contrast from round 2 on."""
         p = self.params
-        z, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_adv > 0 and self._amplifier:
-            amplified = terms_of_fedpall.amplifier(z, self._amplifier)
-            terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(amplified)
+            amplified = amplifier(features, self._amplifier)
+            terms["adv"] = p.lambda_adv * confusion(amplified)
         if p.lambda_con > 0 and self._prototypes is not None:
-            near = terms_of_fedpall.collaboration(z, batch.y, *self._prototypes, p.tau, p.contrast)
+            near = collaboration(features, batch.y, *self._prototypes, p.tau, p.contrast)
             terms["con"] = p.lambda_con * near
         return terms
 

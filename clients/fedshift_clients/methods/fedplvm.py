@@ -10,6 +10,9 @@ temperature, alpha sparsity, lambda the weight of both terms.
 Deviations: (1) cosines below 1e-6 count as 1e-6 (the code's root of a negative cosine is no number); (2) samples whose
 class has no prototype are left out of both means; (3) a last batch that is not full is trained on, and its images are
 in the prototypes; (4) of a class with more images than ``most_images`` a sample is clustered.
+
+B batch, C classes, D feature width, P prototypes.
+Prototypes are constants; features carry gradients.
 """
 
 import numpy as np
@@ -19,18 +22,80 @@ from torch import Tensor
 
 from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedplvm as terms_of_fedplvm
-from fedshift_clients.params.fedplvm import FedPLVMParams
+from fedshift_clients.losses.common import unit
 from fedshift_clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
+from fedshift_core.methods.fedplvm import FedPLVMParams
 from fedshift_core.seeding import generator
+
+#: Cosines below it count as it: the slope of a root at 0 has no bound, and a negative number has none.
+LEAST_COSINE = 1e-6
+
+
+def sparse_similarity(features: Tensor, prototypes: Tensor, alpha: float) -> Tensor:
+    r"""Return :math:`s_\alpha(z,v)=\cos(z,v)^\alpha`, (B, P); from 0 to 1, and the steeper the smaller the cosine.
+
+    Args:
+        features: z, (B, D).
+        prototypes: v, (P, D).
+        alpha: Above 0 and at most 1; 1 is the cosine itself, where it is not negative.
+    """
+    z, v = unit(features), unit(prototypes)
+    with torch.autocast(z.device.type, enabled=False):  # which would multiply in bfloat16
+        return (z @ v.T).clamp(min=LEAST_COSINE) ** alpha
+
+
+def sparse_contrast(
+    features: Tensor, y: Tensor, prototypes: Tensor, labels: Tensor, tau: float, alpha: float
+) -> Tensor:
+    r"""Contrast features with all cluster prototypes (alpha-sparsity, L_con).
+
+    .. math:: -\frac1{|B'|}\sum_{i\in B'}\log
+        \frac{\sum_{v\in P^{y_i}}e^{s_\alpha(z_i,v)/\tau}}{\sum_ve^{s_\alpha(z_i,v)/\tau}},
+        \quad B'=\{i:\,P^{y_i}\neq\emptyset\}
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        prototypes: v, (P, D).
+        labels: The class of each, (P,).
+        tau: Temperature, above 0.
+        alpha: See :func:`sparse_similarity`.
+
+    Returns:
+        A scalar; 0 if no sample of the batch has a prototype.
+    """
+    similarity = sparse_similarity(features, prototypes, alpha) / tau  # B x P
+    positive = y[:, None] == labels[None, :]  # B x P
+    has = positive.any(dim=1)
+    # The lowest float, not -inf: a row without a positive would give NaN in the backward pass.
+    numerator = similarity.masked_fill(~positive, torch.finfo(torch.float32).min).logsumexp(dim=1)
+    per_sample = (similarity.logsumexp(dim=1) - numerator).masked_fill(~has, 0.0)
+    return per_sample.sum() / has.sum().clamp(min=1)
+
+
+def correction(features: Tensor, y: Tensor, means: Tensor, present: Tensor) -> Tensor:
+    r"""Turn each feature towards the mean of its class's clusters, which the root would not (L_cor).
+
+    .. math:: \frac2{|B'|}\sum_{i\in B'}(1-\cos(z_i,\bar P^{y_i}))^2
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        means: The mean of each class's clusters, (C, D).
+        present: Classes that have one, (C,), bool.
+
+    Returns:
+        A scalar; 0 if no sample of the batch has a prototype.
+    """
+    has = present[y]  # B
+    cosine = (unit(features) * unit(means)[y]).sum(dim=1)
+    return 2 * ((1 - cosine).square() * has).sum() / has.sum().clamp(min=1)
 
 
 class FedPLVMClient(DomainClient[FedPLVMParams]):
     """Cross-entropy + lambda (L_con + L_cor); contributes several prototypes of each class."""
-
-    weighs_classes = True
 
     def start_round(self, server_round: int) -> None:
         """Read the global cluster prototypes and average them by class."""
@@ -39,20 +104,17 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
             means, counts = losses.class_means(self._prototypes, self._labels, self.model.num_classes)
             self._means, self._present = means, counts > 0
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; none without prototypes (round 1)."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
             return terms
         if p.use_contrast:
-            contrast = terms_of_fedplvm.sparse_contrast(
-                features, batch.y, self._prototypes, self._labels, p.tau, p.alpha
-            )
+            contrast = sparse_contrast(features, batch.y, self._prototypes, self._labels, p.tau, p.alpha)
             terms["sparse"] = p.lambda_proto * contrast
         if p.use_correction:
-            turned = terms_of_fedplvm.correction(features, batch.y, self._means, self._present)
+            turned = correction(features, batch.y, self._means, self._present)
             terms["correct"] = p.lambda_proto * turned
         return terms
 

@@ -14,16 +14,14 @@ from torch import Tensor
 
 from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
-from fedshift_clients.params.fedproc import FedProcParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import contribution
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.fedproc import FedProcParams
 
 
 class FedProcClient(DomainClient[FedProcParams]):
     """(1 - alpha_t) cross-entropy + alpha_t contrast with global prototypes; contributes class prototypes."""
-
-    weighs_classes = True
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""

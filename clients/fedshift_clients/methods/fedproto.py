@@ -11,45 +11,39 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedshift_clients.losses import fedproto as terms_of_fedproto
+from fedshift_clients.losses import prototypes as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
-from fedshift_clients.params.fedproto import FedProtoParams
 from fedshift_clients.training.batches import Batch
+from fedshift_core.methods.fedproto import DistanceParams
 
-FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
+FedProtoP = TypeVar("FedProtoP", bound=DistanceParams, default=Any)
 
 
 class FedProtoClient(OwnModelClient[FedProtoP]):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
-
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes."""
         self._targets = self.global_prototypes()
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms, weighted; without global prototypes cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the distance, weighted, where there are global prototypes."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto > 0 and self._targets is not None:
             distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * distance
         return terms
 
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms of each image (B,); that of an image whose class has no global prototype is 0."""
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the distance of each image (B,), weighted; 0 where its class has no global prototype."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.lambda_proto > 0 and self._targets is not None:
             each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * each

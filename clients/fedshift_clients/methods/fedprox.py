@@ -10,21 +10,15 @@ Deviations: (1) every node trains ``train.epochs`` epochs; the paper's nodes may
 own; (2) the server averages by number of images (the paper draws nodes by that share and averages equally).
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedprox as terms_of_fedprox
-from fedshift_clients.params.fedprox import FedProxParams
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.losses import proximal as terms_of_fedprox
+from fedshift_core.methods.fedprox import FedProxParams
 
 
 class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Pair each weight with what it was in w^t."""
@@ -32,12 +26,8 @@ class FedProxClient(DomainClient[FedProxParams]):
         self._weights = [p for _, p in named]
         self._global = [self.received_weights[name] for name, _ in named]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and the proximal term (Eq. 2)."""
-        return super().loss(batch) | self.weight_losses()
-
     def weight_losses(self) -> dict[str, Tensor]:
-        """Return the proximal term."""
+        """Return the proximal term (Eq. 2)."""
         if self.params.mu == 0:
             return {}
         return {"prox": terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)}

@@ -16,16 +16,14 @@ is left out.
 from fedshift_clients.base import Phase
 from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.fedrep import FedRepParams
 from fedshift_clients.training.settings import ModelConfig
+from fedshift_core.methods.fedrep import FedRepParams
 
 HEAD = "classifier."  # begins the names of the head
 
 
 class FedRepClient(HeadFirst[FedRepParams]):
     """Cross-entropy on the head and on the body by turns."""
-
-    weighs_classes = True
 
     @classmethod
     def trains_encoder_alone(cls, params: FedRepParams) -> bool:

@@ -1,4 +1,4 @@
-"""FedSeProto client [Lai et al., 2024].
+r"""FedSeProto client [Lai et al., 2024].
 
 Paper: "FedSeProto: Learning Semantic Prototype in Federated Learning", Yanyi Lai, Lele Fu, Tianchi Liao,
 Chuan Chen, Zibin Zheng; ECAI 2024, https://doi.org/10.3233/FAIA240731 (equations 9-15, algorithm 1).
@@ -10,11 +10,14 @@ z = F(x), z^s = F^s(z), z^d = F^d(z); c_g global prototypes. Inference: H(F^s(F(
 Deviations, all switchable: (1) the sign of Eq. 11 follows the text (``kd_form``); (2) F^s and F^d give a mean
 and a variance, since a point has no finite divergence from a Gaussian (``mi_form``); (3) two phases in each
 round, as the text says and algorithm 1 does not (``schedule``); (4) sums over dimensions are means (``reduction``).
+
+B batch, C classes, D feature width.
+Symbols: z general, z^s semantic, z^d domain features, c_g global prototypes. All compute in float32.
 """
 
 import itertools
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +25,155 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.losses import fedseproto as eq
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.params.fedseproto import FedSeProtoParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import by_class, contribution
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedseproto import FedSeProtoParams, Reduction
+
+MAX_KL = 50.0  # divergences above it count as it (A2)
+VARIANCE_EPS = 1e-6  # keeps the logarithm of a dimension that does not vary in a batch
+
+
+def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: Reduction = "mean") -> Tensor:
+    r"""Pull the distribution of each code to the standard normal one (Eq. 10, A7 i).
+
+    .. math:: \frac1B\sum_i\frac1D\sum_j\tfrac12(\mu_{ij}^2+\sigma_{ij}^2-\log\sigma_{ij}^2-1)
+
+    Args:
+        mean: mu, (B, D).
+        log_variance: log sigma^2, (B, D).
+        reduction: ``sum`` is D times as much, the divergence itself.
+
+    Returns:
+        A scalar, not negative.
+    """
+    mu, log_var = mean.float(), log_variance.float()
+    return 0.5 * (mu.square() + log_var.exp() - log_var - 1).mean() * _times(mu, reduction)
+
+
+def moment_kl(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
+    r"""Pull the Gaussian fitted to each dimension of the batch to the standard normal one (A7 ii).
+
+    .. math:: \frac1D\sum_j\tfrac12(m_j^2+v_j-\log v_j-1)
+
+    Args:
+        codes: z^s or z^d, (B, D); m and v are their mean and variance (divided by B) over the batch.
+        reduction: ``sum`` is D times as much.
+
+    Returns:
+        A scalar. One sample has no variance: only the mean's part, as if v were 1.
+    """
+    z = codes.float()
+    m = z.mean(dim=0)  # D
+    if len(z) == 1:
+        return 0.5 * m.square().mean() * _times(z, reduction)
+    v = (z - m).square().mean(dim=0)  # D
+    return 0.5 * (m.square() + v - (v + VARIANCE_EPS).log() - 1).mean() * _times(z, reduction)
+
+
+def squared_norm(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
+    r"""Return :math:`\frac1B\sum_i\frac1{2D}\|z_i\|^2`: what a fixed variance leaves of the KL (A7 iii).
+
+    Args:
+        codes: z^s or z^d, (B, D).
+        reduction: ``sum`` is D times as much.
+    """
+    return 0.5 * codes.float().square().mean() * _times(codes, reduction)
+
+
+def _times(codes: Tensor, reduction: Reduction) -> int:
+    """Return what makes of a mean over the dimensions of codes (B, D) what is asked for."""
+    return codes.shape[1] if reduction == "sum" else 1
+
+
+def reconstruction(images: Tensor, decoded: Tensor) -> Tensor:
+    """Return the mean squared error (Eq. 10): per value, as its name says, inside the mean over the batch (A6).
+
+    Args:
+        images: x on the scale 0 to 1, (B, 3, H, W).
+        decoded: G([z^s, z^d]), same shape.
+    """
+    return F.mse_loss(decoded.float(), images.float())
+
+
+def distillation(
+    teacher: Tensor,
+    semantic: Tensor,
+    domain: Tensor,
+    *,
+    temperature: float,
+    form: Literal["corrected", "printed"],
+    direction: Literal["teacher_student", "student_teacher"],
+) -> Tensor:
+    r"""Make the semantic output follow the teacher's and the domain output not (Eq. 11).
+
+    .. math:: \frac1B\sum_i\log(1+e^{s_1-s_2}),\quad
+        s_1=D_{KL}(\mathcal H(z),\mathcal H(z^s)),\ s_2=D_{KL}(\mathcal H(z),\mathcal H(z^d))
+
+    ``printed`` is the paper's formula, whose sign works against its text (A1): log(1 + e^(s2 - s1)).
+
+    Args:
+        teacher: Logits H(z), (B, C); no gradient goes into them (A3).
+        semantic: Logits H(z^s), (B, C).
+        domain: Logits H(z^d), (B, C).
+        temperature: Divides all logits, above 0; the loss is not scaled by its square.
+        form: Which sign.
+        direction: ``teacher_student`` is KL(teacher || student).
+
+    Returns:
+        A scalar, above 0; log 2 where both outputs are equally far from the teacher's.
+    """
+    log_t, log_s, log_d = (
+        F.log_softmax(logits.float() / temperature, dim=1) for logits in (teacher.detach(), semantic, domain)
+    )  # B x C
+    reverse = direction == "student_teacher"
+    s1 = _divergence(log_s, log_t) if reverse else _divergence(log_t, log_s)  # B
+    s2 = _divergence(log_d, log_t) if reverse else _divergence(log_t, log_d)  # B
+    return F.softplus(s1 - s2 if form == "corrected" else s2 - s1).mean()
+
+
+def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return KL(p || q), (B,), of log-probabilities (B, C); at most ``MAX_KL``."""
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1).clamp(max=MAX_KL)
+
+
+def prototype_distance(
+    codes: Tensor,
+    y: Tensor,
+    prototypes: Tensor,
+    present: Tensor,
+    *,
+    reduction: Literal["sample_mean", "class_mean"],
+    dimensions: Reduction = "mean",
+) -> Tensor:
+    r"""Pull semantic features to the global prototype of their class (Eq. 13).
+
+    ``sample_mean``: :math:`\frac1B\sum_i\|z^s_i-c_g^{y_i}\|^2/D`; ``class_mean`` averages within each
+    class first, then over the classes, as Eq. 13 does. Samples whose class has no prototype are left out (A12).
+
+    Args:
+        codes: z^s, (B, D).
+        y: Labels (B,).
+        prototypes: c_g, (C, D).
+        present: Classes that have one, (C,), bool.
+        reduction: How the samples are averaged.
+        dimensions: ``sum`` leaves out the division by D.
+
+    Returns:
+        A scalar; 0 if no sample of the batch has a prototype.
+    """
+    squared = (codes.float() - prototypes.float()[y]).square().mean(dim=1) * _times(codes, dimensions)  # B
+    weight = present[y].float()  # B
+    if reduction == "class_mean":
+        weight = weight / torch.bincount(y, minlength=len(prototypes))[y]
+        # Now the weights of a class sum to 1, all weights to the number of classes.
+    return (squared * weight).sum() / weight.sum().clamp(min=0.5)  # the sum is 0 or at least 1
+
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2
@@ -127,7 +269,6 @@ class FedSeProtoModel(SplitModel):
 class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
 
-    weighs_classes = True
     reads_images = True  # Eq. 10 decodes them
 
     heterogeneous = True
@@ -209,7 +350,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
                 codes = self._codes(z.detach(), noise) if p.mi_stopgrad else (semantic, domain)
                 terms["mi"] = p.beta * self._information(batch.x if batch.images is None else batch.images, *codes)
         if p.use_proto and p.lambda_proto > 0 and self._targets is not None:
-            terms["proto"] = p.lambda_proto * eq.prototype_distance(
+            terms["proto"] = p.lambda_proto * prototype_distance(
                 semantic.mean, batch.y, *self._targets, reduction=p.proto_reduction, dimensions=p.reduction
             )
         return terms
@@ -237,7 +378,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
             functional_call(head, constant, (code,)) for code in (z.detach(), semantic.mean, domain.mean)
         )  # B x C
         p = self.params
-        return eq.distillation(
+        return distillation(
             teacher, like, unlike, temperature=p.kd_temperature, form=p.kd_form, direction=p.kl_direction
         )
 
@@ -245,11 +386,11 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         """Eq. 10: the divergences of both codes from the prior, and the error of the image decoded from them."""
         decoded = self.model.decoder(torch.cat([semantic.sample, domain.sample], dim=1))
         prior = sum(self._divergence(code) for code in (semantic, domain))
-        return prior + eq.reconstruction(x * self._std + self._mean, decoded)
+        return prior + reconstruction(x * self._std + self._mean, decoded)
 
     def _divergence(self, code: Code) -> Tensor:
         p = self.params
         if code.log_variance is not None:
-            return eq.gaussian_kl(code.mean, code.log_variance, p.reduction)
-        divergence = eq.moment_kl if p.mi_form == "batch_moment" else eq.squared_norm
+            return gaussian_kl(code.mean, code.log_variance, p.reduction)
+        divergence = moment_kl if p.mi_form == "batch_moment" else squared_norm
         return divergence(code.mean, p.reduction)

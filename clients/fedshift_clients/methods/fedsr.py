@@ -9,6 +9,8 @@ c a learned number that mu and sigma are multiplied with there.
 
 Deviations: (1) local epochs, where the code counts steps; (2) the samples at test are the same for all images, so
 that the score of an image depends on no other and can be repeated.
+
+B batch, D width of the representation, C classes.
 """
 
 import math
@@ -18,14 +20,51 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import fedsr as terms_of_fedsr
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.params.fedsr import FedSRParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.fedsr import FedSRParams, Length
 from fedshift_core.seeding import torch_seed
+
+
+def length(z: Tensor, form: Length) -> Tensor:
+    r"""Keep representations short: :math:`\frac1B\sum_i\|z_i\|_2`, or of :math:`\|z_i\|_2^2` as the paper prints it.
+
+    Args:
+        z: Samples, (B, D).
+        form: ``norm`` or ``squared``.
+
+    Returns:
+        A scalar in float32.
+    """
+    z = z.float()
+    return (z.norm(dim=1) if form == "norm" else z.square().sum(dim=1)).mean()
+
+
+def conditional_information(mean: Tensor, deviation: Tensor, class_mean: Tensor, class_deviation: Tensor) -> Tensor:
+    r"""Hold p(z|x) to r(z|y), which bounds the information that z has of x given y.
+
+    .. math:: \frac1B\sum_iKL\big(\mathcal N(\mu_i,\sigma_i^2)\,\|\,\mathcal N(m_{y_i},s_{y_i}^2)\big)
+        =\frac1B\sum_i\sum_d\Big(\log\frac{s}{\sigma}+\frac{\sigma^2+(\mu-m)^2}{2s^2}-\frac12\Big)
+
+    Args:
+        mean: mu, (B, D).
+        deviation: sigma, (B, D), above 0.
+        class_mean: m of each image's class, (B, D).
+        class_deviation: s of each image's class, (B, D), above 0.
+
+    Returns:
+        A scalar in float32.
+    """
+    mean, deviation, class_mean, class_deviation = (
+        tensor.float() for tensor in (mean, deviation, class_mean, class_deviation)
+    )
+    squares = deviation.square() + (mean - class_mean).square()
+    each = torch.log(class_deviation) - torch.log(deviation) + squares / (2 * class_deviation.square()) - 0.5
+    return each.sum(dim=1).mean()
+
 
 PRIVATE = "reference."  # m, s and c never travel
 LEAST = 1e-6  # a deviation is this at least: softplus of a number far below zero is 0
@@ -85,8 +124,6 @@ class GaussianModel(SplitModel):
 class FedSRClient(DomainClient[FedSRParams]):
     """Cross-entropy of a sample + alpha_L2R times its length + alpha_CMI times its divergence from r(z|y)."""
 
-    weighs_classes = True
-
     model: GaussianModel
 
     @classmethod
@@ -117,20 +154,19 @@ class FedSRClient(DomainClient[FedSRParams]):
         """Take the round's noise."""
         self.model.start_round(self.torch_rng("fedsr", server_round))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and both terms, weighted."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted."""
         p = self.params
-        z, logits = self.forward(batch.x)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         assert self.model.seen is not None
         mean, deviation = self.model.seen
         self.model.seen = None
         if p.alpha_l2r > 0:
-            terms["l2r"] = p.alpha_l2r * terms_of_fedsr.length(z, p.l2r)
+            terms["l2r"] = p.alpha_l2r * length(features, p.l2r)
         if p.alpha_cmi > 0:
             held = self.model.reference
             class_mean, class_deviation = held.mean[batch.y], F.softplus(held.deviation)[batch.y]
-            terms["cmi"] = p.alpha_cmi * terms_of_fedsr.conditional_information(
+            terms["cmi"] = p.alpha_cmi * conditional_information(
                 mean * held.scale, deviation * held.scale, class_mean, class_deviation
             )
         return terms

@@ -14,7 +14,7 @@ classification is by the head, the code's by the nearest prototype (``predict_by
 """
 
 from fedshift_clients.methods.fedproto import FedProtoClient
-from fedshift_clients.params.fedtgp import FedTGPParams
+from fedshift_core.methods.fedtgp import FedTGPParams
 
 
 class FedTGPClient(FedProtoClient[FedTGPParams]):

@@ -8,53 +8,80 @@ Symbols: z features, P cluster prototypes, U unbiased prototypes, tau temperatur
 Deviations: (1) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them
 in the last local epoch); (2) samples whose class has no prototype are left out of the means, which the code
 divides by all.
-"""
 
-from typing import ClassVar
+B batch, C classes, D feature width, P cluster prototypes.
+"""
 
 from torch import Tensor
 
 from fedshift_clients import losses
-from fedshift_clients.losses import fpl as terms_of_fpl
-from fedshift_clients.losses.common import contrast_of_each
-from fedshift_clients.losses.fedproto import distance_of_each
-from fedshift_clients.params.fpl import FPLParams
+from fedshift_clients.losses.common import class_means, contrast_of_each
+from fedshift_clients.losses.prototypes import distance_of_each, prototype_distance
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.prototypes import PrototypeClient
+from fedshift_core.methods.fpl import FPLParams
+
+
+def unbiased_prototypes(prototypes: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    r"""Average the cluster prototypes of each class: :math:`U^k=\frac1{J}\sum_jP_j^k` (FPL).
+
+    Each cluster counts once, however many nodes are in it; this is what makes U unbiased.
+
+    Args:
+        prototypes: P, (P, D).
+        labels: Class of each, (P,).
+        num_classes: C.
+
+    Returns:
+        U, (C, D) in float32, and which classes have one, (C,), bool.
+    """
+    means, counts = class_means(prototypes, labels, num_classes)
+    return means, counts > 0
+
+
+def unbiased_consistency(features: Tensor, y: Tensor, unbiased: Tensor, present: Tensor) -> Tensor:
+    r"""Pull each feature to the unbiased prototype of its class (FPL, UPCR).
+
+    .. math:: \frac1{|B'|D}\sum_{i\in B'}\|z_i-U^{y_i}\|_2^2,\quad B'=\{i:\,U^{y_i}\ \text{exists}\}
+
+    Args:
+        features: z, (B, D).
+        y: Labels (B,).
+        unbiased: U, (C, D).
+        present: Classes that have one, (C,), bool.
+
+    Returns:
+        A scalar; 0 if no sample of the batch has a prototype.
+    """
+    return prototype_distance(features, y, unbiased, present, reduction="mse_mean")
 
 
 class FPLClient(PrototypeClient[FPLParams]):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
-
-    weighs_classes = True
-    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Read the cluster prototypes and average them by class."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
         self._unbiased = None
         if self._prototypes is not None and self._labels is not None:
-            self._unbiased = terms_of_fpl.unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
+            self._unbiased = unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms; without prototypes (round 1) cross-entropy alone."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms; none without prototypes (round 1)."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:
             terms["cpcl"] = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
         if p.use_upcr:
-            terms["upcr"] = terms_of_fpl.unbiased_consistency(features, batch.y, *self._unbiased)
+            terms["upcr"] = unbiased_consistency(features, batch.y, *self._unbiased)
         return terms
 
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the three terms of each image (B,); of an image whose class has no prototype the last two are 0."""
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms of each image (B,); 0 where its class has no prototype."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:

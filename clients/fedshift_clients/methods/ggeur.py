@@ -17,29 +17,157 @@ largest eigenvalues are scaled, as the code's comment says, its line the ten sma
 features and each prototype have equal numbers of drawn rows, which the code has on average, also for a class that the
 node does not hold; (4) nothing is added to the diagonal of a covariance, which the code needs for Cholesky; (5) loss,
 optimiser and weights of nodes are the run's (the code: softmax before cross-entropy, Adam, all nodes alike).
+
+N images, C classes, F width of a frozen feature, R eigenvalues.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import ggeur as geometry
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.modules.base import AllModules
-from fedshift_clients.params.ggeur import GGEURParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, cut
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
+
+SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
+
+
+def covariance(features: Tensor, most: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return mean, eigenvalues and eigenvectors of the covariance of features.
+
+    .. math:: \mu=\frac1n\sum_if_i,\qquad\frac1n\sum_i(f_i-\mu)(f_i-\mu)^\top=\sum_m\lambda_m\xi_m\xi_m^\top
+
+    They come from the singular values of the centred features, so a covariance (F, F) is never made.
+
+    Args:
+        features: f, (n, F), at least one.
+        most: How many eigenvalues to return at most; 0: all that are not rounding, at most n - 1.
+
+    Returns:
+        (F,), (R,) largest first, and (R, F); float64.
+    """
+    f = features.double()
+    mean = f.mean(dim=0)
+    _, roots, vectors = torch.linalg.svd((f - mean) / len(f) ** 0.5, full_matrices=False)
+    values = roots.square()
+    number = int((values > SMALLEST * values[0]).sum())
+    number = min(number, len(f) - 1, most or number)
+    return mean, values[:number], vectors[:number]
+
+
+def no_statistics(classes: int) -> dict[str, Tensor]:
+    """Return :func:`statistics` of a node that has sent them before: no number."""
+    return {
+        "means": torch.zeros(classes, 0), "eigenvalues": torch.zeros(classes, 0),
+        "eigenvectors": torch.zeros(classes, 0, 0),
+    }  # fmt: skip
+
+
+def statistics(features: Tensor, y: Tensor, classes: int, least: int, most: int) -> dict[str, Tensor]:
+    """Return what a node tells of its features, float32.
+
+    Args:
+        features: f, (N, F).
+        y: Labels (N,).
+        classes: C.
+        least: Images of a class whose covariance is sent, at least; of fewer the mean alone.
+        most: Eigenvalues of a class, at most; 0: all.
+
+    Returns:
+        ``means`` (C, F), ``eigenvalues`` (C, R) and ``eigenvectors`` (C, R, F), 0 where a class has none.
+    """
+    width = features.shape[1]
+    means = features.new_zeros(classes, width)
+    of_classes = [(features.new_zeros(0), features.new_zeros(0, width))] * classes
+    for k in range(classes):
+        own = features[y == k]
+        if not len(own):
+            continue
+        mean, values, vectors = covariance(own, most)
+        means[k] = mean
+        if len(own) >= least:
+            of_classes[k] = values.float(), vectors.float()
+    number = max(len(values) for values, _ in of_classes)
+    eigenvalues, eigenvectors = features.new_zeros(classes, number), features.new_zeros(classes, number, width)
+    for k, (values, vectors) in enumerate(of_classes):
+        eigenvalues[k, : len(values)], eigenvectors[k, : len(values)] = values, vectors
+    return {"means": means, "eigenvalues": eigenvalues, "eigenvectors": eigenvectors}
+
+
+def scaled(values: Tensor, width: int, number: int, scale: float, which: str) -> Tensor:
+    """Return eigenvalues of which some are scaled, by factors that fall evenly from ``scale`` to 1.
+
+    Args:
+        values: lambda, (R,), largest first; the others of F are 0.
+        width: F.
+        number: How many are scaled.
+        scale: The first factor.
+        which: ``largest``, the largest first; ``smallest``, the smallest of all F first.
+    """
+    factors = torch.linspace(scale, 1.0, number, dtype=values.dtype, device=values.device)
+    place = torch.arange(len(values), device=values.device)
+    place = place if which == "largest" else width - 1 - place
+    inside = place < number
+    result = values.clone()
+    result[inside] *= factors[place[inside]]
+    return result
+
+
+def drawn_rows(
+    own: Tensor, prototypes: Tensor, values: Tensor, vectors: Tensor, samples: int, rng: torch.Generator
+) -> Tensor:
+    r"""Return the rows of a class: the node's own features, and as many around them and prototypes as are missing.
+
+    .. math:: a+\sum_m\epsilon_m\sqrt{\lambda_m}\,\xi_m,\qquad\epsilon_m\sim\mathcal N(0,1)
+
+    around anchors a. The own features and each prototype have the same number of rows, but for the rounding; of the
+    own features each has.
+
+    Args:
+        own: The node's features of the class, (n, F).
+        prototypes: Of other domains, (M, F).
+        values: lambda, scaled, (R,).
+        vectors: xi, (R, F).
+        samples: How many rows there are in all. Of more own features so many are chosen, and none is drawn.
+        rng: CPU generator.
+
+    Returns:
+        (samples, F), the own features first; none of a class without anchors.
+    """
+    number = len(own)
+    if number >= samples:
+        return own[torch.randperm(number, generator=rng)[:samples].to(own.device)]
+    places = anchors(number, len(prototypes), samples - number, rng).to(own.device)
+    noise = torch.randn(len(places), len(values), generator=rng).to(own.device)
+    around = torch.cat([own, prototypes])[places]
+    return torch.cat([own, around + (noise * values.clamp(min=0).sqrt()) @ vectors])
+
+
+def anchors(own: int, prototypes: int, needed: int, rng: torch.Generator) -> Tensor:
+    """Return the places (needed,) among own features and then prototypes around which rows are drawn; none of none."""
+    sources = (own > 0) + prototypes
+    if not sources:
+        return torch.zeros(0, dtype=torch.int64)
+    sizes = [needed // sources + (place < needed % sources) for place in range(sources)]
+    parts = []
+    if own:
+        first = sizes.pop(0)
+        passes = [torch.randperm(own, generator=rng) for _ in range(-(-first // own))]
+        parts.append(torch.cat([*passes, torch.zeros(0, dtype=torch.int64)])[:first])
+    parts += [torch.full((size,), own + place) for place, size in enumerate(sizes)]
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,11 +177,6 @@ class Rows(Batch):
 
 class GGEURClient(DomainClient[GGEURParams]):
     """Trains what comes after a frozen encoder on features that it draws; contributes statistics of its own."""
-
-    #: Drawn rows are of all nodes' features.
-    per_image_loss: ClassVar[bool] = False
-    #: There are as many rows of each class.
-    weighs_classes: ClassVar[bool] = False
 
     @classmethod
     def check_run(cls, params: GGEURParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
@@ -91,7 +214,7 @@ class GGEURClient(DomainClient[GGEURParams]):
         features, y = self._frozen()
         if lacking:
             p, number = self.params, self.model.num_classes
-            tensors = geometry.statistics(features, y, number, least=p.least_images, most=p.pca)
+            tensors = statistics(features, y, number, least=p.least_images, most=p.pca)
             self._statistics = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         if values is not None:
             self._rows = self._drawn(features, y, values, server_round if self.params.redraw else 0)
@@ -124,7 +247,7 @@ class GGEURClient(DomainClient[GGEURParams]):
             return {}
         y = torch.from_numpy(self.train_set.y)
         counts = torch.bincount(y, minlength=self.model.num_classes)
-        nothing = geometry.nothing(self.model.num_classes)
+        nothing = no_statistics(self.model.num_classes)
         return {"counts": counts.numpy()} | (self._statistics or {n: t.numpy() for n, t in nothing.items()})
 
     def _frozen(self) -> tuple[Tensor, Tensor]:
@@ -156,8 +279,8 @@ class GGEURClient(DomainClient[GGEURParams]):
         rng = self.torch_rng("ggeur", server_round)
         rows, of = [], []
         for k in range(number):
-            strengths = geometry.scaled(values[k], width, p.number_scaled, p.scale, p.scaled)
-            made = geometry.drawn(features[y == k], prototypes[labels == k], strengths, vectors[k], p.samples, rng)
+            strengths = scaled(values[k], width, p.number_scaled, p.scale, p.scaled)
+            made = drawn_rows(features[y == k], prototypes[labels == k], strengths, vectors[k], p.samples, rng)
             rows.append(made)
             of.append(torch.full((len(made),), k, device=y.device))
         return torch.cat(rows), torch.cat(of)

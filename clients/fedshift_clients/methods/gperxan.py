@@ -24,12 +24,12 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
-from fedshift_clients.params.gperxan import GPerXANParams
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.gperxan import GPerXANParams
 
 OWN = "batch-norm/"  # prefix in a node's memory of its BatchNorm, where an average of them is scored
 #: What all nodes share of a layer: scale and shift of its instance norm, and how much that counts.
@@ -87,8 +87,6 @@ def assembled(model: SplitModel, name: str) -> SplitModel:
 class GPerXANClient(DomainClient[GPerXANParams]):
     """Cross-entropy of the local head and, lambda times, of the received one, over norms that are partly the node's."""
 
-    weighs_classes = True
-
     @classmethod
     def check_run(cls, params: GPerXANParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse norms that do not train, and layers that are computed once."""
@@ -123,13 +121,11 @@ class GPerXANClient(DomainClient[GPerXANParams]):
             if OWN + name in self.memory:
                 self.state[name].copy_(view(self.memory[OWN + name]))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return cross-entropy and, weighted, that of the received head on the same features."""
-        z, logits = self.forward(batch.x)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        if self._guide is not None:
-            terms["guide"] = self.params.lambda_guide * self.cross_entropy(self._guide(z), batch.y)
-        return terms
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the cross-entropy of the received head on the same features, weighted."""
+        if self._guide is None:
+            return {}
+        return {"guide": self.params.lambda_guide * self.cross_entropy(self._guide(features), batch.y)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Keep the node's own BatchNorm where it is sent for an average; contribute nothing."""

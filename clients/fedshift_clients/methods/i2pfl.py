@@ -11,9 +11,12 @@ recovered form of Eq. 9 sums squared norms of class means over classes: ``apa_le
 ``apa_stopgrad``); (2) augmented prototypes come from the batch, where the paper stores those of the whole class set
 (``augproto_scope``); (3) one gamma per sample (``gamma_per``); (4) noise for "differential privacy" (Table VI) is on
 class means (``dp``), without an accounted guarantee.
+
+B batch, C classes, D feature width.
 """
 
-from typing import ClassVar
+import math
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,13 +24,94 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients import losses
-from fedshift_clients.losses import i2pfl as terms_of_i2pfl
-from fedshift_clients.params.i2pfl import I2PFLParams
+from fedshift_clients.losses.common import class_means
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.phases import PROTOTYPES
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.seeding import generator
+
+
+def other_class_partner(y: Tensor, scores: Tensor) -> Tensor:
+    """Choose for each sample a random sample of a different class (I2PFL, Eq. 7).
+
+    Args:
+        y: Labels (B,).
+        scores: Uniform random numbers (B, B).
+
+    Returns:
+        Indices j (B,); j = i where the batch has no other class (methods A7).
+    """
+    other = y[:, None] != y[None, :]  # B x B
+    partner = scores.masked_fill(~other, -1.0).argmax(dim=1)
+    return torch.where(other.any(dim=1), partner, torch.arange(len(y), device=y.device))
+
+
+def mix(a: Tensor, b: Tensor, gamma: Tensor) -> Tensor:
+    """Return gamma * a + (1 - gamma) * b (MixUp; I2PFL, Eq. 7).
+
+    Args:
+        a: (B, ...).
+        b: Same shape as ``a``.
+        gamma: One weight per sample, (B,).
+    """
+    weight = gamma.view(-1, *[1] * (a.dim() - 1))
+    return weight * a + (1 - weight) * b
+
+
+def prototype_alignment(
+    features: Tensor,
+    y: Tensor,
+    targets: Tensor,
+    present: Tensor,
+    *,
+    level: Literal["sample", "class_mean"],
+    reduction: Literal["mse_mean", "class_sum"],
+    distance: Literal["l2sq", "l2"] = "l2sq",
+) -> Tensor:
+    r"""Pull features to the augmented prototype of their class (I2PFL, Eq. 9, APA).
+
+    ``sample`` / ``mse_mean`` is the working form :math:`\frac1B\sum_i\mathrm{MSE}(h_i,\tilde p^{y_i})`;
+    ``class_mean`` compares class means (methods A10b); ``class_sum`` is
+    :math:`\sum_k\|\cdot\|_2^2` as recovered, samples averaged within their class (A10).
+
+    Args:
+        features: h, (B, D).
+        y: Labels (B,).
+        targets: p~, (C, D); detach it for the stop-gradient form.
+        present: Classes that have a target, (C,), bool.
+        level: Align each sample, or the class means of the batch.
+        reduction: Mean over samples (or classes) and dimensions, or sum over classes of squared norms.
+        distance: ``l2`` takes the root of what stands for each sample (or class); its gradient at distance 0 is 0.
+
+    Returns:
+        A scalar; 0 if no class of the batch has a target.
+    """
+    means, counts = class_means(features, y, len(targets))
+    in_batch = (counts > 0) & present  # C
+    if level == "class_mean":
+        apart = (means - targets.float()) * in_batch[:, None]  # C x D
+        weight = in_batch.float()
+    else:
+        apart = (features.float() - targets.float()[y]) * present[y][:, None]  # B x D
+        weight = present[y].float()
+        if reduction == "class_sum":
+            weight = weight / counts[y].clamp(min=1)
+    per_row = _size(apart, reduction, distance) * weight
+    if reduction == "mse_mean":
+        return per_row.sum() / weight.sum().clamp(min=1)
+    return per_row.sum()
+
+
+def _size(apart: Tensor, reduction: Literal["mse_mean", "class_sum"], distance: Literal["l2sq", "l2"]) -> Tensor:
+    """Return the size (N,) of differences (N, D): squared norms, over D for ``mse_mean``; or the roots of these."""
+    over = apart.shape[1] if reduction == "mse_mean" else 1
+    if distance == "l2":
+        norm: Tensor = torch.linalg.vector_norm(apart, dim=1)
+        return norm / math.sqrt(over)
+    return apart.square().mean(dim=1) if reduction == "mse_mean" else apart.square().sum(dim=1)
+
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
 AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
@@ -36,7 +120,6 @@ AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
 class I2PFLClient(PrototypeClient[I2PFLParams]):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
 
-    weighs_classes = True
     _mixup: ClassVar[str] = "i2pfl-mixup"
 
     def start_round(self, server_round: int) -> None:
@@ -60,12 +143,10 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             self._stored = self._running
         self._running = None
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the terms of Eq. 10, weighted."""
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of Eq. 10 next to cross-entropy, weighted."""
         p = self.params
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        self.gather(features, batch.y)
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        terms: dict[str, Tensor] = {}
         if p.use_apa and p.lambda1 > 0:
             terms["apa"] = p.lambda1 * self._alignment(features, batch)
         if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:
@@ -105,7 +186,7 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         targets, present = self._targets(mixed, batch.y)
         if p.apa_stopgrad:
             targets = targets.detach()
-        return terms_of_i2pfl.prototype_alignment(
+        return prototype_alignment(
             features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
         )
 
@@ -130,12 +211,12 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         if p.intra_proto == "none_mixup":
             return features
         scores = torch.rand(len(batch.y), len(batch.y), generator=self._partner_rng).to(features.device)
-        partner = terms_of_i2pfl.other_class_partner(batch.y, scores)
+        partner = other_class_partner(batch.y, scores)
         gamma = torch.from_numpy(self._gamma(len(batch.y))).to(features.device)  # B
         if p.intra_proto == "feature_mixup":
-            return terms_of_i2pfl.mix(features, features[partner], gamma)
+            return mix(features, features[partner], gamma)
         with torch.set_grad_enabled(not p.apa_stopgrad):
-            mixed, _ = self.forward(terms_of_i2pfl.mix(batch.x, batch.x[partner], gamma))
+            mixed, _ = self.forward(mix(batch.x, batch.x[partner], gamma))
         return mixed
 
     def _gamma(self, batch_size: int) -> NDArray[np.float32]:

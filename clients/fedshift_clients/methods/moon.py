@@ -9,6 +9,8 @@ previous local model, mu the weight of the contrast, tau temperature.
 Deviations: (1) no projection head unless asked for (``projection``): all methods then share one network; with it,
 the classifier stands on the projection, as in the paper and its code; (2) one previous model (the code can keep
 several).
+
+B batch, D width of the representation.
 """
 
 import copy
@@ -16,17 +18,44 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import moon as terms_of_moon
+from fedshift_clients.losses.common import unit
 from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
-from fedshift_clients.params.moon import MoonParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.moon import MoonParams
+
+
+def model_contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:
+    r"""Pull a representation to the global model's and push it off the previous local model's (MOON, Eq. 3).
+
+    .. math:: -\frac1B\sum_i\log\frac{\exp(s(z_i,z_{glob,i})/\tau)}
+        {\exp(s(z_i,z_{glob,i})/\tau)+\exp(s(z_i,z_{prev,i})/\tau)}
+
+    with the cosine s; computed as :math:`\log(1+\exp((s_{prev}-s_{glob})/\tau))`, which cannot overflow. Where
+    both references agree it is ln 2, with a gradient of exactly zero.
+
+    Args:
+        z: Of the model in training, (B, D).
+        z_glob: Of the received global model, (B, D), without gradient.
+        z_prev: Of the node's previous local model, (B, D), without gradient.
+        tau: Temperature, above 0.
+
+    Returns:
+        A scalar in float32.
+    """
+    h = unit(z)
+    to_global = (h * unit(z_glob)).sum(dim=1)  # B
+    to_previous = (h * unit(z_prev)).sum(dim=1)  # B
+    per_sample: Tensor = F.softplus((to_previous - to_global) / tau)
+    return torch.mean(per_sample)
+
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper
@@ -49,7 +78,6 @@ class ProjectedClassifier(DeepHead):
 class MoonClient(DomainClient[MoonParams]):
     """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
 
-    weighs_classes = True
     remembers_shared = True
 
     @classmethod
@@ -92,7 +120,7 @@ class MoonClient(DomainClient[MoonParams]):
         z, logits = self._represent(self.model, batch.x)
         with torch.no_grad():
             z_glob, z_prev = (self._represent(reference, batch.x)[0] for reference in self._references)
-        contrast = terms_of_moon.model_contrast(z, z_glob, z_prev, self.params.tau)
+        contrast = model_contrast(z, z_glob, z_prev, self.params.tau)
         return {"ce": self.cross_entropy(logits, batch.y), "contrast": self.params.mu * contrast}
 
     def finish_round(self, server_round: int) -> Arrays:

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedshift_clients.losses.fedproto import nearness
+from fedshift_clients.losses.prototypes import nearness
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.params.own_models import OwnModelParams
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.methods.prototypes import OwnModelParams
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
 

@@ -24,15 +24,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import scaffold as equations
 from fedshift_clients.losses.common import shifted
-from fedshift_clients.params.scaffold import ScaffoldParams
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.wire.names import CE
+
+
+def steps_of_gradients(steps: int, momentum: float) -> float:
+    r"""Return how many gradients long the way of K steps of SGD with momentum mu is.
+
+    In :math:`x-y=\eta\sum_kv_k,\;v_k=\mu v_{k-1}+g_k` the gradient of step j has the weight
+    :math:`\eta(1-\mu^{K-j+1})/(1-\mu)`; this is the sum of these weights over eta:
+
+    .. math:: \frac1{1-\mu}\Big(K-\mu\frac{1-\mu^K}{1-\mu}\Big)
+
+    K without momentum, so that :math:`(x-y)/(\eta K)` is the mean gradient; with it a weighted mean.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def next_control(c_i: Tensor, c: Tensor, x: Tensor, y: Tensor, lr: float, steps: float) -> Tensor:
+    r"""Return the node's next control variate by option II: :math:`c_i-c+\frac1{K\eta}(x-y)`.
+
+    It is c_i where the rate is 0, or rounds to it: steps of no length tell no gradient.
+
+    Args:
+        c_i: The node's control variate, (P,).
+        c: The server's, (P,).
+        x: The weights that the node received, (P,).
+        y: Those that local training left, (P,).
+        lr: The rate of the steps, eta.
+        steps: Their number, K.
+    """
+    length = steps * lr
+    return c_i if length < torch.finfo(x.dtype).tiny else c_i - c + (x - y) / length
+
 
 CONTROL = "control"  # c_i in a node's memory, (P,): all parameters that travel, in their order
 SERVERS = "c"  # c among what the server sends, (P,); nothing stands for zeros
@@ -42,7 +72,6 @@ CHANGE = "delta-c"  # what a node contributes, (P,)
 class ScaffoldClient(DomainClient[ScaffoldParams]):
     """Cross-entropy, whose gradient is corrected by c - c_i."""
 
-    weighs_classes = True
     remembers_shared = True
 
     @classmethod
@@ -91,9 +120,9 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         if new is None:
             cfg = self.setup.train
             lr = cfg.lr * cfg.lr_factor(server_round, self.setup.rounds)
-            steps = equations.steps_of_gradients(self.steps, cfg.momentum)
+            steps = steps_of_gradients(self.steps, cfg.momentum)
             y = _flat(weight.detach() for weight in self._weights.values())
-            new = equations.next_control(self._c_i, self._c, self._x, y, lr, steps)
+            new = next_control(self._c_i, self._c, self._x, y, lr, steps)
         self.memory[CONTROL] = new.cpu().numpy()
         return {CHANGE: (new - self._c_i).cpu().numpy()}
 

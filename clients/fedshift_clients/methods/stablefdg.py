@@ -30,19 +30,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import stablefdg as styles
 from fedshift_clients.losses.styles import with_style
+from fedshift_clients.methods import stablefdg_styles as styles
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised, new_head
 from fedshift_clients.models.stages import Stages, feature_stages
 from fedshift_clients.modules.at_stages import MOST_LOWER
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.mixstyle import style
-from fedshift_clients.params.stablefdg import StableFDGParams
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
 
@@ -181,8 +181,6 @@ def _shifted(f: Tensor, other: NDArray[np.float64], rng: np.random.Generator) ->
 
 class StableFDGClient(DomainClient[StableFDGParams]):
     """Cross-entropy over a batch whose styles change; contributes the node's own."""
-
-    weighs_classes = True
 
     @classmethod
     def check_run(cls, params: StableFDGParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.models.stages import feature_stages, stage_ends
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.at_stages import StageParams, Where
+from fedshift_clients.modules.params import StageParams, Where
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import P
@@ -59,7 +59,6 @@ class MapLayer(nn.Module):
 class StageModules(Modules[P], Generic[P]):
     """Puts a :class:`MapLayer` after each of some stages."""
 
-    weighs_classes: ClassVar[bool] = True
     #: Name of the modules in a configuration, and of their part in a model.
     name: ClassVar[str]
     part: ClassVar[str]
@@ -126,7 +125,7 @@ class StageModules(Modules[P], Generic[P]):
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return no term; what the method does besides its loss is no pass over the batch."""
         self.forget(model)
-        return {}
+        return super().terms(model, batch)
 
     def forget(self, model: SplitModel) -> None:
         """Let go of the domains of the images."""

@@ -14,6 +14,7 @@ from fedshift_clients.losses.common import cross_entropy
 from fedshift_clients.losses.imbalance import Classification
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.own_code import weighs_classes
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P, Parametrised
 
@@ -31,14 +32,17 @@ class Modules(Parametrised[P]):
         cross_entropy: As the run weighs classes; for the terms that classify.
     """
 
-    #: Whether its terms that classify are made of ``self.cross_entropy``; a class that overrides ``terms`` says it.
-    weighs_classes: ClassVar[bool] = True
     #: Whether :meth:`wrap` makes another model, and so comes before entries that put something into the model.
     remakes_model: ClassVar[bool] = False
 
     def __init__(self, params: P) -> None:
         self.params = params
         self.cross_entropy: Classification = _plain
+
+    @classmethod
+    def can_weigh_classes(cls) -> bool:
+        """Tell whether terms that classify are made of ``self.cross_entropy``, as far as their code shows it."""
+        return weighs_classes(cls, Modules, ("terms",))
 
     @property
     def personal(self) -> bool:
@@ -94,6 +98,11 @@ class AllModules:
     def __len__(self) -> int:
         """Return how many entries there are."""
         return len(self._entries)
+
+    @classmethod
+    def can_weigh_classes(cls) -> bool:
+        """Tell whether terms that classify are made of ``self.cross_entropy``, as far as their code shows it."""
+        return weighs_classes(cls, Modules, ("terms",))
 
     @property
     def personal(self) -> bool:

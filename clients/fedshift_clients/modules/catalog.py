@@ -35,21 +35,21 @@ MODULES: Registry[ModulesEntry] = Registry(
         "f2dc": ModulesEntry(
             "f2dc", "F2DC: feature decoupling and calibration", "fedshift_clients.modules.f2dc:F2DCModules", ("dfd",
             "dfc"),
-            params="fedshift_clients.params.f2dc:F2DCParams",
+            params="fedshift_clients.modules.params:F2DCParams",
         ),
         "within-domains": ModulesEntry(
             "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
             "fedshift_clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
-            params="fedshift_clients.params.within:WithinDomainsParams",
+            params="fedshift_clients.modules.params:WithinDomainsParams",
         ),
         "mixstyle": ModulesEntry(
             "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
             "fedshift_clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
-            params="fedshift_clients.params.mixstyle:MixStyleParams",
+            params="fedshift_clients.modules.params:MixStyleParams",
         ),
         "fedfa": ModulesEntry(
             "fedfa", "FedFA: statistics of maps drawn as widely as nodes differ in them",
-            "fedshift_clients.modules.fedfa:FedFAModules", params="fedshift_clients.params.fedfa:FedFAParams",
+            "fedshift_clients.modules.fedfa:FedFAModules", params="fedshift_clients.modules.params:FedFAParams",
         ),
     },
 )  # fmt: skip

@@ -22,11 +22,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedshift_clients.losses import f2dc as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.models.stages import Stages, feature_stages, pooled
+from fedshift_clients.modules import f2dc_terms as terms
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.f2dc import F2DCParams, TestFeature
+from fedshift_clients.modules.params import F2DCParams, TestFeature
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
@@ -250,7 +250,6 @@ class F2DCModel(SplitModel):
 class F2DCModules(Modules[F2DCParams]):
     """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
 
-    weighs_classes = True
     remakes_model = True
 
     @property

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedshift_clients.modules.at_stages import MapLayer, StageModules
 from fedshift_clients.modules.mixstyle import EPS, style
-from fedshift_clients.params.fedfa import FedFAParams
+from fedshift_clients.modules.params import FedFAParams
 
 
 def statistics(f: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedshift_clients.losses.styles import blended, with_style
 from fedshift_clients.modules.at_stages import MapLayer, StageModules
-from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.modules.params import MixStyleParams
 
 EPS = 1e-6  # the code's
 

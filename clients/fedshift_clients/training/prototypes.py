@@ -7,8 +7,8 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.params.prototypes import PrototypeParams
 from fedshift_core.arrays import Arrays
+from fedshift_core.methods.prototypes import PrototypeParams
 
 
 class EpochMeans:
@@ -58,7 +58,7 @@ PrototypeP = TypeVar("PrototypeP", bound=PrototypeParams, default=Any)
 class PrototypeClient(DomainClient[PrototypeP]):
     """Contributes class prototypes: of the trained model or, by ``params.proto_source``, of the last epoch.
 
-    A method whose ``proto_source`` may be the last epoch calls :meth:`gather` in its loss.
+    A method whose ``proto_source`` may be the last epoch calls :meth:`gather` in a loss of its own.
     """
 
     sends_prototypes: ClassVar[bool] = True

@@ -56,16 +56,30 @@ class LocalTrainer(NodeTools[P]):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the named, weighted loss terms of a batch; their sum is minimised."""
-        _, logits = self.forward(batch.x)
-        return {CE: self.cross_entropy(logits, batch.y)}
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
+        return {CE: self.cross_entropy(logits, batch.y)} | self.own_terms(features, batch) | self.weight_losses()
+
+    def gather(self, features: Tensor, y: Tensor) -> None:
+        """Remember what is needed of the features (B, D) of a step and its labels (B,)."""
+
+    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms of :meth:`loss` next to cross-entropy; the mean of those of each image, if any."""
+        return {name: term.mean() for name, term in self.own_terms_of_each(features, batch).items()}
+
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms of :meth:`image_losses` next to cross-entropy (B,)."""
+        return {}
 
     def image_losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of :meth:`loss` that look at images, of each image alone (B,), where the method has such.
 
-        What :meth:`loss` is the mean of; a class that changes the loss declares it by ``per_image_loss``.
+        What :meth:`loss` is the mean of, with :meth:`weight_losses`. A class that overrides one of
+        them, or :meth:`own_terms_of_each`, says that nothing else that it does with a node's images changes what is
+        sent.
         """
-        _, logits = self.forward(batch.x)
-        return {CE: self.cross_entropy_of_each(logits, batch.y)}
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        return {CE: self.cross_entropy_of_each(logits, batch.y)} | self.own_terms_of_each(features, batch)
 
     def weight_losses(self) -> dict[str, Tensor]:
         """Return the terms of :meth:`loss` that look at the weights alone."""

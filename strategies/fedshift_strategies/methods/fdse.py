@@ -17,11 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
+from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.averaging import RunningAverage
@@ -35,13 +34,7 @@ ERASERS = (".dse_bn.", ".dse_conv.")
 SMALL = 1e-8  # added to a norm that is divided by, as in the code
 
 
-class FDSEServerParams(Params):
-    """The server's side of FDSE."""
-
-    tau: float = Field(0.5, gt=0, description="Temperature of the similarity between erasers.")
-
-
-class FDSEStrategy(DomainStrategy[FDSEServerParams]):
+class FDSEStrategy(DomainStrategy[FDSEParams]):
     """Merges extractors by the consensus of their updates, and gives each node a mixture of erasers like its own.
 
     The shared weights hold the mean of the erasers, for nodes that have none yet. State: ``n/NAME``, the erasers of

@@ -12,17 +12,16 @@ Deviations: (1) the semantic encoder is averaged by share of images, without alg
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
-from fedshift_core.params import Params
+from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration, Shape
 from fedshift_strategies.federation.averaging import RunningAverage
@@ -43,26 +42,7 @@ PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",), "sty
 HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 
 
-class FedCodeServerParams(Params):
-    """The server's side of FedCode; the first three are the node's too, and say whether prototypes travel."""
-
-    alpha: float = Field(20.0, ge=0, description="Weight of SemCL and of StyCL; 0: no prototypes travel.")
-    use_semcl: bool = Field(True, description="Whether the term SemCL is used.")
-    use_stycl: bool = Field(True, description="Whether the term StyCL is used.")
-    finch_partition: Partition = Field(
-        "last", description="Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."
-    )
-    global_model: Literal["off", "average_heads"] = Field(
-        "off", description="Whether the encoder is scored with the mean head as well (Fig. 5, A13)."
-    )
-
-    @property
-    def contrasts(self) -> bool:
-        """Whether SemCL or StyCL is on, so that prototypes travel."""
-        return self.alpha > 0 and (self.use_semcl or self.use_stycl)
-
-
-class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
+class FedCodeStrategy(DomainStrategy[FedCodeParams]):
     """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
 
     Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D). State, of all nodes that ever

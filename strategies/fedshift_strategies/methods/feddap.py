@@ -13,15 +13,14 @@ weights are worked out in float64: with tau = 0.001 the rounding of float32 move
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
-from fedshift_core.params import Params
+from fedshift_core.methods.feddap import FedDAPParams
 from fedshift_strategies.base import Scalars
 from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask
@@ -34,22 +33,7 @@ from fedshift_strategies.methods.prototypes import FloatArray, keep_absent_class
 SHORTEST = 1e-8  # norms below it count as it
 
 
-class FedDAPServerParams(Params):
-    """The server's side of FedDAP; the temperature is the one that the code runs with."""
-
-    merge_by: Literal["similarity", "mean"] = Field(
-        "similarity",
-        description="Merge of the prototypes of a domain's nodes: by how similar each is to the others, or their mean.",
-    )
-    merge_tau: float = Field(
-        0.001,
-        gt=0,
-        description="Temperature of merge_by=similarity: small, the most similar one; large, the mean. Of two nodes it "
-        "is always the mean.",
-    )
-
-
-class FedDAPStrategy(PrototypeStrategy[FedDAPServerParams]):
+class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
     """Averages weights as FedAvg does; merges class prototypes within each domain.
 
     Knowledge: ``prototypes`` (P, D), ``labels`` (P,) and ``domains`` (P,), places in ``federation.domains``.

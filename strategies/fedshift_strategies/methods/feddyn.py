@@ -18,15 +18,14 @@ moved its own state all the same: d lacks that change.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
-from fedshift_core.params import Params
+from fedshift_core.methods.feddyn import FedDynParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.federation.checks import Range
@@ -39,23 +38,7 @@ DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weig
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
 
 
-class FedDynServerParams(Params):
-    """The server's side of FedDyn."""
-
-    alpha: float = Field(0.01, ge=0, description="Weight of the dynamic regularisation; 0: the mean of the models.")
-    alpha_by_images: bool = Field(
-        False,
-        description="Whether each node's alpha is divided by its number of images over the mean "
-        "number, as in the reference code.",
-    )
-    scores: Literal["cloud", "mean"] = Field(
-        "cloud",
-        description="Scored model: the one that the next round begins with (cloud), or the plain mean of the round's "
-        "models (mean), which the authors report.",
-    )
-
-
-class FedDynStrategy(DomainStrategy[FedDynServerParams]):
+class FedDynStrategy(DomainStrategy[FedDynParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     sends: ClassVar[tuple[str, ...]] = ()
@@ -68,7 +51,7 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
         return each * (2 if self.params.scores == "mean" else 1)
 
     @classmethod
-    def weighs_alike(cls, params: FedDynServerParams) -> bool:
+    def weighs_alike(cls, params: FedDynParams) -> bool:
         """Weigh each node of the round the same."""
         return params.alpha > 0
 

@@ -17,11 +17,9 @@ would push them down.
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import MOST_BATCH
-from fedshift_core.params import Params, Rounds
+from fedshift_core.methods.fedgh import FedGHParams
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
 from fedshift_strategies.federation.updates import Update
@@ -33,15 +31,7 @@ from fedshift_strategies.methods.prototypes import as_kept, minibatches, stack_p
 CLIP = 50.0  # longest gradient of a step, as in the code
 
 
-class FedGHServerParams(Params):
-    """The server's side of FedGH."""
-
-    server_epochs: Rounds = Field(1, description="Epochs of the head over all prototypes of a round.")
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the head on the server.")
-    server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
-
-
-class FedGHStrategy(PrototypeStrategy[FedGHServerParams]):
+class FedGHStrategy(PrototypeStrategy[FedGHParams]):
     """Trains a head for all nodes on their class prototypes.
 
     Knowledge: ``head/weight`` (C, D) and ``head/bias`` (C,), from the end of round 1.

@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
+from fedshift_core.methods.fedheal import FedHEALParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Observer
 from fedshift_strategies.federation.context import RunContext
@@ -31,24 +30,6 @@ from fedshift_strategies.federation.updates import Update, average, decode
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 ROUNDS, WEIGHT, STEP, RISES = "rounds", "weight", "step", "rises"  # of a node, in the strategy's state
-
-
-class FedHEALParams(Params):
-    """The server's side of FedHEAL; nodes train as FedAvg's do. Both ``use_`` switches off are FedAvg."""
-
-    use_mask: bool = Field(True, description="Whether inconsistent updates of single parameters are left out.")
-    use_fair: bool = Field(True, description="Whether nodes weigh by how far they move; false: by number of images.")
-    tau: float = Field(
-        0.3, ge=0, lt=1,
-        description="Share of the node's earlier rounds, of which more must have gone the way of an update for it to "
-        "stay; 0: one such round is enough.",
-    )  # fmt: skip
-    beta: float = Field(
-        0.4, ge=0, le=1, description="How fast the step of a node's weight follows its distance; 0: not at all."
-    )
-    mask_buffers: bool = Field(
-        True, description="Whether BatchNorm's statistics are masked too, as in the code; false: they are averaged."
-    )
 
 
 class FedHEALStrategy(DomainStrategy[FedHEALParams]):

@@ -12,12 +12,10 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar
 
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params, Rounds
+from fedshift_core.methods.fedicon import FedICONParams
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
@@ -27,37 +25,14 @@ PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"
 
 
-class FedICONServerParams(Params):
-    """The server's side of FedICON."""
-
-    lie: bool = Field(
-        True,
-        description="Whether local training learns invariance by contrast; false: cross-entropy end "
-        "to end, without phases.",
-    )
-    classifier_training: Literal["federated_personal", "federated", "local"] = Field(
-        "federated_personal",
-        description="Training of the classifier: federated rounds and then personal epochs, federated rounds only, or"
-        " personal epochs only (local).",
-    )
-    classifier_rounds: Rounds = Field(
-        10, description="Last rounds of the run, which train the classifier; not used with local and with lie=false."
-    )
-
-    @property
-    def last_rounds(self) -> int:
-        """How many rounds at the end of the run train the classifier."""
-        return self.classifier_rounds if self.lie and self.classifier_training != "local" else 0
-
-
-class FedICONStrategy(DomainStrategy[FedICONServerParams]):
+class FedICONStrategy(DomainStrategy[FedICONParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
     sends: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar[Mapping[str, ScalarBounds]] = {PHASE: (ENCODER, CLASSIFIER)}
 
     @classmethod
-    def check_run(cls, params: FedICONServerParams, rounds: int) -> None:
+    def check_run(cls, params: FedICONParams, rounds: int) -> None:
         """Refuse a run that leaves no round for the encoder."""
         if params.last_rounds >= rounds:
             raise ConfigError(
@@ -66,7 +41,7 @@ class FedICONStrategy(DomainStrategy[FedICONServerParams]):
             )
 
     @classmethod
-    def uses_rounds(cls, params: FedICONServerParams) -> str:
+    def uses_rounds(cls, params: FedICONParams) -> str:
         """Return that the two phases do, in a run that has both."""
         return "its classifier is trained in the last method.classifier_rounds" if params.last_rounds else ""
 

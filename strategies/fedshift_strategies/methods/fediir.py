@@ -19,11 +19,10 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.federation.context import Ask
@@ -35,16 +34,7 @@ GRADIENT = "head-gradient"  # of a node, and G as it is sent, (P,)
 FloatArray = NDArray[np.float32]
 
 
-class FedIIRServerParams(Params):
-    """The server's side of FedIIR; the first is the node's too, and says whether gradients travel."""
-
-    lambda_iir: float = Field(
-        1e-3, ge=0, description="Weight of the distance to the mean head gradient (lambda); 0: FedAvg."
-    )
-    ema: float = Field(0.95, ge=0, lt=1, description="Decay of the mean head gradient over rounds (rho); 0: no memory.")
-
-
-class FedIIRStrategy(DomainStrategy[FedIIRServerParams]):
+class FedIIRStrategy(DomainStrategy[FedIIRParams]):
     """Averages weights as FedAvg does, and head gradients over nodes and rounds.
 
     Knowledge: ``head-gradient`` (P,), from the end of round 1.

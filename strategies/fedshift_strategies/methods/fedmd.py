@@ -16,15 +16,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
-from fedshift_core.params import Params
+from fedshift_core.methods.fedmd import FedMDParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import MOST_OWN, Declaration
+from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
@@ -32,14 +31,7 @@ from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.hooks import ScalarBounds
 
 
-class FedMDServerParams(Params):
-    """The server's side of FedMD."""
-
-    public_images: int = Field(5000, ge=1, le=MOST_OWN, description="Largest number of public images in a round.")
-    digest_epochs: int = Field(1, ge=0, description="Epochs of digestion in a round; 0: nothing travels.")
-
-
-class FedMDStrategy(DomainStrategy[FedMDServerParams]):
+class FedMDStrategy(DomainStrategy[FedMDParams]):
     """Averages the nodes' class scores on the public images of a round.
 
     Knowledge: ``scores`` (S, C) and ``window`` (2,), the first of these images and one past the last of them.
@@ -58,7 +50,7 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
         return {"scores": (stop - start, "C")} if stop else self.contributes
 
     @classmethod
-    def sums(cls, params: FedMDServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: FedMDParams) -> Mapping[str, Sum]:
         """Return that each node counts the same."""
         return {"scores": "each"}
 

@@ -22,9 +22,8 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedshift_core.params import Params
+from fedshift_core.methods.fedomg import FedOMGParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update, average, decode
@@ -34,19 +33,7 @@ SMALL = 1e-4  # added under roots and to a norm that is divided by, as in the co
 DROP_AFTER, DROP = 30, 0.5  # the rate of SGD is halved after so many steps, as in the code
 
 
-class FedOMGServerParams(Params):
-    """The server's side of FedOMG."""
-
-    kappa: float = Field(
-        0.25, ge=0, le=10, description="Radius of the search around FedAvg's change; 0: FedAvg's change."
-    )
-    server_lr: float = Field(1.0, gt=0, le=10, description="Learning rate of the server (eta).")
-    steps: int = Field(25, ge=1, le=10_000, description="Steps of SGD on the logits of Gamma.")
-    rate: float = Field(25.0, gt=0, description="Learning rate of SGD on the logits of Gamma.")
-    momentum: float = Field(0.5, ge=0, lt=1, description="Momentum of SGD on the logits of Gamma; 0: none.")
-
-
-class FedOMGStrategy(DomainStrategy[FedOMGServerParams]):
+class FedOMGStrategy(DomainStrategy[FedOMGParams]):
     """Moves the weights by FedAvg's change and by a mixture of the nodes' changes that lags behind in it."""
 
     sends: ClassVar[tuple[str, ...]] = ()
@@ -79,7 +66,7 @@ class FedOMGStrategy(DomainStrategy[FedOMGServerParams]):
         return encode(merged)
 
 
-def mixture(gram: Floats, q: Floats, params: FedOMGServerParams) -> Floats:
+def mixture(gram: Floats, q: Floats, params: FedOMGParams) -> Floats:
     """Return by how much each node's change goes into the step, before the rate of the server, (N,).
 
     Args:
@@ -98,7 +85,7 @@ def mixture(gram: Floats, q: Floats, params: FedOMGServerParams) -> Floats:
     return np.asarray((q + gamma * along) / (1 + kappa**2))
 
 
-def least(a: Floats, b: Floats, radius: float, params: FedOMGServerParams) -> Floats:
+def least(a: Floats, b: Floats, radius: float, params: FedOMGParams) -> Floats:
     r"""Return the best :math:`\Gamma` that SGD finds for :math:`\Gamma^\top b+r\sqrt{\Gamma^\top a\Gamma}`, (N,).
 
     Args:

@@ -17,12 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
 from fedshift_strategies.base import DomainStrategy
@@ -43,16 +42,7 @@ LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
 Floats = NDArray[np.float64]
 
 
-class FedPACServerParams(Params):
-    """The server's side of FedPAC; both are the node's too."""
-
-    lambda_align: float = Field(1.0, ge=0, description="Weight of the alignment of features (lambda); 0: off.")
-    combine_heads: bool = Field(
-        True, description="Whether the server combines the heads; false: each head stays on its node."
-    )
-
-
-class FedPACStrategy(DomainStrategy[FedPACServerParams]):
+class FedPACStrategy(DomainStrategy[FedPACParams]):
     """Averages weights as FedAvg does and class prototypes by images; combines a head for each node.
 
     Knowledge: ``prototypes`` (K, D) and ``labels`` (K,); ``nodes`` (N,), those that ever took part, and their
@@ -69,7 +59,7 @@ class FedPACStrategy(DomainStrategy[FedPACServerParams]):
         return aligned | (STATISTICS if self.params.combine_heads else {})
 
     @classmethod
-    def sums(cls, params: FedPACServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: FedPACParams) -> Mapping[str, Sum]:
         """Return that each image of a class counts the same; statistics are not sent where no heads are combined."""
         return BY_IMAGES if params.combine_heads else {**BY_IMAGES, **STATISTICS_UNSENT}
 

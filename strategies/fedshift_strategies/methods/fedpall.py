@@ -20,11 +20,9 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import MOST_BATCH
-from fedshift_core.params import Params, Rounds
+from fedshift_core.methods.fedpall import FedPallParams
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
 from fedshift_strategies.base import DomainStrategy
@@ -46,25 +44,7 @@ OF_HEAD = {"linear1": "weight", "bias": "bias"}
 SGD_MOMENTUM, DECAY = 0.9, 1e-5  # of both networks, as in the code
 
 
-class FedPallServerParams(Params):
-    """The server's side of FedPall; the first three are the node's too."""
-
-    lambda_adv: float = Field(0.1, ge=0, description="Weight of the amplifier's confusion; 0: off.")
-    lambda_con: float = Field(0.1, ge=0, description="Weight of the contrast with global prototypes; 0: off.")
-    take: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Share of the server's classifier in the node's at the beginning of a round; 0: "
-        "the node keeps its own.",
-    )
-    hidden: int = Field(512, ge=1, le=4096, description="Width of the amplifier.")
-    server_epochs: Rounds = Field(3, description="Epochs of both networks of the server over the features of a round.")
-    server_batch: int = Field(32, ge=1, le=MOST_BATCH, description="Features in a step of the server.")
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server; the code takes the nodes'.")
-
-
-class FedPallStrategy(DomainStrategy[FedPallServerParams]):
+class FedPallStrategy(DomainStrategy[FedPallParams]):
     """Trains a classifier and an amplifier on the nodes' mixed features.
 
     Knowledge: ``prototypes`` and ``labels``, ``head/NAME`` the global classifier, ``amplifier/NAME``. State: what SGD

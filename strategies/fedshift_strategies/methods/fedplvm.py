@@ -14,11 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
-from fedshift_core.params import Params
+from fedshift_core.methods.fedplvm import FedPLVMParams
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration, Own
 from fedshift_strategies.federation.updates import Update
@@ -28,19 +27,7 @@ P = Own("P", MOST_CLUSTERS)
 MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other: those of the most images
 
 
-class FedPLVMServerParams(Params):
-    """The server's side of FedPLVM; the first is the node's too, and says whether prototypes travel."""
-
-    lambda_proto: float = Field(
-        100.0, ge=0, description="Weight of the prototype losses (lambda); 0: no prototypes travel."
-    )
-    cluster_globally: bool = Field(
-        True,
-        description="Whether the server clusters the prototypes; false: every prototype of every node is a global one.",
-    )
-
-
-class FedPLVMStrategy(DomainStrategy[FedPLVMServerParams]):
+class FedPLVMStrategy(DomainStrategy[FedPLVMParams]):
     """Averages weights as FedAvg does; clusters all nodes' prototypes of each class by FINCH once more.
 
     Knowledge: ``prototypes`` (P, D) and ``labels`` (P,).

@@ -12,13 +12,12 @@ a round holds keeps its prototype.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedshift_core.params import Params
+from fedshift_core.methods.fedproto import FedProtoParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
@@ -30,23 +29,13 @@ from fedshift_strategies.methods.prototypes import (
 )
 
 
-class FedProtoServerParams(Params):
-    """The server's side of FedProto."""
-
-    prototype_mean: Literal["weighted", "plain"] = Field(
-        "weighted",
-        description="Mean of the prototypes: weighted by images of the class (paper), or one vote a "
-        "node (plain, code).",
-    )
-
-
-class FedProtoStrategy(PrototypeStrategy[FedProtoServerParams]):
+class FedProtoStrategy(PrototypeStrategy[FedProtoParams]):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     @classmethod
-    def sums(cls, params: FedProtoServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: FedProtoParams) -> Mapping[str, Sum]:
         """Return that each image of a class counts the same, or each node that holds it."""
         return BY_IMAGES if params.prototype_mean == "weighted" else BY_NODES
 

@@ -15,14 +15,13 @@ Deviation: a class that no node of a round holds keeps its anchor, as in the cod
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedshift_core.params import Params
+from fedshift_core.methods.fedsa import FedSAParams
 from fedshift_core.secure.layout import Sum
 from fedshift_core.seeding import generator
 from fedshift_strategies.federation.updates import Update
@@ -32,18 +31,7 @@ from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, 
 EPS = 1e-5  # of BatchNorm
 
 
-class FedSAServerParams(Params):
-    """The server's side of FedSA."""
-
-    momentum: float = Field(0.9999, ge=0, le=1, description="Momentum of the anchors (m); 1: they never move.")
-    predict_by: Literal["head", "prototype"] = Field(
-        "head",
-        description="Prediction by the classifier (head), or by the nearest global prototype (code), "
-        "which then travels.",
-    )
-
-
-class FedSAStrategy(PrototypeStrategy[FedSAServerParams]):
+class FedSAStrategy(PrototypeStrategy[FedSAParams]):
     """Moves anchors towards the nodes' prototypes; averages whatever weights they share, as FedAvg does.
 
     Knowledge: ``anchors`` (C, D); with ``predict_by=prototype`` also ``prototypes`` (K, D) and ``labels`` (K,), G^k.
@@ -58,7 +46,7 @@ class FedSAStrategy(PrototypeStrategy[FedSAServerParams]):
         self.knowledge = {"anchors": anchors}
 
     @classmethod
-    def sums(cls, params: FedSAServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: FedSAParams) -> Mapping[str, Sum]:
         """Return that each node that holds a class counts the same."""
         return BY_NODES
 

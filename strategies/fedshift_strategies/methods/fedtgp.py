@@ -24,11 +24,9 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import MOST_BATCH
-from fedshift_core.params import Params, Rounds
+from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_core.seeding import generator
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
@@ -36,21 +34,6 @@ from fedshift_strategies.methods.prototypes import as_kept, mean_prototypes, min
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
-
-
-class FedTGPServerParams(Params):
-    """The server's side of FedTGP."""
-
-    server_epochs: Rounds = Field(
-        100, description="Epochs over all prototypes of a round: 100 in the code's command, 1000 its default."
-    )
-    server_lr: float = Field(
-        0.01, gt=0, description="Learning rate of plain SGD on the server; the code takes the nodes'."
-    )
-    server_batch: int = Field(
-        10, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server; the code takes the nodes' batch."
-    )
-    margin_cap: float = Field(100.0, ge=0, description="Largest margin (tau); 0: no margin.")
 
 
 @dataclass(frozen=True)
@@ -97,7 +80,7 @@ class TrainedPrototypes:
         })  # fmt: skip
 
 
-class FedTGPStrategy(PrototypeStrategy[FedTGPServerParams]):
+class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):
     """Trains global prototypes on those of the nodes; averages whatever weights they share, as FedAvg does.
 
     State: the parts of :class:`TrainedPrototypes`, float32. Knowledge: ``prototypes`` (K, D) and ``labels`` (K,) of the

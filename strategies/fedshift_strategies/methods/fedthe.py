@@ -14,23 +14,16 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.fedthe import FedTHEParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.federation.updates import Update
 
 
-class FedTHEServerParams(Params):
-    """The server's side of FedTHE."""
-
-    personal_head: bool = Field(True, description="Whether there is a personal head; false: no features travel.")
-
-
-class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
+class FedTHEStrategy(DomainStrategy[FedTHEParams]):
     """Averages body and global head as FedAvg does, and the nodes' mean features, each node the same.
 
     Knowledge: ``feature`` (D,).
@@ -46,7 +39,7 @@ class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
         return self.contributes if self.params.personal_head else {}
 
     @classmethod
-    def sums(cls, params: FedTHEServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: FedTHEParams) -> Mapping[str, Sum]:
         """Return that each node counts the same."""
         return {"feature": "each"}
 

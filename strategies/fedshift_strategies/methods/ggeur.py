@@ -22,11 +22,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration, Own
@@ -40,17 +39,6 @@ SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
 
 Floats = NDArray[np.float64]
-
-
-class GGEURServerParams(Params):
-    """The server's side of GGEUR; both are the node's too."""
-
-    samples: int = Field(
-        2000, ge=0, le=10**6, description="Rows of each class that a node trains on, own and drawn; 0: off."
-    )
-    pca: int = Field(
-        0, ge=0, le=10**4, description="Principal components of a class's covariance that travel, at most; 0: all."
-    )
 
 
 class ClassStatistics(NamedTuple):
@@ -69,7 +57,7 @@ class ClassStatistics(NamedTuple):
     vectors: Floats
 
 
-class GGEURStrategy(DomainStrategy[GGEURServerParams]):
+class GGEURStrategy(DomainStrategy[GGEURParams]):
     """Averages weights as FedAvg does; pools what nodes tell of their frozen features.
 
     Knowledge: ``eigenvalues`` (C, R), largest first, and ``eigenvectors`` (C, R, F) of the pooled covariances, 0 where

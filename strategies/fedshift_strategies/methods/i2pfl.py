@@ -12,13 +12,12 @@ Deviations: (1) means and weights run over the nodes that hold a class (the pape
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from fedshift_core.params import Params
+from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
@@ -33,34 +32,13 @@ from fedshift_strategies.methods.prototypes import (
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
 
 
-class I2PFLServerParams(Params):
-    """The server's side of I2PFL."""
-
-    inter_proto: Literal["reweight", "average", "finch"] = Field(
-        "reweight",
-        description="How nodes' prototypes become global ones: reweight, average, or finch clusters (Table V).",
-    )
-    dist: Literal["l2sq", "l2"] = Field("l2sq", description="Distance of Eq. 4: squared, or not (A4).")
-    use_ema: bool = Field(True, description="Whether global prototypes are averaged over rounds (Eq. 5, Table IV).")
-    ema: float = Field(0.99, ge=0, le=1, description="Factor of the average over rounds (beta).")
-    ema_weight_on: Literal["past", "current"] = Field(
-        "past", description="Side that beta weighs: the past, or the current prototypes (A3)."
-    )
-
-    @model_validator(mode="after")
-    def _clusters_have_no_past(self) -> "I2PFLServerParams":
-        if self.inter_proto == "finch" and self.use_ema:
-            raise ValueError("inter_proto=finch needs use_ema=false: clusters have no identity from round to round")
-        return self
-
-
-class I2PFLStrategy(PrototypeStrategy[I2PFLServerParams]):
+class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     @classmethod
-    def sums(cls, params: I2PFLServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: I2PFLParams) -> Mapping[str, Sum]:
         """Return that each node that holds a class counts the same, where prototypes are averaged and no more."""
         return BY_NODES if params.inter_proto == "average" else {}
 

@@ -23,11 +23,10 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration
@@ -39,13 +38,7 @@ SERVERS, CHANGE = "c", "delta-c"
 FloatArray = NDArray[np.float32]
 
 
-class ScaffoldServerParams(Params):
-    """The server's side of SCAFFOLD."""
-
-    control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
-
-
-class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
+class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
     """The plain mean of the nodes' weights, and a control variate that goes with them."""
 
     sends: ClassVar[tuple[str, ...]] = (SERVERS,)
@@ -66,7 +59,7 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
         return sum(len(array.data) for array in weights.values()) if self.params.control else 0
 
     @classmethod
-    def weighs_alike(cls, params: ScaffoldServerParams) -> bool:
+    def weighs_alike(cls, params: ScaffoldParams) -> bool:
         """Weigh each node of the round the same."""
         return params.control
 
@@ -75,7 +68,7 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
         return self.knowledge if ask.trains else {}
 
     @classmethod
-    def sums(cls, params: ScaffoldServerParams) -> Mapping[str, Sum]:
+    def sums(cls, params: ScaffoldParams) -> Mapping[str, Sum]:
         """Return that the changes are added."""
         return {CHANGE: "total"}
 

@@ -18,11 +18,10 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.params import Params
+from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_strategies.base import DomainStrategy
@@ -35,16 +34,7 @@ STYLE = "style"  # of a node, (2, 2, S)
 NODES, STYLES = "nodes", "styles"
 
 
-class StableFDGServerParams(Params):
-    """The server's side of StableFDG; the node's too."""
-
-    shift: float = Field(
-        0.5, ge=0, le=1,
-        description="Probability with which a batch is shifted to another node's style; 0: off, and no style travels.",
-    )  # fmt: skip
-
-
-class StableFDGStrategy(DomainStrategy[StableFDGServerParams]):
+class StableFDGStrategy(DomainStrategy[StableFDGParams]):
     """Averages weights as FedAvg does; passes each node another one's style.
 
     State: ``nodes`` (N,), those whose style is known, and ``styles`` (N, 2, 2, S).
@@ -55,7 +45,7 @@ class StableFDGStrategy(DomainStrategy[StableFDGServerParams]):
     behind: ClassVar[Mapping[str, Word]] = {STYLE: "sum over classes"}
 
     @classmethod
-    def needs_single(cls, params: StableFDGServerParams) -> str:
+    def needs_single(cls, params: StableFDGParams) -> str:
         """Return that styles are of single nodes, where any travel."""
         return super().needs_single(params) if params.shift > 0 else ""
 

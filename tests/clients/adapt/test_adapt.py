@@ -14,10 +14,9 @@ from fedshift_app.features.client_scores.node import local_scores
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import ContrastParams, FinetuneParams
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedprox import FedProxClient
-from fedshift_clients.params.fedicon import ContrastParams
-from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params

@@ -9,8 +9,8 @@ from support import Float, as64
 from torch import Tensor, nn
 
 from fedshift_clients.adapt.eata import EATA, fisher_values
+from fedshift_clients.adapt.params import EATAParams
 from fedshift_clients.models import networks
-from fedshift_clients.params.eata import EATAParams
 from fedshift_clients.training import statistics
 
 CLASSES, B = 4, 6

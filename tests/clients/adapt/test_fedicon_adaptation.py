@@ -26,11 +26,11 @@ from support import (
 from torch import Tensor
 
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.base import DomainClient
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.losses.fedicon import instance_contrast
+from fedshift_clients.losses.contrast import instance_contrast
 from fedshift_clients.methods.fedicon import FedICONClient
-from fedshift_clients.params.fedicon import ContrastParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import torch_seed

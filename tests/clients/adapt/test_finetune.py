@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.base import DomainClient, Phase
 from fedshift_clients.models.networks import Blueprint, SplitModel, build
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.params import Params

@@ -14,16 +14,12 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_clients.adapt.eata import EATA, EATAAdaptation
 from fedshift_clients.adapt.finetune import Finetune
+from fedshift_clients.adapt.params import EATAParams, FinetuneParams, StreamParams, T3AParams, TentParams
 from fedshift_clients.adapt.stream import Predictor, Stream
 from fedshift_clients.adapt.t3a import T3AAdaptation, adjusting
 from fedshift_clients.adapt.tent import Tent, TentAdaptation
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.copa import CopaClient
-from fedshift_clients.params.eata import EATAParams
-from fedshift_clients.params.finetune import FinetuneParams
-from fedshift_clients.params.stream import StreamParams
-from fedshift_clients.params.t3a import T3AParams
-from fedshift_clients.params.tent import TentParams
 from fedshift_clients.training.eval_slices import comes_by_class
 from fedshift_core import said_once
 from fedshift_core.errors import ConfigError

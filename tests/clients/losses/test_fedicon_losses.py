@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import Float, as64, numerical_gradient
 from torch import Tensor
 
-from fedshift_clients.losses.fedicon import instance_contrast, supervised_contrast
+from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 
 B, C, D = 6, 3, 5
 

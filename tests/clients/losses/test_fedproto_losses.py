@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Float, as64, drawn, labels
 
-from fedshift_clients.losses import fedproto
+from fedshift_clients.losses import prototypes as fedproto
 
 Reduction = Literal["mse_mean", "sum"]
 REDUCTIONS: tuple[Reduction, Reduction] = ("mse_mean", "sum")

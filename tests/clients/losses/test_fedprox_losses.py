@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedshift_clients.losses.fedprox import proximal
+from fedshift_clients.losses.proximal import proximal
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:

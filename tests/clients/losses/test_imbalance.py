@@ -15,7 +15,7 @@ from fedshift_clients.losses.common import cross_entropy
 from fedshift_clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
 from fedshift_clients.methods.fedmd import FedMDClient
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.batches import in_turns
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.prototypes import PrototypeClient

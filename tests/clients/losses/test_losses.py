@@ -14,7 +14,7 @@ from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
 from fedshift_clients import losses
-from fedshift_clients.losses import i2pfl
+from fedshift_clients.methods import i2pfl
 
 Level = Literal["sample", "class_mean"]
 Reduction = Literal["mse_mean", "class_sum"]

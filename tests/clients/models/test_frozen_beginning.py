@@ -17,7 +17,7 @@ from fedshift_clients.models.projection import PART, Projection, projection_of, 
 from fedshift_clients.models.shortcut import Shortcut, depth_of
 from fedshift_clients.models.stages import feature_stages
 from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 

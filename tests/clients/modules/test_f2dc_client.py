@@ -15,7 +15,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_clients.base import DomainClient
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.batches import Batch
 from fedshift_datasets.base import ImageSet
 

@@ -15,7 +15,7 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, build
 from fedshift_clients.models.stages import feature_stages
 from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules, convolutions
-from fedshift_clients.params.f2dc import F2DCParams
+from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError

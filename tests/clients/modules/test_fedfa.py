@@ -17,7 +17,7 @@ from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules import fedfa
 from fedshift_clients.modules.fedfa import FeatureAugmentation, FedFAModules, SharedStatistic
-from fedshift_clients.params.fedfa import FedFAParams
+from fedshift_clients.modules.params import FedFAParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 

@@ -14,7 +14,7 @@ from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules import mixstyle
 from fedshift_clients.modules.mixstyle import MixStyle, MixStyleModules
-from fedshift_clients.params.mixstyle import MixStyleParams
+from fedshift_clients.modules.params import MixStyleParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError

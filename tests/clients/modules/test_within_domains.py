@@ -5,10 +5,10 @@ import torch
 from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
-from fedshift_clients.losses import within
 from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.modules import within
+from fedshift_clients.modules.params import WithinDomainsParams
 from fedshift_clients.modules.within import WithinDomainsModules
-from fedshift_clients.params.within import WithinDomainsParams
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 

@@ -13,8 +13,6 @@ class ShortFeaturesParams(Params):
 
 
 class ShortFeatures(DomainClient[ShortFeaturesParams]):
-    weighs_classes = True
-
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         features, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": self.cross_entropy(logits, batch.y)}

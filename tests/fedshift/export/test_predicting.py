@@ -15,7 +15,7 @@ from fedshift.export.predicting import Metrics
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.adapt import eata, t3a, tent
-from fedshift_clients.params.eata import EATAParams
+from fedshift_clients.adapt.params import EATAParams
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
 from fedshift_datasets.base import PLAIN

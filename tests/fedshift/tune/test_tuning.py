@@ -47,13 +47,10 @@ def test_a_method_takes_all_of_its_ranges_and_its_own_values_lie_in_them(method:
 
 
 def test_a_method_of_ours_whose_terms_have_weights_says_where_they_are_searched() -> None:
-    """A weight or a temperature that a node's Params declare as a number, and no file says where to look, is named."""
+    """A weight or a temperature that its Params declare as a number, and no file says where to look, is named."""
     lacking = []
     for method in registry.listed():
-        kinds = [
-            side.model_fields for side in (method.strategy_class().params_model, method.client_class().params_model)
-        ]
-        floats = {name for fields in kinds for name, one in fields.items() if one.annotation is float}
+        floats = {name for name, one in method.params_class().model_fields.items() if one.annotation is float}
         if floats and not any("." not in key for key in method.search):
             lacking.append(method.name)
     assert lacking == []

@@ -83,8 +83,7 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
         config = resolve({"experiment": experiment, "method": method})
         assert config.experiment == experiment
         assert config.method["name"] == method
-        config.server_params()
-        config.node_params()
+        config.params()
 
 
 def test_methods_and_their_files_are_the_same_list() -> None:
@@ -98,15 +97,13 @@ def test_every_dataset_has_a_file() -> None:
 def test_a_method_file_holds_only_parameters_of_its_method() -> None:
     for method in map(registry.get, registry.METHODS):
         content = {key: value for key, value in method.defaults.items() if key not in METHOD_SECTIONS}
-        server, node = method.split_params(content)
-        known = set(type(server).model_fields) | set(type(node).model_fields)
-        assert set(content) <= known, method.name
+        assert method.checked_params(content).model_fields_set == set(content), method.name
 
 
 def test_a_method_file_repeats_no_default() -> None:
     """The model of the parameters is the one place of defaults; the file says in a comment where they are from."""
     for method in map(registry.get, registry.METHODS):
-        defaults = {key: field.default for side in method.params_models() for key, field in side.model_fields.items()}
+        defaults = {key: field.default for key, field in method.params_class().model_fields.items()}
         repeated = [key for key, value in method.defaults.items() if key in defaults and defaults[key] == value]
         assert repeated == [], method.name
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support import refusal_of
 
+from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
@@ -38,7 +39,16 @@ class Node(DomainClient[NodeParams]):
     pass
 
 
-UNEQUAL = Method(name="unequal", title="Two defaults", strategy=Server, client=Node)
+class Own(Params):
+    gamma: float = 0.2
+
+
+class Owner(DomainClient[Own]):
+    pass
+
+
+TWO_CLASSES = Method(name="two-classes", title="A class a side", strategy=Server, client=Owner)
+UNEQUAL = Method(name="unequal", title="Two classes of parameters", strategy=Server, client=Node)
 FIRST = ModulesEntry("first", "One", Modules, ("length",))
 SECOND = ModulesEntry("second", "Two", Modules, ("ce",))
 THIRD = ModulesEntry("third", "Three", Modules, ("coral", "width"))
@@ -92,7 +102,14 @@ def test_features_that_declare_a_name_in_use_are_refused(features: str, found: s
     assert [entry["name"] for entry in resolve({"set": "features=[two]"}).features] == ["two"]
 
 
-def test_a_parameter_of_both_sides_has_one_value() -> None:
+def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
+    """A package of before may have one for each side."""
+    config = resolve({"method": "two-classes", "set": "method.beta=0.3"})
+    assert config.method == {"name": "two-classes", "beta": 0.3, "gamma": 0.2}
+    sides = (registry.get("two-classes").strategy_class(), registry.get("two-classes").client_class())
+    assert all(isinstance(config.params(), side.params_model) for side in sides)
     message = refusal_of(ConfigError, resolve, {"method": "unequal"})
-    assert message.startswith("method.beta of 'unequal' is 0.5 on the server and 0.1 on the nodes")
-    assert resolve({"method": "unequal", "set": "method.beta=0.3"}).method["beta"] == 0.3
+    assert message == (
+        "method 'unequal': ServerParams of its strategy and NodeParams of its client both declare beta; a parameter of "
+        "both sides is of one class, the method's params: module:Class"
+    )

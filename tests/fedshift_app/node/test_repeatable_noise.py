@@ -19,7 +19,7 @@ SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
     methods = registry.METHODS
-    names = {name for name in methods if issubclass(methods[name].client_class().params_model, NoiseParams)}
+    names = {name for name in methods if issubclass(methods[name].params_class(), NoiseParams)}
     assert names == set(PROTECTING)
 
 

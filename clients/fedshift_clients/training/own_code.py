@@ -1,0 +1,66 @@
+"""Facts that the code of a method's class shows, so that the class need not state them; what is hidden counts as no."""
+
+import dis
+from collections.abc import Collection, Iterator
+from types import CodeType, FunctionType
+
+#: Cross-entropy as the run weighs classes, looked up on ``self``; and what it is not, looked up elsewhere.
+WEIGHED = frozenset({"cross_entropy", "cross_entropy_of_each"})
+UNWEIGHED = WEIGHED | {"CrossEntropyLoss", "NLLLoss", "binary_cross_entropy_with_logits", "nll_loss"}
+
+OWN_TERMS = ("own_terms", "own_terms_of_each")
+
+
+def weighs_classes(kind: type, base: type, hooks: Collection[str]) -> bool:
+    """Tell whether each of some hooks that a class overrides classifies by ``self.cross_entropy`` alone.
+
+    Its own methods that a hook calls count as part of it, and so does what the base class does for the hook. ``phases``
+    must do so only where it gives a phase of classes a loss. Terms next to cross-entropy need not classify.
+
+    Args:
+        kind: The class.
+        base: The one that all of its kind are made of, whose hooks weigh classes.
+        hooks: Names of methods that return losses.
+    """
+    for each in kind.__mro__[: kind.__mro__.index(base)]:
+        for hook in vars(each).keys() & {*hooks}:
+            on_self, others = _behind(vars(each)[hook], kind, base)
+            classifies = "loss" in others and "classes" not in others if hook == "phases" else hook not in OWN_TERMS
+            if others & UNWEIGHED or (classifies and not on_self & {*WEIGHED, *hooks}):
+                return False
+    return True
+
+
+def _behind(hook: object, kind: type, base: type) -> tuple[set[str], set[str]]:
+    """Return the names that a method and the class's own methods behind it look up: on ``self``, elsewhere."""
+    on_self: set[str] = set()
+    others: set[str] = set()
+    left = [hook]
+    while left:
+        function = left.pop()
+        if not isinstance(function, FunctionType):
+            continue
+        for of_self, name in _looked_up(function.__code__, function.__globals__):
+            known = on_self if of_self else others
+            if of_self and name not in known and getattr(kind, name, None) is not getattr(base, name, None):
+                left.append(getattr(kind, name, None))
+            known.add(name)
+    return on_self, others
+
+
+def _looked_up(code: CodeType, known: dict[str, object]) -> Iterator[tuple[bool, str]]:
+    """Yield each name that code looks up or gives by keyword, with whether it does so on ``self`` or ``super()``."""
+    before = ""
+    for step in dis.get_instructions(code):
+        if not isinstance(step.argval, str):
+            continue
+        if step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
+            yield before in ("self", "super"), step.argval
+        elif step.opname == "LOAD_GLOBAL":
+            yield False, getattr(known.get(step.argval), "__name__", step.argval)
+        before = step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _looked_up(constant, known)
+        elif isinstance(constant, tuple):
+            yield from ((False, name) for name in constant if isinstance(name, str))

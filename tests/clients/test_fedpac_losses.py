@@ -1,0 +1,43 @@
+"""FedPAC's alignment and statistics against slow versions."""
+
+import numpy as np
+import pytest
+import torch
+from support import as64, drawn, gradient, labels, numerical_gradient
+
+from fedshift_clients.methods import fedpac as terms
+
+B, C, D = 7, 4, 5
+
+
+def test_alignment_and_its_gradient_against_numpy() -> None:
+    z, g, y = drawn(1, B, D), drawn(2, C, D), labels(3, B, C)
+
+    def slow(features: np.ndarray) -> float:
+        return sum(float(((features[i] - as64(g)[y[i]]) ** 2).sum()) for i in range(B)) / (B * D)
+
+    assert float(terms.alignment(z, y, g)) == pytest.approx(slow(as64(z)), rel=1e-5)
+    np.testing.assert_allclose(
+        as64(gradient(lambda x: terms.alignment(x, y, g), z)), numerical_gradient(slow, z), atol=1e-5
+    )
+
+
+def test_statistics_against_numpy() -> None:
+    """V as the authors' code has it: traces of second moments of each class, less the squares of h."""
+    z, y = drawn(4, 20, D).double().numpy(), np.arange(20) % (C - 1)  # class 3 has no image
+    h, v = np.zeros((C, D)), 0.0
+    for k in range(C - 1):
+        own = z[y == k]
+        share = len(own) / len(z)
+        h[k] = share * own.mean(axis=0)
+        v += share * float(np.trace(own.T @ own / len(own))) - share**2 * float((own.mean(axis=0) ** 2).sum())
+    means = np.stack([z[y == k].mean(axis=0) if (y == k).any() else np.zeros(D) for k in range(C)])
+    squares = np.array([(z[y == k] ** 2).sum(axis=1).mean() if (y == k).any() else 0.0 for k in range(C)])
+    result = terms.statistics(
+        torch.from_numpy(means), torch.from_numpy(squares), torch.from_numpy(np.bincount(y, minlength=C))
+    )
+    np.testing.assert_allclose(as64(result[0]), h, rtol=1e-6)
+    np.testing.assert_allclose(as64(result[1]), [v / len(z)], rtol=1e-6)
+    assert (result[0].dtype, result[1].dtype) == (torch.float32, torch.float32)
+    one = terms.statistics(torch.ones(1, D), torch.full((1,), D - 1e-6), torch.tensor([3]))
+    assert float(one[1]) == 0  # rounding must not make it negative
