@@ -1,7 +1,7 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 from typing_extensions import TypeVar
@@ -46,6 +46,24 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
     if isinstance(given, list | tuple) and isinstance(checked, list | tuple):
         return any(map(_has_boolean_for_a_number, given, checked))
     return False
+
+
+class SectionOfRooms(ConfigModel):
+    """Base of sections of a configuration whose further keys features declare (``fedshift_core.features``)."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any: ...
+
+
+class For:
+    """Says of a field for which values of another field of its section it does something.
+
+    As in ``trim: Annotated[float, For("robust", "trimmed_mean")]``.
+    """
+
+    def __init__(self, key: str, *values: str | bool) -> None:
+        self.key, self.values = key, values
 
 
 class Params(ConfigModel):

@@ -11,12 +11,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedshift_app.config import dp_sgd, registry
+from fedshift_app.config.sections import EvaluateConfig, PrivacyConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
-from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.registry import Method
+from fedshift_core.wire.names import RETAKEN
 
 
 def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfig) -> None:
@@ -33,8 +33,16 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
             f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
             "send only weights, see: fedshift methods --privacy"
         )
-    if needed := evaluate.without_noise():
-        raise ConfigError(f"privacy.name={privacy.name} {needed}")
+    if evaluate.client_models != "off":
+        raise ConfigError(
+            f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: it scores "
+            "a node's model before the noise"
+        )
+    if RETAKEN in evaluate.bn:
+        raise ConfigError(
+            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm statistics would leave a node "
+            "without noise"
+        )
 
 
 def check_features(privacy: PrivacyConfig, features: Sequence[Mapping[str, Any]]) -> None:

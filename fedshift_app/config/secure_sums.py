@@ -10,10 +10,10 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
-from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
 from fedshift_strategies.contributions import refuse_sums
 
+OF_IMAGES = ("ga", "afl")
 SEE = "see: fedshift methods --privacy"
 
 

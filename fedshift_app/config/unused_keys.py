@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from fedshift_app.config import recipes, registry
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import PrivacyConfig, RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.options.privacy import PrivacyConfig
 
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 _MECHANISMS = ("local-dp", "dp-sgd")

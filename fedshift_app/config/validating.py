@@ -10,6 +10,7 @@ from fedshift_app.config import (
     class_balance,
     dp_sgd,
     error_location,
+    needs,
     plugins,
     recipes,
     registry,
@@ -72,7 +73,7 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     named = {key: _complete_named(config, key) for key in NAMED}
     train = dp_sgd.in_float32(config.train) if config.privacy.of_images else config.train
     complete = config.model_copy(update={**named, "adapt": _complete_adapt(config), "train": train})
-    return complete.model_copy(update={"method": _complete_method(complete)})
+    return complete.model_copy(update={"method": _complete_method(complete, finished=finished)})
 
 
 def check_values(layers: dict[str, Any]) -> RunConfig:
@@ -155,7 +156,7 @@ def _check_own_rule(config: RunConfig, name: str) -> None:
             )
 
 
-def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
+def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = registry.get(config.method["name"])
     server, node = _method_params(config)
@@ -169,6 +170,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     if not method.strategy_class().averages():
         _check_own_rule(config, method.name)
     check_terms(config)
+    needs.check(needs.Case(config, method, server, node, finished))
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
     statistics.check(config, client_class, node)
@@ -176,11 +178,6 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     dp_sgd.check_run(config, method, node)
     class_balance.check_run(config, method)
     recipes.check_needs(config, method)
-    if client_class.uses_public and config.dataset.public is None:
-        raise ConfigError(
-            f"dataset.public: the method {method.name!r} needs a public set: a domain of the data set that is not "
-            "among dataset.domains, or a share of all, such as dataset.public=0.1"
-        )
     if config.rounds:  # without a round nothing depends on their number
         method.strategy_class().check_run(server, config.rounds)
     client_class.check_run(node, config.model, config.train, config.images)

@@ -18,6 +18,7 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import AVERAGES, on_in
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.registry import Method
@@ -176,7 +177,10 @@ def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
 def _made_of_several(config: RunConfig) -> list[str]:
     """Return what the method, and the weights of nodes, make of a node with images of several domains."""
     methods = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
-    return methods + ([config.aggregation.one_domain] if config.aggregation.one_domain else [])
+    rule = config.aggregation.weights
+    if rule == "domain-aware":
+        methods.append(f"aggregation.weights={rule}: Q is the number of home domains; all images of a node count")
+    return methods + [text for feature, _ in on_in(config) if feature.mixed and (text := feature.mixed(config))]
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
@@ -199,13 +203,16 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
     Raises:
         ConfigError: With the key.
     """
-    optimizer = config.server.optimizer
-    uses = (config.aggregation.averages, "" if optimizer == "none" else f"server.optimizer={optimizer} needs averaged")
-    for use in filter(None, uses):
-        if not shared:
-            raise ConfigError(
-                f"{use} weights, but the method {config.method['name']!r}, as it is configured, sends none"
-            )
+    uses = [
+        feature.setting(config) for feature, _ in on_in(config) if AVERAGES in (need.fact for need in feature.needs)
+    ]
+    if (rule := config.aggregation.weights) != "method":
+        uses.append(f"aggregation.weights={rule}")
+    if uses and not shared:
+        raise ConfigError(
+            f"{uses[0]} needs averaged weights, but the method {config.method['name']!r}, as it is configured, sends "
+            "none"
+        )
 
 
 def _terms(config: RunConfig) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config import registry
+from fedshift_app.config.sections import AggregationConfig, ServerConfig
 from fedshift_clients.params.eata import EATAParams
 from fedshift_clients.params.fedicon import ContrastParams
 from fedshift_clients.params.finetune import FinetuneParams
 from fedshift_clients.params.t3a import T3AParams
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 
 NAN = float("nan")
 #: Settings that one class of parameters refuses, each with what else is set.

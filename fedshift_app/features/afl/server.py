@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_app.features.afl import Options
 from fedshift_core.limits import MOST_LOSS
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 from fedshift_strategies.features.base import ServerFeature, Training
 from fedshift_strategies.federation.checks import Known, Range
@@ -69,7 +69,7 @@ def _projected(point: FloatArray) -> FloatArray:
 
 
 def weigh(
-    rule: AggregationConfig, updates: Sequence[Update], group_of: Mapping[int, int], kept: Mapping[int, float]
+    rule: Options, updates: Sequence[Update], group_of: Mapping[int, int], kept: Mapping[int, float]
 ) -> tuple[list[float], dict[int, float]]:
     """Return one weight per update, summing to 1, and q of each group for the next round.
 
@@ -123,7 +123,7 @@ class WorstDomainWeights(ServerFeature):
 
     def weights(self, updates: list[Update], training: Training) -> list[float] | None:
         """Return the weights of the round; None by another rule."""
-        rule = self.run.config.aggregation
+        rule = Options.read(self.run.config)
         if not self._on:
             return None
         domains = list(self.run.domains)

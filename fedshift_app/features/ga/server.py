@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_app.features.ga import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 from fedshift_strategies.features.base import ServerFeature, Training
 from fedshift_strategies.federation.checks import Known, Range
@@ -42,18 +42,18 @@ FloatArray = NDArray[np.float64]
 NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
 
 
-def asked_of(rule: AggregationConfig) -> dict[str, list[str]]:
+def asked_of(rule: Options) -> dict[str, list[str]]:
     """Return the gap that a node is asked for when it trains; nothing by another rule."""
     return {GAP: [rule.gap, rule.gap_on]} if rule.weights == "ga" else {}
 
 
-def step_of(rule: AggregationConfig, server_round: int, rounds: int, nodes: int) -> float:
+def step_of(rule: Options, server_round: int, rounds: int, nodes: int) -> float:
     """Return d_t of the gaps of a round t, from 1."""
     return rule.gap_step * (1 - (server_round - 1) / rounds) / nodes
 
 
 def weigh(
-    rule: AggregationConfig,
+    rule: Options,
     updates: Sequence[Update],
     nodes: Sequence[int],
     kept: Arrays,
@@ -132,11 +132,11 @@ class GeneralisationAdjustment(ServerFeature):
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Ask for the loss or the accuracy of the weights as they come and as they leave."""
-        return dict(asked_of(self.run.config.aggregation))
+        return dict(asked_of(Options.read(self.run.config)))
 
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return the range of both numbers."""
-        rule = self.run.config.aggregation
+        rule = Options.read(self.run.config)
         allowed = Range(0, MOST_LOSS if rule.gap == "loss" else 1, whole=False)
         return {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed} if asked_of(rule) else {}
 
@@ -147,7 +147,7 @@ class GeneralisationAdjustment(ServerFeature):
 
     def weights(self, updates: list[Update], training: Training) -> list[float] | None:
         """Return the weights of the round; None by another rule."""
-        rule, indices = self.run.config.aggregation, [node.index for node in training.nodes]
+        rule, indices = Options.read(self.run.config), [node.index for node in training.nodes]
         if rule.weights != "ga":
             return None
         weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)

@@ -1,1 +1,45 @@
 """Masks by the agreement of the nodes' signs (``aggregation.gma_tau``)."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fedshift_core.errors import ConfigError
+from fedshift_core.features import AVERAGES, Feature, FeatureOptions, Need
+
+if TYPE_CHECKING:
+    from fedshift_app.config.needs import Case
+
+
+class Options(FeatureOptions):
+    """The key of masks by agreement."""
+
+    section = "aggregation"
+    gma_tau: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Agreement of the nodes on the sign of a number's change from which it moves in full (tau of "
+        "FedGMA); below, by that part of the average; 0: no masks.",
+    )
+
+
+def _rules(case: "Case") -> None:
+    tau, robust = Options.read(case.config).gma_tau, case.config.aggregation.robust
+    if tau > 0 and robust != "none":
+        raise ConfigError(
+            f"aggregation.gma_tau={tau:g} and aggregation.robust={robust} exclude each other: each merges by a rule of "
+            "its own; set gma_tau=0, or robust=none"
+        )
+
+
+FEATURE = Feature(
+    "gma",
+    "Masks by the agreement of the nodes' signs",
+    "aggregation.gma_tau",
+    place=90,
+    options=Options,
+    needs=(Need(AVERAGES),),
+    rules=_rules,
+    server="fedshift_app.features.gma.server:GradientMasks",
+)

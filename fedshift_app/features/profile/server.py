@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS, WORK
 from fedshift_strategies.features.base import ServerFeature
 from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult

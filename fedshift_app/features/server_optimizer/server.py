@@ -27,8 +27,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedshift_app.features.server_optimizer import Options
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import ServerFeature, Training
 from fedshift_strategies.federation.context import RunContext
@@ -50,7 +50,7 @@ def step(
         moments: Those of the round before; none in the first.
         server_round: The round, from 1.
     """
-    config = run.config.server
+    config = Options.read(run.config)
     if config.optimizer == "none" or (config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0):
         return merged, {}  # of the latter w - (w - a) may miss a by a rounding; Flower has it so, too
     before = decode(sent)
@@ -69,14 +69,14 @@ def step(
     return encode(weights), kept
 
 
-def description(config: ServerConfig) -> str:
+def description(config: Options) -> str:
     """Say in one line what the server does after the average."""
     parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(config.optimizer, ("beta1", "beta2", "tau"))
     more = ", ".join(f"{name} {getattr(config, name):g}" for name in parts)
     return f"server.optimizer={config.optimizer}: lr {config.rate:g}, {more}; buffers such as BatchNorm's are averaged"
 
 
-def _rule(config: ServerConfig, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
+def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
     """Return the next values of one array, and its moments; every operation as Flower's strategy has it."""
     if config.optimizer == "fedavgm":
         return _fedavgm(config, merged, sent, moments)
@@ -97,7 +97,7 @@ def _rule(config: ServerConfig, merged: Array, sent: Array, moments: Arrays, ser
     return sent + rate * m / (np.sqrt(v) + config.tau), {FIRST: m, SECOND: v}
 
 
-def _fedavgm(config: ServerConfig, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
+def _fedavgm(config: Options, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
     gradient = sent - merged
     if not config.momentum:
         return sent - config.rate * gradient, {}
@@ -112,7 +112,7 @@ class ServerOptimizer(ServerFeature):
 
     def description(self) -> str:
         """Return what it does in one line; empty where the run has none."""
-        config = self.run.config.server
+        config = Options.read(self.run.config)
         return "" if config.optimizer == "none" else description(config)
 
     def step(self, merged: ArrayRecord, training: Training) -> ArrayRecord:

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.scores import Part
 from fedshift_strategies.contributions import Declaration

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
 from fedshift_strategies.federation.evaluation import Evaluation, Extra

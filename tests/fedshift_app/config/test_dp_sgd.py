@@ -15,6 +15,7 @@ from support import InlineRun, ListeningGrid, server_feature
 from fedshift.costs import dry_run
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.server import Privacy
 from fedshift_app.run import resuming
 from fedshift_clients.base import DomainClient
@@ -22,7 +23,6 @@ from fedshift_clients.training.phases import Phase
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
-from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON
 
 for package in ("opacus", "dp_accounting"):

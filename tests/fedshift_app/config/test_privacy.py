@@ -12,10 +12,10 @@ from support import InlineRun, ListeningGrid
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.records import decode
 
 SHORT = "train.epochs=1 allocation.share=0.1"

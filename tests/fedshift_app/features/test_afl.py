@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support import InlineRun, federation, node
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.base import DomainStrategy

@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from support import node as node_of
 from support import server_feature
 
+from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.features.figures import server as counting
 from fedshift_app.features.figures.node import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.context import RoundResult

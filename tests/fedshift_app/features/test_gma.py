@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support import federation, node, refusal_of
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.gma.server import GradientMasks
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy

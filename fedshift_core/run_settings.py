@@ -1,12 +1,36 @@
-"""What strategies and features read of a run's configuration, as types: the ground floor knows no section of it."""
+"""What a round reads of a run's configuration, as types: the ground floor knows no section of it.
+
+The keys of a feature have no type here; its room reads them (``fedshift_core.features.FeatureOptions.read``).
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
-from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.options.scoring import EvaluateConfig
-from fedshift_core.options.statistics import StatisticsConfig
+
+class _WithRooms(Protocol):
+    """A section that has keys of features too."""
+
+    def __getattr__(self, key: str) -> Any: ...
+
+
+class AggregationSettings(_WithRooms, Protocol):
+    """How nodes weigh."""
+
+    @property
+    def weights(self) -> str:
+        """The rule."""
+
+    @property
+    def alpha(self) -> float:
+        """Weight of the share of images in ``domain-aware``."""
+
+    @property
+    def beta(self) -> float:
+        """Weight of the discrepancy there."""
+
+    @property
+    def balance(self) -> str:
+        """Class share there."""
 
 
 class _Allocation(Protocol):
@@ -21,13 +45,20 @@ class _Classes(Protocol):
     def classes(self) -> tuple[str, ...]: ...
 
 
-class _Dataset(Protocol):
+class _Dataset(_WithRooms, Protocol):
     @property
     def domains(self) -> tuple[str, ...]: ...
     def known(self) -> _Classes: ...
 
 
-class _Federation(Protocol):
+class _Evaluate(_WithRooms, Protocol):
+    @property
+    def test(self) -> bool: ...
+    def scores_global(self, server_round: int, rounds: int) -> bool: ...
+    def share(self, server_round: int, rounds: int) -> float: ...
+
+
+class _Federation(_WithRooms, Protocol):
     @property
     def participation(self) -> float: ...
     @property
@@ -36,14 +67,6 @@ class _Federation(Protocol):
     def max_update(self) -> float: ...
     @property
     def max_images(self) -> float: ...
-    @property
-    def secure_sums(self) -> bool: ...
-    @property
-    def secure_sums_nodes(self) -> int: ...
-    @property
-    def secure_sums_least(self) -> float: ...
-    @property
-    def secure_sums_range(self) -> float: ...
 
 
 class _Images(Protocol):
@@ -73,7 +96,7 @@ class _Train(Protocol):
     def asks_federation(self) -> bool: ...
 
 
-class RunSettings(Protocol):
+class RunSettings(_WithRooms, Protocol):
     """The parts of ``RunConfig`` that a round goes by. Each key is described in docs/reference."""
 
     @property
@@ -89,10 +112,6 @@ class RunSettings(Protocol):
         """Which round's model the run keeps: ``last`` or ``best-validation``."""
 
     @property
-    def profile(self) -> bool:
-        """Whether time is measured."""
-
-    @property
     def method(self) -> Mapping[str, Any]:
         """Name and parameters of the method."""
 
@@ -101,19 +120,11 @@ class RunSettings(Protocol):
         """Features of other packages, each with its parameters."""
 
     @property
-    def aggregation(self) -> AggregationConfig:
+    def aggregation(self) -> AggregationSettings:
         """How updates become the next weights."""
 
     @property
-    def server(self) -> ServerConfig:
-        """Server optimizer."""
-
-    @property
-    def privacy(self) -> PrivacyConfig:
-        """Noise on what leaves a node."""
-
-    @property
-    def evaluate(self) -> EvaluateConfig:
+    def evaluate(self) -> _Evaluate:
         """Which models are scored in which rounds."""
 
     @property
@@ -127,10 +138,6 @@ class RunSettings(Protocol):
     @property
     def federation(self) -> _Federation:
         """Who takes part."""
-
-    @property
-    def statistics(self) -> StatisticsConfig:
-        """What nodes tell once of their images."""
 
     @property
     def train(self) -> _Train:
