@@ -180,15 +180,20 @@ def value_of(config: Any, key: str) -> Any:
     return functools.reduce(getattr, key.split("."), config)
 
 
+def typed(value: Any) -> str:
+    """Return a value as it is typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)
+
+
 def said(key: str, value: Any) -> str:
     """Return a key with its value, as it is typed."""
-    if isinstance(value, bool):
-        value = str(value).lower()
-    elif value is None:
-        value = "null"
-    elif isinstance(value, float):
-        value = f"{value:g}"
-    return f"{key}={value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)}"
+    return f"{key}={typed(value)}"
 
 
 #: The messages whose names a feature declares.

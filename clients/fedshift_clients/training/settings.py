@@ -15,7 +15,7 @@ from pydantic import (
 
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, Rounds
+from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, For, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]
@@ -133,7 +133,9 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         "initialised, or put GroupNorm in its place (group).",
     )
     #: 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
-    groups: int = Field(2, ge=1, le=4096, description="Number of channel groups of each GroupNorm.")
+    groups: Annotated[int, For("bn", "group")] = Field(
+        2, ge=1, le=4096, description="Number of channel groups of each GroupNorm."
+    )
     #: Re-estimated after each round that is scored (``evaluate.bn``); training goes on with the averaged ones.
     bn_keep: Literal["averaged", "retaken"] = Field(
         "averaged",
@@ -174,7 +176,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Learning rate over the rounds: none, linear or cosine down to `schedule_end` times lr, or a "
         "factor at each of `schedule_steps` (step).",
     )
-    schedule_end: float = Field(
+    schedule_end: Annotated[float, For("schedule", "linear", "cosine")] = Field(
         0.1, ge=0, le=1, description="Learning rate of the last round, in multiples of lr, for linear and cosine."
     )
     schedule_steps: tuple[Rounds, ...] = Field(
@@ -183,7 +185,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Rounds, in rising order, after which the learning rate is multiplied by "
         "`schedule_factor`, for step.",
     )
-    schedule_factor: float = Field(
+    schedule_factor: Annotated[float, For("schedule", "step")] = Field(
         0.1, gt=0, le=1, description="Factor of the learning rate at each of `schedule_steps`."
     )
     warmup_rounds: int = Field(
