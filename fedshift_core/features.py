@@ -128,6 +128,9 @@ class Feature:
         word: What its numbers and arrays tell of a node's images (``fedshift_core.disclosure``); None: nothing.
         shows: It decides no number of a run, which may go on with it or without.
         needs: What it needs the method to be.
+        hides: It hides what a node tells: in which form no other feature of the run may send such things.
+        compares: What it does with the replies of single nodes, with a verb; empty: nothing.
+        completed: Returns a configuration with what follows from its keys.
         rules: Raises ``ConfigError`` where its keys do not go with the rest of a run
             (``fedshift_app.config.needs.Case``), be it on or off.
         mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
@@ -154,6 +157,9 @@ class Feature:
     word: Word | None = None
     shows: bool = False
     needs: tuple[Need, ...] = ()
+    hides: str = ""
+    compares: str = ""
+    completed: Callable[[Any], Any] | None = None
     rules: Callable[[Any], None] | None = None
     mixed: Callable[[Any], str] | None = None
     rounds_key: str = ""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, field_validator
 
@@ -36,8 +36,8 @@ def with_rooms(section: str) -> Callable[[type[Model]], type[Model]]:
 
     def assembled(own: type[Model]) -> type[Model]:
         bases: Any = (*reversed(features.options_in(section)), own)  # fields come in the order of the last base first
-        made: type[Model] = create_model(own.__name__, __base__=bases, __module__=own.__module__, __doc__=own.__doc__)
-        return made
+        names: Any = {"__base__": bases, "__module__": own.__module__, "__doc__": own.__doc__}
+        return cast(type[Model], create_model(own.__name__, **names))
 
     return assembled
 

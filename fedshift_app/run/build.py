@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedshift_app.config import dp_sgd, privacy, registry
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.privacy.model import check_network, check_shared
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
@@ -74,7 +75,7 @@ def prepare(
     if start is None:  # a run that goes on was checked when it began
         _check_shared(config, shared)
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
-    privacy.check_shared(config.privacy, shared)
+    check_shared(config, shared)
     if config.privacy.of_images:
         _check_private_training(config, model)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
@@ -291,10 +292,10 @@ def _check_private_training(config: RunConfig, model: SplitModel) -> None:
         ConfigError: With the names of their modules.
     """
     size = node_data.image_size(config)
-    dp_sgd.check_network(config, model, size)
+    check_network(config, model, size)
     for name in config.model.per_node:
         own = config.model.model_copy(update={"name": name})
-        dp_sgd.check_network(config, setup.initial_model(config, own), size)
+        check_network(config, setup.initial_model(config, own), size)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

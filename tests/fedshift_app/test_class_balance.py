@@ -14,7 +14,7 @@ import fedshift as fs
 from fedshift.costs import measuring
 from fedshift.data import init
 from fedshift.report import features, predictions, reading
-from fedshift_app.config import class_balance, registry
+from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import class_loss
@@ -22,7 +22,7 @@ from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.extensions import OURS
-from fedshift_core.params import says_again
+from fedshift_core.params import Params, says_again
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
@@ -115,9 +115,13 @@ def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
     method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
     for key in ("train.class_weights='balanced'", "train.loss=focal"):
         config = resolve({"experiment": "handwritten", "set": key.replace("'", "")})
-        with pytest.raises(ConfigError, match=f"{key}: the method 'mine' has a loss of its own.*weighs_classes"):
-            class_balance.check_run(config, method)
-    class_balance.check_run(resolve({"experiment": "handwritten", "set": "train.sampler=balanced"}), method)
+        expected = (
+            f"{key.replace(chr(39), '')} does not fit 'mine': it has a loss of its own.*weighs_classes.*it fits fedavg"
+        )
+        with pytest.raises(ConfigError, match=expected):
+            needs.check(needs.Case(method, Params(), {}, config, Params()))
+    drawn = resolve({"experiment": "handwritten", "set": "train.sampler=balanced"})
+    needs.check(needs.Case(method, Params(), {}, drawn, Params()))
 
 
 def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:

@@ -81,6 +81,11 @@ def _rules(case: "Case") -> None:
         )
     if statistics == (AVERAGED,):
         return
+    if RETAKEN in statistics and (noise := config.privacy.name) != "none":
+        raise ConfigError(
+            f"privacy.name={noise} needs evaluate.bn without retaken: BatchNorm statistics would leave a node without "
+            "noise"
+        )
     if config.model.bn in ("freeze", "group"):
         raise ConfigError(f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none")
     for name in (config.model.name, *config.model.per_node):

@@ -39,6 +39,7 @@ FEATURE = Feature(
     "aggregation.gma_tau",
     place=90,
     options=Options,
+    compares="counts the signs of single nodes' changes",
     needs=(Need(AVERAGES),),
     rules=_rules,
     server="fedshift_app.features.gma.server:GradientMasks",

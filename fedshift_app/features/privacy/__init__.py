@@ -11,18 +11,22 @@ mechanism; Balle & Wang, 2018, theorem 8, of one round).
 """
 
 import math
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedshift_core.dp_accounting import LARGEST
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.errors import ConfigError
+from fedshift_core.features import SINGLE_IMAGES, WEIGHTS_ALONE, Feature, FeatureOptions, Key, Need
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
 
 #: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
 SMALLEST = 1e-6
 SMALLEST_DELTA = 1e-30
+
+if TYPE_CHECKING:
+    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -154,12 +158,52 @@ def _delta(mu: float, epsilon: float) -> float:
     return first - math.exp(min(0.0, epsilon + log_ndtr(-mu / 2 - epsilon / mu)))  # above 0 by rounding only
 
 
+_DP_SGD = "privacy.name=dp-sgd"
+
+
+def _rules(case: "Case") -> None:
+    from fedshift_app.config.needs import looks_at_images
+
+    config = case.config
+    if not Options.read(config).of_images:
+        return
+    if getattr(case.node, "proto_source", "after_training") != "after_training":
+        raise ConfigError(f"{_DP_SGD} needs method.proto_source=after_training: features of training have no noise")
+    if config.modules:
+        names = ", ".join(str(entry["name"]) for entry in config.modules)
+        raise ConfigError(f"{_DP_SGD} needs a model without modules, found modules: {names}")
+    if reason := looks_at_images(config.adapt):
+        raise ConfigError(f"{_DP_SGD}: {reason}; allowed is adapt.name=none, or one that looks at test images alone")
+    if config.train.sampler != "shuffle":
+        raise ConfigError(
+            f"train.sampler={config.train.sampler} does not go with {_DP_SGD}, whose steps take each image with the "
+            "same probability; allowed is train.sampler=shuffle, and train.class_weights"
+        )
+
+
+def _in_float32(config: Any) -> Any:
+    """Return a configuration in float32 with ``dp-sgd``: norms in bfloat16 could exceed the bound of the noise."""
+    train = config.train
+    if not Options.read(config).of_images:
+        return config
+    if train.precision == "bf16" or (train.arithmetic and not train.arithmetic.startswith("float32")):
+        found = f"train.arithmetic={train.arithmetic}" if train.arithmetic else "train.precision=bf16"
+        raise ConfigError(f"{_DP_SGD} needs train.precision=float32, found {found}")
+    if train.arithmetic:
+        return config
+    return config.model_copy(update={"train": train.model_copy(update={"precision": "float32"})})
+
+
 FEATURE = Feature(
     "privacy",
     "Clipping and noise on what leaves a node",
     "privacy.name",
     place=60,
     options=Options,
+    needs=(Need(WEIGHTS_ALONE, ("local-dp",)), Need(SINGLE_IMAGES, ("dp-sgd",))),
+    hides="without noise",
+    completed=_in_float32,
+    rules=_rules,
     rounds_key="privacy.target_epsilon",
     server="fedshift_app.features.privacy.server:Privacy",
     node="fedshift_app.features.privacy.node:PrivacyOnNode",

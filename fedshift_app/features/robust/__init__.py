@@ -37,6 +37,7 @@ FEATURE = Feature(
     "aggregation.robust",
     place=80,
     options=Options,
+    compares="compares the weights of single nodes",
     needs=(Need(AVERAGES),),
     server="fedshift_app.features.robust.server:Robust",
 )

@@ -136,7 +136,7 @@ def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str, m
     [
         ("method.update=softmax", "update"),
         ("privacy.name=local-dp", "privacy.name=local-dp does not go with aggregation.weights=afl"),
-        ("federation.secure_sums=true", "aggregation.weights=afl weighs nodes by what each says"),
+        ("federation.secure_sums=true", "go with aggregation.weights=afl, which sends of each single node mean loss"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, message: str) -> None:

@@ -99,8 +99,12 @@ def test_a_run_says_what_it_does() -> None:
     [
         ("fedavg", "aggregation.gma_tau=1.5", "aggregation.gma_tau: Input should be less than or equal to 1"),
         ("fedgma", "aggregation.robust=median", "gma_tau=0.4 and aggregation.robust=median exclude each other"),
-        ("fedgma", "federation.secure_sums=true", "gma_tau=0.4 counts the signs of single nodes' changes"),
-        ("feddyn", "aggregation.gma_tau=0.4", "'feddyn' merges weights by its own rule; masks go with fedavg"),
+        ("fedgma", "federation.secure_sums=true", "gma_tau=0.4, which counts the signs of single nodes' changes"),
+        (
+            "feddyn",
+            "aggregation.gma_tau=0.4",
+            "does not fit 'feddyn': it merges weights by its own rule; it fits fedavg",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(method: str, text: str, message: str) -> None:
