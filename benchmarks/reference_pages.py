@@ -175,7 +175,7 @@ def _features() -> str:
         "introduction": "to the server, before round 1", "query": "config, to the node (query)",
         "query_reply": "config, to the server (query)", "records": "a record of its own",
     }  # fmt: skip
-    for feature in features.OURS:
+    for feature in features.ours():
         named = [(key, place) for field, place in places.items() for key in getattr(feature, field)]
         own = (f"`{feature.name}`", f"`{feature.option}`")
         rows += [(*own, "nothing", "", "", "-")] if not named else []

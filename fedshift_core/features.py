@@ -23,6 +23,7 @@ from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params, SectionOfRooms
+from fedshift_core.registry import Method
 from fedshift_core.wire import names as wire
 
 #: Values of an option with which a feature does nothing.
@@ -67,7 +68,7 @@ class Key:
         return name.startswith(self.name) if self.name.endswith(("/", "=")) else name == self.name
 
 
-class FeatureOptions(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class FeatureOptions(SectionOfRooms):
     """Base of the keys of a feature: the one place of their defaults, ranges and descriptions.
 
     Attributes:
@@ -104,6 +105,27 @@ class Need:
 
 
 @dataclass(frozen=True)
+class Case:
+    """A run whose features are checked.
+
+    Attributes:
+        method: Its method.
+        server: The server's side of the method's parameters.
+        settings: The parameters by name, as far as they are given.
+        config: The run's configuration, complete but for the method's defaults.
+        node: The node's side of the method's parameters.
+        finished: It is that of a finished run, which chooses nothing any more.
+    """
+
+    method: Method
+    server: Params
+    settings: Mapping[str, Any]
+    config: Any
+    node: Params
+    finished: bool = False
+
+
+@dataclass(frozen=True)
 class Feature:
     """A feature.
 
@@ -131,8 +153,8 @@ class Feature:
         hides: It hides what a node tells: in which form no other feature of the run may send such things.
         compares: What it does with the replies of single nodes, with a verb; empty: nothing.
         completed: Returns a configuration with what follows from its keys.
-        rules: Raises ``ConfigError`` where its keys do not go with the rest of a run
-            (``fedshift_app.config.needs.Case``), be it on or off.
+        rules: Returns why its keys do not go with the rest of a run, be it on or off, beginning with a key; empty if
+            they do.
         mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
     """
@@ -160,7 +182,7 @@ class Feature:
     hides: str = ""
     compares: str = ""
     completed: Callable[[Any], Any] | None = None
-    rules: Callable[[Any], None] | None = None
+    rules: Callable[[Case], str] | None = None
     mixed: Callable[[Any], str] | None = None
     rounds_key: str = ""
 

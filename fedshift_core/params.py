@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidatorFunctionWrapHandler, field_validator
 from typing_extensions import TypeVar
 
 from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT, as_found
@@ -25,7 +25,7 @@ Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_las
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
-class ConfigModel(BaseModel):
+class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0."""
 
     @field_validator("*", mode="wrap")
@@ -68,8 +68,6 @@ class For:
 
 class Params(ConfigModel):
     """Base of the parameters that one side of a method declares; empty for FedAvg."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **named: Any) -> None:

@@ -4,8 +4,8 @@ What a method is follows from its classes, as :data:`FACTS` look at them. A feat
 facts it needs (``fedshift_core.features.Need``).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,50 +16,18 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core import features
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
-from fedshift_core.features import FEATURES, Feature, ours
-from fedshift_core.params import Params
+from fedshift_core.features import FEATURES, Case, Feature, ours
 from fedshift_core.registry import Method, imported
 from fedshift_strategies.contributions import refuse_sums
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A method with parameters.
-
-    Attributes:
-        method: The method.
-        server: The server's side of its parameters.
-        settings: Its parameters by name, as far as they are given.
-    """
-
-    method: Method
-    server: Params
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Case(Subject):
-    """A run whose features are checked.
-
-    Attributes:
-        config: Its configuration, complete but for the method's defaults.
-        node: The node's side of the method's parameters.
-        finished: It is that of a finished run, which chooses nothing any more.
-    """
-
-    config: RunConfig
-    node: Params
-    finished: bool = False
-
 
 # --- what a method is: each fact says why it is not, empty where it is ------------------------------------------------
 
 
-def _averages(of: Subject) -> str:
+def _averages(of: Case) -> str:
     return "" if of.method.strategy_class().averages() else "it merges weights by its own rule"
 
 
-def _global(of: Subject) -> str:
+def _global(of: Case) -> str:
     if why := _averages(of) or _one_network(of):
         return why
     from fedshift_strategies.base import DomainStrategy  # with Flower
@@ -68,23 +36,23 @@ def _global(of: Subject) -> str:
     return "it scores other weights than it sends" if own else ""
 
 
-def _one_network(of: Subject) -> str:
+def _one_network(of: Case) -> str:
     return "its nodes send no weights" if of.method.client_class().heterogeneous else ""
 
 
-def _other_networks(of: Subject) -> str:
+def _other_networks(of: Case) -> str:
     if of.method.client_class().heterogeneous:
         return ""
     return "it averages weights, so all nodes need the same network"
 
 
-def _weights_alone(of: Subject) -> str:
+def _weights_alone(of: Case) -> str:
     if of.method.strategy_class().contributes or of.method.numbers:
         return f"there is noise on weights only, and it also sends: {registry.travels(of.method)}"
     return _one_network(of)
 
 
-def _single_images(of: Subject) -> str:
+def _single_images(of: Case) -> str:
     from fedshift_app.features.privacy.node import RELEASED
 
     method = of.method
@@ -100,7 +68,7 @@ def _single_images(of: Subject) -> str:
     return looks_at_images(method.defaults.get("adapt", {}))
 
 
-def _sums(of: Subject) -> str:
+def _sums(of: Case) -> str:
     if of.method.numbers:
         return f"each node sends {of.method.numbers}"
     if of.method.defaults.get("aggregation", {}).get("gma_tau"):
@@ -109,14 +77,14 @@ def _sums(of: Subject) -> str:
     return str(strategy.needs_single(of.server) or refuse_sums(strategy, strategy.sums(of.server), of.settings))
 
 
-def _weighs_classes(of: Subject) -> str:
+def _weighs_classes(of: Case) -> str:
     if of.method.client_class().can_weigh_classes():
         return ""
     return "it has a loss of its own that does not weigh classes (weighs_classes in docs/guide/own-method.md)"
 
 
 OTHER_NETWORKS = "other networks"
-FACTS: Mapping[str, Callable[[Subject], str]] = {
+FACTS: Mapping[str, Callable[[Case], str]] = {
     features.AVERAGES: _averages,
     features.GLOBAL: _global,
     features.WEIGHTS_ALONE: _weights_alone,
@@ -139,7 +107,8 @@ def why_not(fact: str, method: Method, **changes: Any) -> str:
     """Return why a method with its own defaults, but for some changes, lacks a fact; empty if it has it."""
     given = {key: value for key, value in method.defaults.items() if key in method.params()} | changes
     try:
-        return FACTS[fact](Subject(method, method.split_params(given)[0], {**method.defaults, **changes}))
+        server, node = method.split_params(given)
+        return FACTS[fact](Case(method, server, {**method.defaults, **changes}, None, node))
     except ValidationError:  # of another package; a run of it says what is wrong
         return "its own defaults are not allowed"
 
@@ -163,11 +132,11 @@ def check(case: Case) -> None:
     for setting, fact in (pair for feature in declared for pair in _needed(feature, case.config)):
         refuse(setting, fact, case)
     for feature in declared:
-        if feature.rules is not None:
-            feature.rules(case)
+        if feature.rules is not None and (why := feature.rules(case)):
+            raise ConfigError(why, keys=(tuple(re.split("[=: ]", why)[0].split(".")),))
 
 
-def refuse(setting: str, fact: str, of: Subject) -> None:
+def refuse(setting: str, fact: str, of: Case) -> None:
     """Refuse a setting that needs a fact which a method lacks.
 
     Raises:

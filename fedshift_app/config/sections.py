@@ -61,7 +61,7 @@ KeptRounds = Annotated[
 
 
 @with_rooms("dataset")
-class DatasetConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class DatasetConfig(SectionOfRooms):
     """Which images."""
 
     name: str = Field(
@@ -180,7 +180,7 @@ class DatasetConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=F
         return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
-class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ShiftConfig(ConfigModel):
     """How test images differ from training images (FedICON, section 5). Training images are never touched."""
 
     name: Literal["none", "corruption", "domain", "attribute"] = Field(
@@ -213,7 +213,7 @@ class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @with_rooms("federation")
-class FederationConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class FederationConfig(SectionOfRooms):
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1, description="Share of the nodes that train in a round.")
@@ -253,7 +253,7 @@ class FederationConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_na
 
 
 @with_rooms("aggregation")
-class AggregationConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class AggregationConfig(SectionOfRooms):
     """How updates become the next global weights.
 
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
@@ -281,22 +281,22 @@ class AggregationConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_n
 
 
 @with_rooms("server")
-class ServerConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class ServerConfig(SectionOfRooms):
     """What the server does with the average before it is the next global weights."""
 
 
 @with_rooms("privacy")
-class PrivacyConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class PrivacyConfig(SectionOfRooms):
     """Noise on what leaves a node."""
 
 
 @with_rooms("statistics")
-class StatisticsConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class StatisticsConfig(SectionOfRooms):
     """What each node tells once, before it trains, of its training images."""
 
 
 @with_rooms("evaluate")
-class EvaluateConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class EvaluateConfig(SectionOfRooms):
     """When the global model and the nodes' own models are scored; nothing of it changes the training.
 
     One score of the global model costs one pass over each of the D test sets. Scoring the client models
@@ -363,7 +363,7 @@ class EvaluateConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=
 
 
 @with_rooms("")
-class RunConfig(SectionOfRooms, frozen=True, extra="forbid", allow_inf_nan=False):
+class RunConfig(SectionOfRooms):
     """All settings that decide the numbers of a run, and whether its time is measured."""
 
     experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")

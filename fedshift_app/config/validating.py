@@ -20,7 +20,7 @@ from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_o
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import ours
+from fedshift_core.features import Case, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params
@@ -136,7 +136,7 @@ def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, An
     server, node = _method_params(config)
     check_terms(config)
     settings = {key: value for key, value in config.method.items() if key != "name"}
-    needs.check(needs.Case(method, server, settings, config, node, finished))
+    needs.check(Case(method, server, settings, config, node, finished))
     recipes.check_needs(config, method)
     client_class = method.client_class()
     if config.rounds:  # without a round nothing depends on their number

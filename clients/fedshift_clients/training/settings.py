@@ -70,7 +70,7 @@ Crop = Annotated[tuple[Share, Share], AfterValidator(_in_order)]
 Jitter = tuple[Strength, Strength, Strength, Turn]
 
 
-class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ModelConfig(ConfigModel):
     """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
     name: str = Field(description="Name of the network, as `fedshift models` lists it.")
@@ -153,7 +153,7 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return self.freeze == "encoder" and not self.projection
 
 
-class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class TrainConfig(ConfigModel):
     """Local training on cross-entropy and the method's terms."""
 
     epochs: Rounds = Field(description="Local epochs in a round.")
@@ -297,7 +297,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return decayed * (self.schedule_end + (1 - self.schedule_end) * left)
 
 
-class ImageConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ImageConfig(ConfigModel):
     """From uint8 images to what the network sees."""
 
     crop_padding: Padding = Field(0, description="Pixels of padding before a random crop; 0: no crop.")

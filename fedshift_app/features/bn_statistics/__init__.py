@@ -1,13 +1,12 @@
 """Scores with other statistics of BatchNorm (``evaluate.bn``)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from fedshift_core.disclosure import SUM
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
@@ -20,9 +19,6 @@ BN_STATISTICS_TEXT = {
     OWN: "of each node's own training images",
     BATCH: "of each batch of test images",
 }
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -67,35 +63,36 @@ class Options(FeatureOptions):
         )
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     from fedshift_clients.models.catalog import NETWORKS, family_of
 
     config, statistics, kept = case.config, Options.read(case.config).bn, case.config.model.bn_keep
     if kept != AVERAGED and kept not in statistics:
-        raise ConfigError(f"model.bn_keep={kept}: the kept model must be scored; add {kept} to evaluate.bn")
+        return f"model.bn_keep={kept}: the kept model must be scored; add {kept} to evaluate.bn"
     setting = f"evaluate.bn=[{','.join(statistics)}]"
     if config.keep != "last" and statistics[0] != kept and not case.finished:
-        raise ConfigError(
+        return (
             f"keep={config.keep} goes by the first entry of {setting}, but the kept model has model.bn_keep={kept}: "
             f"put {kept} first"
         )
     if statistics == (AVERAGED,):
-        return
+        return ""
     if RETAKEN in statistics and (noise := config.privacy.name) != "none":
-        raise ConfigError(
+        return (
             f"privacy.name={noise} needs evaluate.bn without retaken: BatchNorm statistics would leave a node without "
             "noise"
         )
     if config.model.bn in ("freeze", "group"):
-        raise ConfigError(f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none")
+        return f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none"
     for name in (config.model.name, *config.model.per_node):
         whole_library = case.finished and family_of(name) is not None  # importing it takes seconds
         if not whole_library and not NETWORKS[name].batchnorm:
-            raise ConfigError(f"{setting}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
+            return f"{setting}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]"
     domains = config.dataset.domains
     held = config.allocation.held_domains(domains)
     if reason := Options.read(config).without_nodes([domain for domain in domains if domain not in held]):
-        raise ConfigError(reason)
+        return reason
+    return ""
 
 
 FEATURE = Feature(

@@ -1,9 +1,6 @@
 """Losses for classes of unequal numbers of images (``train.class_weights``)."""
 
-from typing import TYPE_CHECKING
-
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import CLASSES, Feature, Key, Need
+from fedshift_core.features import CLASSES, Case, Feature, Key, Need
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found, some
 from fedshift_core.params import says_again
@@ -13,43 +10,41 @@ from fedshift_core.wire import names as wire
 
 MOST_NAMED = 20  # classes that a message names
 
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
-
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     train, default = case.config.train, type(case.config.train).model_fields
     found = as_found(train.class_weights)
-    if isinstance(train.class_weights, FrozenDict):
-        _check_names(case, train.class_weights)
+    if isinstance(train.class_weights, FrozenDict) and (why := _unknown(case, train.class_weights)):
+        return why
     if train.class_counts != "node" and not train.counts_classes:
-        raise ConfigError(
-            f"train.class_counts={train.class_counts} needs train.class_weights=balanced or effective, found {found}"
-        )
+        return f"train.class_counts={train.class_counts} needs train.class_weights=balanced or effective, found {found}"
     if train.class_beta != default["class_beta"].default and train.class_weights != "effective":
-        raise ConfigError(f"train.class_beta={train.class_beta:g} needs train.class_weights=effective, found {found}")
+        return f"train.class_beta={train.class_beta:g} needs train.class_weights=effective, found {found}"
     if train.focal_gamma != default["focal_gamma"].default and train.loss != "focal":
-        raise ConfigError(f"train.focal_gamma={train.focal_gamma:g} needs train.loss=focal, found {train.loss}")
+        return f"train.focal_gamma={train.focal_gamma:g} needs train.loss=focal, found {train.loss}"
     if train.class_weights != "none" or train.loss == "focal":
-        _check_modules(case, "train.loss=focal" if train.class_weights == "none" else f"train.class_weights={found}")
+        setting = "train.loss=focal" if train.class_weights == "none" else f"train.class_weights={found}"
+        return _module_of_its_own(case, setting)
+    return ""
 
 
-def _check_names(case: "Case", weights: FrozenDict[str, float]) -> None:
+def _unknown(case: Case, weights: FrozenDict[str, float]) -> str:
     classes = case.config.dataset.known().classes
     if unknown := [name for name in weights if name not in classes]:
-        raise ConfigError(
+        return (
             f"train.class_weights: {as_found(unknown[0])} is no class of this run; there are "
-            f"{some(classes, MOST_NAMED)}{meant(unknown[0], classes)}",
-            keys=(("train", "class_weights"),),
+            f"{some(classes, MOST_NAMED)}{meant(unknown[0], classes)}"
         )
+    return ""
 
 
-def _check_modules(case: "Case", setting: str) -> None:
+def _module_of_its_own(case: Case, setting: str) -> str:
     from fedshift_clients.modules.catalog import MODULES
 
     for name in (str(entry["name"]) for entry in case.config.modules):
         if not says_again(imported(MODULES[name].modules), "weighs_classes", ("terms",)):
-            raise ConfigError(f"{setting}: the modules {name!r} have losses of their own that do not weigh classes")
+            return f"{setting}: the modules {name!r} have losses of their own that do not weigh classes"
+    return ""
 
 
 FEATURE = Feature(

@@ -1,18 +1,14 @@
 """Scores of the nodes' own models right after local training (``evaluate.client_models``)."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedshift_core.disclosure import SUM
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.params import OFF_IS_A_WORD
 from fedshift_core.plural import plural
 from fedshift_core.wire import names as wire
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -34,15 +30,16 @@ class Options(FeatureOptions):
         return 1 if self.client_models == "off" else nodes
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     evaluate, models = case.config.evaluate, Options.read(case.config).client_models
     if not evaluate.test and models != "off":
-        raise ConfigError(f"evaluate.test=false: evaluate.client_models={models} scores test images; allowed is off")
+        return f"evaluate.test=false: evaluate.client_models={models} scores test images; allowed is off"
     if evaluate.patience and models == "last":
-        raise ConfigError(
+        return (
             f"evaluate.patience={evaluate.patience} may end a run before its last {plural(evaluate.last, 'round')}, "
             "which evaluate.client_models=last scores; allowed are off and every"
         )
+    return ""
 
 
 FEATURE = Feature(

@@ -1,17 +1,13 @@
 """Weights of nodes by generalisation gaps (``aggregation.weights=ga``)."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedshift_core.disclosure import SUM
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -36,13 +32,14 @@ class Options(FeatureOptions):
     )
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     rule, lacking = case.config.aggregation, case.config.allocation.lacking
     if rule.weights == "ga" and rule.gap_on == "validation" and lacking:
-        raise ConfigError(
+        return (
             f"aggregation.gap_on=validation needs validation parts on the nodes: {lacking}; or set "
             "aggregation.gap_on=train"
         )
+    return ""
 
 
 FEATURE = Feature(

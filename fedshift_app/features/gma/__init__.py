@@ -1,14 +1,8 @@
 """Masks by the agreement of the nodes' signs (``aggregation.gma_tau``)."""
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import AVERAGES, Feature, FeatureOptions, Need
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
+from fedshift_core.features import AVERAGES, Case, Feature, FeatureOptions, Need
 
 
 class Options(FeatureOptions):
@@ -24,13 +18,14 @@ class Options(FeatureOptions):
     )
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     tau, robust = Options.read(case.config).gma_tau, case.config.aggregation.robust
     if tau > 0 and robust != "none":
-        raise ConfigError(
+        return (
             f"aggregation.gma_tau={tau:g} and aggregation.robust={robust} exclude each other: each merges by a rule of "
             "its own; set gma_tau=0, or robust=none"
         )
+    return ""
 
 
 FEATURE = Feature(

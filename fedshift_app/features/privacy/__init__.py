@@ -11,22 +11,19 @@ mechanism; Balle & Wang, 2018, theorem 8, of one round).
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedshift_core.dp_accounting import LARGEST
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import SINGLE_IMAGES, WEIGHTS_ALONE, Feature, FeatureOptions, Key, Need
+from fedshift_core.features import SINGLE_IMAGES, WEIGHTS_ALONE, Case, Feature, FeatureOptions, Key, Need
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
 
 #: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
 SMALLEST = 1e-6
 SMALLEST_DELTA = 1e-30
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -161,24 +158,25 @@ def _delta(mu: float, epsilon: float) -> float:
 _DP_SGD = "privacy.name=dp-sgd"
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     from fedshift_app.config.needs import looks_at_images
 
     config = case.config
     if not Options.read(config).of_images:
-        return
+        return ""
     if getattr(case.node, "proto_source", "after_training") != "after_training":
-        raise ConfigError(f"{_DP_SGD} needs method.proto_source=after_training: features of training have no noise")
+        return f"{_DP_SGD} needs method.proto_source=after_training: features of training have no noise"
     if config.modules:
         names = ", ".join(str(entry["name"]) for entry in config.modules)
-        raise ConfigError(f"{_DP_SGD} needs a model without modules, found modules: {names}")
+        return f"{_DP_SGD} needs a model without modules, found modules: {names}"
     if reason := looks_at_images(config.adapt):
-        raise ConfigError(f"{_DP_SGD}: {reason}; allowed is adapt.name=none, or one that looks at test images alone")
+        return f"{_DP_SGD}: {reason}; allowed is adapt.name=none, or one that looks at test images alone"
     if config.train.sampler != "shuffle":
-        raise ConfigError(
+        return (
             f"train.sampler={config.train.sampler} does not go with {_DP_SGD}, whose steps take each image with the "
             "same probability; allowed is train.sampler=shuffle, and train.class_weights"
         )
+    return ""
 
 
 def _in_float32(config: Any) -> Any:

@@ -1,16 +1,12 @@
 """One copy of the public images on all nodes (``dataset.public``)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, field_validator
 
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.limits import as_found
 from fedshift_core.wire import names as wire
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -43,18 +39,19 @@ class Options(FeatureOptions):
         return self.public if isinstance(self.public, str) else ""
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     public, share = Options.read(case.config).public, Options.read(case.config).public_share
     if share and case.config.allocation.test_on == "domain":
-        raise ConfigError(
+        return (
             f"dataset.public={share:g} needs allocation.test_on=split, found domain: there all images of a domain are "
             "its test; allowed is a domain of the data set that is not among dataset.domains"
         )
     if case.method.client_class().uses_public and public is None:
-        raise ConfigError(
+        return (
             f"dataset.public: the method {case.method.name!r} needs a public set: a domain of the data set that is not "
             "among dataset.domains, or a share of all, such as dataset.public=0.1"
         )
+    return ""
 
 
 FEATURE = Feature(

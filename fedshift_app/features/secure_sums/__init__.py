@@ -1,17 +1,13 @@
 """Sums over nodes of which the server sees no part (``federation.secure_sums``)."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import SUMS, Feature, FeatureOptions, Key, Need
+from fedshift_core.features import SUMS, Case, Feature, FeatureOptions, Key, Need
 from fedshift_core.limits import MOST_NODES
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -42,20 +38,21 @@ class Options(FeatureOptions):
     )
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     rule = case.config.aggregation
     if not Options.read(case.config).secure_sums:
-        return
+        return ""
     if rule.weights == "domain-aware" and rule.balance == "exact":
-        raise ConfigError(
+        return (
             "federation.secure_sums=on: aggregation.balance=exact weighs nodes by their images of each class, which "
             "they do not tell each other; allowed is approximate"
         )
     if "merge" in case.method.strategy_class().of_sums and rule.weights not in ("method", "equal"):
-        raise ConfigError(
+        return (
             f"federation.secure_sums=on: {case.method.name!r} sums up the nodes' changes alike, which "
             f"aggregation.weights={rule.weights} hides; allowed are method and equal"
         )
+    return ""
 
 
 FEATURE = Feature(

@@ -1,17 +1,13 @@
 """Statistics of the nodes' images, reported once (``statistics.share``)."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedshift_core.disclosure import IMAGE, SUM
-from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.params import OFF_IS_A_WORD
 from fedshift_core.wire import names as wire
-
-if TYPE_CHECKING:
-    from fedshift_app.config.needs import Case
 
 
 class Options(FeatureOptions):
@@ -41,26 +37,27 @@ class Options(FeatureOptions):
     )
 
 
-def _rules(case: "Case") -> None:
+def _rules(case: Case) -> str:
     method, client_class, options = case.method.name, case.method.client_class(), Options.read(case.config)
     if client_class.uses_statistics and options.share != "nodes":
-        raise ConfigError(
+        return (
             f"statistics.share={options.share}: the method {method!r} needs means and variances of all nodes' images; "
             "allowed is statistics.share=nodes"
         )
     needed, setting = client_class.needs_image_styles(case.node), f"statistics.image_share={options.image_share:g}"
     if options.image_share > 0 and options.share != "nodes":
-        raise ConfigError(f"{setting} needs statistics.share=nodes, found {options.share}")
+        return f"{setting} needs statistics.share=nodes, found {options.share}"
     if options.image_share > 0 and not needed:
-        raise ConfigError(
+        return (
             f"{setting}: the method {method!r}, as it is configured, uses no statistics of single images, which nodes "
             "would tell for nothing; allowed is 0"
         )
     if needed and options.image_share == 0:
-        raise ConfigError(
+        return (
             f"{setting}: the method {method!r} needs channel means and deviations of single images of other nodes; "
             "allowed is statistics.share=nodes statistics.image_share=0.1, for example"
         )
+    return ""
 
 
 FEATURE = Feature(
