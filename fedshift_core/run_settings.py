@@ -40,15 +40,9 @@ class _Allocation(Protocol):
     def held_out(self) -> tuple[str, ...]: ...
 
 
-class _Classes(Protocol):
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-
 class _Dataset(_WithRooms, Protocol):
     @property
     def domains(self) -> tuple[str, ...]: ...
-    def known(self) -> _Classes: ...
 
 
 class _Evaluate(_WithRooms, Protocol):
@@ -69,33 +63,6 @@ class _Federation(_WithRooms, Protocol):
     def max_images(self) -> float: ...
 
 
-class _Images(Protocol):
-    @property
-    def eval_batch(self) -> int: ...
-    @property
-    def normalization(self) -> str: ...
-
-
-class _Shift(Protocol):
-    @property
-    def label_mix(self) -> str: ...
-
-
-class _Train(Protocol):
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def optimizer(self) -> str: ...
-    @property
-    def asks_federation(self) -> bool: ...
-
-
 class RunSettings(_WithRooms, Protocol):
     """The parts of ``RunConfig`` that a round goes by. Each key is described in docs/reference."""
 
@@ -106,10 +73,6 @@ class RunSettings(_WithRooms, Protocol):
     @property
     def rounds(self) -> int:
         """Rounds of the run."""
-
-    @property
-    def keep(self) -> str:
-        """Which round's model the run keeps: ``last`` or ``best-validation``."""
 
     @property
     def method(self) -> Mapping[str, Any]:
@@ -138,15 +101,3 @@ class RunSettings(_WithRooms, Protocol):
     @property
     def federation(self) -> _Federation:
         """Who takes part."""
-
-    @property
-    def train(self) -> _Train:
-        """Local training."""
-
-    @property
-    def images(self) -> _Images:
-        """From images to batches."""
-
-    @property
-    def shift(self) -> _Shift:
-        """How test images differ."""

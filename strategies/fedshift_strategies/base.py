@@ -187,7 +187,7 @@ class DomainStrategy(MethodHooks[P]):
         self._note_absent(nodes)
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
         session = Session(
-            server_round, [node for node in nodes if node.index in trained], self.scored_weights(), self._ask,
+            server_round, [node for node in nodes if node.index in trained], self._scored(), self._ask,
             self._observe, self._leave_out, self._query, self.features.hidden_means,
         )  # fmt: skip
         self.features.before_scores(session, self._result)
@@ -282,6 +282,10 @@ class DomainStrategy(MethodHooks[P]):
         """Return messages, longest first, so that Flower's simulation keeps to that."""
         return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.engine.queues else messages
 
+    def _scored(self) -> ArrayRecord:
+        """Return the weights that nodes score, by the method and the features of the run."""
+        return self.features.to_score(self.scored_weights())
+
     def _questions(self, evaluation: Evaluation, parts_of: Questions) -> Iterable[Message]:
         """Return a question to each node about the parts that it scores."""
         self.roster.listener.asked(self._result.server_round, list(parts_of), training=False)
@@ -292,7 +296,7 @@ class DomainStrategy(MethodHooks[P]):
 
     def _evaluating(self, work: Mapping[Node, int], options: Callable[[Node], Mapping[str, Any]]) -> Iterable[Message]:
         """Return a question to each node about the weights that are scored."""
-        return self._in_order(self._messages(MessageType.EVALUATE, work, self.scored_weights(), options), work)
+        return self._in_order(self._messages(MessageType.EVALUATE, work, self._scored(), options), work)
 
     def _ask(
         self, work: Mapping[Node, int], options: Mapping[str, Any], own: Mapping[Node, Mapping[str, Any]] | None = None

@@ -139,10 +139,12 @@ class Privacy(ServerFeature):
         about as long as its rate, whatever the gradient.
         """
         train, privacy = self.run.config.train, Options.read(self.run.config)
+        rate: float = train.lr
         if train.optimizer != "sgd":
-            return train.lr * math.sqrt(spends.steps)
+            return rate * math.sqrt(spends.steps)
         of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
-        return train.lr / (1 - train.momentum) * of_step * math.sqrt(spends.steps)
+        left: float = 1 - train.momentum
+        return rate / left * of_step * math.sqrt(spends.steps)
 
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:

@@ -58,6 +58,7 @@ FEATURE = Feature(
     "server.optimizer",
     place=120,
     options=Options,
+    arrays=lambda config: Options.read(config).moments,
     needs=(Need(AVERAGES),),
     server="fedshift_app.features.server_optimizer.server:ServerOptimizer",
 )

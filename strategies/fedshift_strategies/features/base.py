@@ -267,6 +267,13 @@ class ServerFeature:
         """Return the next shared weights after the average; by default the average itself."""
         return merged
 
+    def to_score(self, weights: ArrayRecord) -> ArrayRecord:
+        """Return the shared weights that nodes score after a round, by default those that the next one begins with.
+
+        What is kept of the round in their place goes into ``RoundResult.kept``.
+        """
+        return weights
+
     def after_training(
         self, updates: list[Update], training: Training, result: RoundResult, leave_out: LeaveOut
     ) -> None:

@@ -143,6 +143,12 @@ class Features:
             merged = feature.step(merged, training)
         return merged
 
+    def to_score(self, weights: ArrayRecord) -> ArrayRecord:
+        """Return the shared weights that nodes score."""
+        for feature in self.all:
+            weights = feature.to_score(weights)
+        return weights
+
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Ask nodes what must be known before models are scored."""
         self.each(lambda feature: feature.before_scores(session, result))
