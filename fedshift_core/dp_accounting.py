@@ -19,11 +19,12 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fedshift_core import log_levels
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import WithRooms
 
 #: Orders of Renyi divergence: the smallest epsilon over them counts. More orders hardly lower it and take longer.
 ORDERS = (
@@ -34,34 +35,6 @@ LEAST_NOISE = 0.01  # less is not looked for
 LARGEST = 1e6  # noise multiplier, norm and epsilon: the noise is a finite number, also in float32
 NEEDED = ("dp_accounting", "opacus")
 EXTRA = 'pip install "fedshift[dp]"'
-
-
-class Mechanism(Protocol):
-    """The keys of the section ``privacy`` that ``dp-sgd`` goes by."""
-
-    @property
-    def clipping_norm(self) -> float:
-        """Largest norm of an image's gradient."""
-
-    @property
-    def delta(self) -> float:
-        """Delta of the whole run."""
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """Of the noise of a step."""
-
-    @property
-    def target_epsilon(self) -> float | None:
-        """The epsilon that gives it."""
-
-    @property
-    def prototype_clip(self) -> float:
-        """Largest norm of an image's feature in prototypes."""
-
-    @property
-    def prototype_noise(self) -> float:
-        """Noise multiplier of prototypes, in multiples of that of a step."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +100,7 @@ def check_installed() -> None:
 
 
 def spending(
-    privacy: Mechanism, images: int, batch_size: int, epochs: int, rounds: int, *, prototypes: bool
+    privacy: WithRooms, images: int, batch_size: int, epochs: int, rounds: int, *, prototypes: bool
 ) -> Spending:
     """Return what a node spends, with the noise that the configuration says or allows.
 

@@ -17,7 +17,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
@@ -83,10 +83,10 @@ class FeatureOptions(SectionOfRooms):
         return cast(Self, getattr(config, cls.section) if cls.section else config)
 
 
-#: Facts of a method (``fedshift_app.config.needs.FACTS``).
-AVERAGES, GLOBAL, WEIGHTS_ALONE, SINGLE_IMAGES, SUMS, CLASSES = (
-    "averages", "one global model", "weights alone", "single images", "sums", "weighs classes",
-)  # fmt: skip
+#: What a method may be (``fedshift_app.config.needs``).
+Fact = Literal[
+    "averages", "one global model", "weights alone", "single images", "sums", "weighs classes", "other networks"
+]
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Need:
     """What a feature needs a method to be.
 
     Attributes:
-        fact: The fact, one of those above.
+        fact: The fact.
         values: The values of the key with which it needs it; empty: all that turn the feature on.
         key: The key; empty: the one that turns the feature on.
     """
 
-    fact: str
+    fact: Fact
     values: tuple[Any, ...] = ()
     key: str = ""
 
@@ -133,8 +133,6 @@ class Feature:
         name: Its name.
         title: What it does, in one line.
         option: The key of the configuration that turns it on.
-        place: Its place among FedShift's own in a round, from the outermost; other packages' come after these.
-        options: Its keys of the configuration; FedShift's own alone.
         server: Its class on the server (``module:Class``), a ``ServerFeature``; empty: none.
         node: Its class on the node, a ``NodeFeature``; empty: none.
         params: Parameters of an entry of the section ``features``, of other packages' alone.
@@ -149,6 +147,8 @@ class Feature:
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
         word: What its numbers and arrays tell of a node's images (``fedshift_core.disclosure``); None: nothing.
         shows: It decides no number of a run, which may go on with it or without.
+        place: Its place among FedShift's own in a round, from the outermost; other packages' come after these.
+        options: Its keys of the configuration; FedShift's own alone.
         needs: What it needs the method to be.
         hides: It hides what a node tells: in which form no other feature of the run may send such things.
         compares: What it does with the replies of single nodes, with a verb; empty: nothing.
@@ -163,8 +163,6 @@ class Feature:
     name: str
     title: str
     option: str
-    place: int = 0
-    options: type[FeatureOptions] | None = None
     server: str | type[Any] = ""
     node: str | type[Any] = ""
     params: type[Params] = Params
@@ -179,6 +177,8 @@ class Feature:
     tells: str = ""
     word: Word | None = None
     shows: bool = False
+    place: int = 0
+    options: type[FeatureOptions] | None = None
     needs: tuple[Need, ...] = ()
     hides: str = ""
     compares: str = ""

@@ -7,30 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 
-class _WithRooms(Protocol):
+class WithRooms(Protocol):
     """A section that has keys of features too."""
 
     def __getattr__(self, key: str) -> Any: ...
-
-
-class AggregationSettings(_WithRooms, Protocol):
-    """How nodes weigh."""
-
-    @property
-    def weights(self) -> str:
-        """The rule."""
-
-    @property
-    def alpha(self) -> float:
-        """Weight of the share of images in ``domain-aware``."""
-
-    @property
-    def beta(self) -> float:
-        """Weight of the discrepancy there."""
-
-    @property
-    def balance(self) -> str:
-        """Class share there."""
 
 
 class _Allocation(Protocol):
@@ -40,19 +20,19 @@ class _Allocation(Protocol):
     def held_out(self) -> tuple[str, ...]: ...
 
 
-class _Dataset(_WithRooms, Protocol):
+class _Dataset(WithRooms, Protocol):
     @property
     def domains(self) -> tuple[str, ...]: ...
 
 
-class _Evaluate(_WithRooms, Protocol):
+class _Evaluate(WithRooms, Protocol):
     @property
     def test(self) -> bool: ...
     def scores_global(self, server_round: int, rounds: int) -> bool: ...
     def share(self, server_round: int, rounds: int) -> float: ...
 
 
-class _Federation(_WithRooms, Protocol):
+class _Federation(WithRooms, Protocol):
     @property
     def participation(self) -> float: ...
     @property
@@ -63,7 +43,7 @@ class _Federation(_WithRooms, Protocol):
     def max_images(self) -> float: ...
 
 
-class RunSettings(_WithRooms, Protocol):
+class RunSettings(WithRooms, Protocol):
     """The parts of ``RunConfig`` that a round goes by. Each key is described in docs/reference."""
 
     @property
@@ -83,7 +63,7 @@ class RunSettings(_WithRooms, Protocol):
         """Features of other packages, each with its parameters."""
 
     @property
-    def aggregation(self) -> AggregationSettings:
+    def aggregation(self) -> WithRooms:
         """How updates become the next weights."""
 
     @property

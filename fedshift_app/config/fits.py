@@ -3,13 +3,13 @@
 from fedshift_app.config import registry
 from fedshift_app.config.needs import why_not
 from fedshift_core.extensions import OURS
-from fedshift_core.features import FEATURES, SUMS
+from fedshift_core.features import FEATURES
 from fedshift_core.registry import Method
 
 
 def fits(method: Method) -> str:
     """Return in a word or a few whether a method fits secure sums: ``yes``, or why not; with its own defaults."""
-    why = why_not(SUMS, method)
+    why = why_not("sums", method)
     return f"no: {why}" if why else "yes"
 
 
@@ -20,7 +20,7 @@ def with_settings(method: Method) -> str:
     """
     for name, field in method.strategy_class().params_model.model_fields.items():
         for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
-            if not why_not(SUMS, method, **{name: value}):
+            if not why_not("sums", method, **{name: value}):
                 return f"method.{name}={str(value).lower()}"
     return ""
 

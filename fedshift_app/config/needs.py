@@ -16,7 +16,7 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core import features
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
-from fedshift_core.features import FEATURES, Case, Feature, ours
+from fedshift_core.features import FEATURES, Case, Fact, Feature, ours
 from fedshift_core.registry import Method, imported
 from fedshift_strategies.contributions import refuse_sums
 
@@ -83,15 +83,14 @@ def _weighs_classes(of: Case) -> str:
     return "it has a loss of its own that does not weigh classes (weighs_classes in docs/guide/own-method.md)"
 
 
-OTHER_NETWORKS = "other networks"
-FACTS: Mapping[str, Callable[[Case], str]] = {
-    features.AVERAGES: _averages,
-    features.GLOBAL: _global,
-    features.WEIGHTS_ALONE: _weights_alone,
-    features.SINGLE_IMAGES: _single_images,
-    features.SUMS: _sums,
-    features.CLASSES: _weighs_classes,
-    OTHER_NETWORKS: _other_networks,
+FACTS: Mapping[Fact, Callable[[Case], str]] = {
+    "averages": _averages,
+    "one global model": _global,
+    "weights alone": _weights_alone,
+    "single images": _single_images,
+    "sums": _sums,
+    "weighs classes": _weighs_classes,
+    "other networks": _other_networks,
 }
 
 
@@ -103,7 +102,7 @@ def looks_at_images(section: Mapping[str, Any]) -> str:
     return f"adapt.name={name} looks at training images without noise"
 
 
-def why_not(fact: str, method: Method, **changes: Any) -> str:
+def why_not(fact: Fact, method: Method, **changes: Any) -> str:
     """Return why a method with its own defaults, but for some changes, lacks a fact; empty if it has it."""
     given = {key: value for key, value in method.defaults.items() if key in method.params()} | changes
     try:
@@ -123,7 +122,7 @@ def check(case: Case) -> None:
         ConfigError: With the key, its value, why, and what is allowed.
     """
     if case.config.model.per_node:
-        refuse("model.per_node", OTHER_NETWORKS, case)
+        refuse("model.per_node", "other networks", case)
     declared = [*ours(), *(FEATURES[str(entry["name"])] for entry in case.config.features)]
     on = [feature for feature in declared if feature.is_on(case.config)]
     for guard in (feature for feature in on if feature.hides):
@@ -136,7 +135,7 @@ def check(case: Case) -> None:
             raise ConfigError(why, keys=(tuple(re.split("[=: ]", why)[0].split(".")),))
 
 
-def refuse(setting: str, fact: str, of: Case) -> None:
+def refuse(setting: str, fact: Fact, of: Case) -> None:
     """Refuse a setting that needs a fact which a method lacks.
 
     Raises:
@@ -147,7 +146,7 @@ def refuse(setting: str, fact: str, of: Case) -> None:
         raise ConfigError(f"{setting} does not fit {of.method.name!r}: {why}; it fits {able}")
 
 
-def _needed(feature: Feature, config: RunConfig) -> Iterator[tuple[str, str]]:
+def _needed(feature: Feature, config: RunConfig) -> Iterator[tuple[str, Fact]]:
     """Yield the settings of a run by which a feature needs a fact, each with the fact."""
     for need in feature.needs:
         key = need.key or feature.key
@@ -163,7 +162,7 @@ def _refuse_what_tells(guard: Feature, feature: Feature, config: RunConfig) -> N
     """
     of_others = FEATURES.origin(feature.name) != OURS
     tells = feature.tells if of_others or feature.train_reply or feature.query_reply else ""
-    sums = features.SUMS in (need.fact for need in guard.needs)
+    sums = "sums" in (need.fact for need in guard.needs)
     what = f"sends {guard.hides} {tells}" if tells else feature.compares if sums else ""
     if what and feature is not guard:
         allowed = "" if of_others else f"; allowed is {_default(feature.key)}"

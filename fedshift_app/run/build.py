@@ -19,7 +19,7 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import AVERAGES, on_in
+from fedshift_core.features import on_in
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.registry import Method
@@ -205,7 +205,7 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
         ConfigError: With the key.
     """
     uses = [
-        feature.setting(config) for feature, _ in on_in(config) if AVERAGES in (need.fact for need in feature.needs)
+        feature.setting(config) for feature, _ in on_in(config) if "averages" in (need.fact for need in feature.needs)
     ]
     if (rule := config.aggregation.weights) != "method":
         uses.append(f"aggregation.weights={rule}")

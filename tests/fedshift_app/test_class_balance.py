@@ -62,12 +62,18 @@ def sites(root: Path) -> Path:
             "train.class_weights: 'a': expected a number above 0 and at most 10000, found 0",
         ),
         ("train.class_weights={twelve: 2}", "train.class_weights: 'twelve' is no class of this run; there are 0, 1, 2"),
-        ("train.class_counts=federation", "needs train.class_weights=balanced or effective, found 'none'"),
+        (
+            "train.class_counts=federation",
+            "does nothing with train.class_weights=none; it needs train.class_weights=balanced or effective",
+        ),
         (
             "train.class_weights=balanced train.class_beta=0.9",
-            "train.class_beta=0.9 needs train.class_weights=effective",
+            "train.class_beta=0.9 does nothing with train.class_weights=balanced",
         ),
-        ("train.focal_gamma=1", "train.focal_gamma=1 needs train.loss=focal, found cross-entropy"),
+        (
+            "train.focal_gamma=1",
+            "train.focal_gamma=1 does nothing with train.loss=cross-entropy; it needs train.loss=focal",
+        ),
         ("train.class_beta=1 train.class_weights=effective", "train.class_beta"),
         (
             "privacy.name=dp-sgd privacy.noise_multiplier=1 train.sampler=balanced",

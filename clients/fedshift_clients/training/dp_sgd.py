@@ -22,15 +22,16 @@ from fedshift_clients.training.node import NodeTools
 from fedshift_clients.training.per_image import PerImage, check, per_image, summed
 from fedshift_clients.training.phases import DATA, TRAINING, Phase
 from fedshift_clients.training.trainer import LocalTrainer
-from fedshift_core.dp_accounting import Mechanism, Spending, spending
+from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import FedShiftError
+from fedshift_core.run_settings import WithRooms
 from fedshift_core.seeding import unpredictable
 
 
 class PrivateTraining:
     """The private training of one node in one round (``fedshift_clients.training.node.LocalTraining``)."""
 
-    def __init__(self, privacy: Mechanism) -> None:
+    def __init__(self, privacy: WithRooms) -> None:
         self._privacy = privacy
         self._released = False
 

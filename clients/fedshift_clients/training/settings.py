@@ -198,7 +198,7 @@ class TrainConfig(ConfigModel):
     loss: Literal["cross-entropy", "focal"] = Field(
         "cross-entropy", description="Loss of a classification: cross-entropy, or focal loss (Lin et al., ICCV 2017)."
     )
-    focal_gamma: float = Field(
+    focal_gamma: Annotated[float, For("loss", "focal")] = Field(
         2.0, ge=0, le=10, description="Exponent of focal loss; 0 is cross-entropy. With loss=focal."
     )
     class_weights: ClassWeights = Field(
@@ -206,8 +206,10 @@ class TrainConfig(ConfigModel):
         description="Weight of an image's loss by its class: none, balanced (n / (K n_c)), effective (effective number "
         "of images, Cui et al., CVPR 2019), or numbers by class name; a class without one has 1.",
     )
-    class_beta: float = Field(0.999, ge=0, lt=1, description="Beta of class_weights=effective; 0 weighs all alike.")
-    class_counts: Literal["node", "federation"] = Field(
+    class_beta: Annotated[float, For("class_weights", EFFECTIVE)] = Field(
+        0.999, ge=0, lt=1, description="Beta of class_weights=effective; 0 weighs all alike."
+    )
+    class_counts: Annotated[Literal["node", "federation"], For("class_weights", BALANCED, EFFECTIVE)] = Field(
         "node",
         description="Numbers of images behind class_weights=balanced|effective: each node's own, or those of all "
         "nodes, which the server then sends.",
@@ -339,7 +341,7 @@ class ImageConfig(ConfigModel):
         "own (own), in training those of a random node and in tests the node's own (fedrdn), or `mean` and `std` after "
         "each node's have become the federation's (harmonised).",
     )
-    normalization_draw: Literal["image", "batch"] = Field(
+    normalization_draw: Annotated[Literal["image", "batch"], For("normalization", "fedrdn")] = Field(
         "image",
         description="With normalization=fedrdn: a node is drawn for each image (image), or one for the mean and one "
         "for the standard deviation of a whole batch, as in the authors' code (batch).",

@@ -111,7 +111,7 @@ class WorstDomainWeights(ServerFeature):
 
     @property
     def _on(self) -> bool:
-        return self.run.config.aggregation.weights == "afl"
+        return bool(self.run.config.aggregation.weights == "afl")
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Ask for the loss of the weights as they come."""

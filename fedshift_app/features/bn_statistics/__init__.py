@@ -99,11 +99,11 @@ FEATURE = Feature(
     "bn-statistics",
     "Scores with other statistics of BatchNorm",
     "evaluate.bn",
+    "fedshift_app.features.bn_statistics.server:BatchNormStatistics",
+    "fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
     place=30,
     options=Options,
     rules=_rules,
-    server="fedshift_app.features.bn_statistics.server:BatchNormStatistics",
-    node="fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
     evaluate=(
         Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
         Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),

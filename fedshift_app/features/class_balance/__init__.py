@@ -1,6 +1,6 @@
 """Losses for classes of unequal numbers of images (``train.class_weights``)."""
 
-from fedshift_core.features import CLASSES, Case, Feature, Key, Need
+from fedshift_core.features import Case, Feature, Key, Need, said
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found, some
 from fedshift_core.params import says_again
@@ -12,18 +12,13 @@ MOST_NAMED = 20  # classes that a message names
 
 
 def _rules(case: Case) -> str:
-    train, default = case.config.train, type(case.config.train).model_fields
-    found = as_found(train.class_weights)
+    train = case.config.train
     if isinstance(train.class_weights, FrozenDict) and (why := _unknown(case, train.class_weights)):
         return why
-    if train.class_counts != "node" and not train.counts_classes:
-        return f"train.class_counts={train.class_counts} needs train.class_weights=balanced or effective, found {found}"
-    if train.class_beta != default["class_beta"].default and train.class_weights != "effective":
-        return f"train.class_beta={train.class_beta:g} needs train.class_weights=effective, found {found}"
-    if train.focal_gamma != default["focal_gamma"].default and train.loss != "focal":
-        return f"train.focal_gamma={train.focal_gamma:g} needs train.loss=focal, found {train.loss}"
     if train.class_weights != "none" or train.loss == "focal":
-        setting = "train.loss=focal" if train.class_weights == "none" else f"train.class_weights={found}"
+        setting = (
+            "train.loss=focal" if train.class_weights == "none" else said("train.class_weights", train.class_weights)
+        )
         return _module_of_its_own(case, setting)
     return ""
 
@@ -51,11 +46,11 @@ FEATURE = Feature(
     "class-balance",
     "Losses for classes of unequal numbers of images",
     "train.class_weights",
+    "fedshift_app.features.class_balance.server:ClassBalance",
+    "fedshift_app.features.class_balance.node:ClassBalanceOnNode",
     place=160,
-    needs=(Need(CLASSES), Need(CLASSES, ("focal",), "train.loss")),
+    needs=(Need("weighs classes"), Need("weighs classes", ("focal",), "train.loss")),
     rules=_rules,
-    server="fedshift_app.features.class_balance.server:ClassBalance",
-    node="fedshift_app.features.class_balance.node:ClassBalanceOnNode",
     train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
     evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
 )

@@ -46,11 +46,11 @@ FEATURE = Feature(
     "client-scores",
     "Scores of the nodes' own models right after local training",
     "evaluate.client_models",
+    "fedshift_app.features.client_scores.server:ClientModels",
+    "fedshift_app.features.client_scores.node:ClientModelsOnNode",
     place=130,
     options=Options,
     rules=_rules,
-    server="fedshift_app.features.client_scores.server:ClientModels",
-    node="fedshift_app.features.client_scores.node:ClientModelsOnNode",
     train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
     train_reply=(
         Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),

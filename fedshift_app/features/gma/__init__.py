@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from fedshift_core.features import AVERAGES, Case, Feature, FeatureOptions, Need
+from fedshift_core.features import Case, Feature, FeatureOptions, Need
 
 
 class Options(FeatureOptions):
@@ -32,10 +32,10 @@ FEATURE = Feature(
     "gma",
     "Masks by the agreement of the nodes' signs",
     "aggregation.gma_tau",
+    "fedshift_app.features.gma.server:GradientMasks",
     place=90,
     options=Options,
     compares="counts the signs of single nodes' changes",
-    needs=(Need(AVERAGES),),
+    needs=(Need("averages"),),
     rules=_rules,
-    server="fedshift_app.features.gma.server:GradientMasks",
 )

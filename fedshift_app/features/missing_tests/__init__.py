@@ -6,6 +6,6 @@ FEATURE = Feature(
     "missing-tests",
     "Which test images of real nodes were not scored",
     "evaluate.test",
+    "fedshift_app.features.missing_tests.server:MissingTests",
     place=180,
-    server="fedshift_app.features.missing_tests.server:MissingTests",
 )

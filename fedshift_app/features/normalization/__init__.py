@@ -6,11 +6,6 @@ from fedshift_core.features import Case, Feature
 def _rules(case: Case) -> str:
     images, share = case.config.images, case.config.statistics.share
     setting = f"images.normalization={images.normalization}"
-    if images.normalization != "fedrdn" and images.normalization_draw != "image":
-        return (
-            f"images.normalization_draw={images.normalization_draw} needs images.normalization=fedrdn, "
-            f"found {images.normalization}"
-        )
     if images.normalization == "fixed":
         return ""
     if share != "nodes":

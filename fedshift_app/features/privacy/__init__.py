@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from fedshift_core.dp_accounting import LARGEST
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import SINGLE_IMAGES, WEIGHTS_ALONE, Case, Feature, FeatureOptions, Key, Need
+from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
 
@@ -86,18 +86,8 @@ class Options(FeatureOptions):
 
     @model_validator(mode="after")
     def _keys_of_the_mechanism(self) -> Self:
-        given = {
-            f"{key}={value:g}"
-            for key, value in (("noise_multiplier", self.noise_multiplier), ("target_epsilon", self.target_epsilon))
-            if value is not None
-        }
-        if self.name == "local-dp" and given:
-            raise ValueError(f"name=local-dp takes epsilon; {', '.join(sorted(given))} goes with name=dp-sgd")
-        if self.name == "dp-sgd" and self.epsilon != type(self).model_fields["epsilon"].default:
-            raise ValueError(
-                f"name=dp-sgd takes noise_multiplier or target_epsilon; epsilon={self.epsilon:g} goes with "
-                "name=local-dp"
-            )
+        both = (("noise_multiplier", self.noise_multiplier), ("target_epsilon", self.target_epsilon))
+        given = [f"{key}={value:g}" for key, value in both if value is not None]
         if self.name == "dp-sgd" and len(given) != 1:
             found = " and ".join(sorted(given)) or "neither"
             raise ValueError(f"name=dp-sgd takes either noise_multiplier or target_epsilon, found {found}")
@@ -196,14 +186,14 @@ FEATURE = Feature(
     "privacy",
     "Clipping and noise on what leaves a node",
     "privacy.name",
+    "fedshift_app.features.privacy.server:Privacy",
+    "fedshift_app.features.privacy.node:PrivacyOnNode",
     place=60,
     options=Options,
-    needs=(Need(WEIGHTS_ALONE, ("local-dp",)), Need(SINGLE_IMAGES, ("dp-sgd",))),
+    needs=(Need("weights alone", ("local-dp",)), Need("single images", ("dp-sgd",))),
     hides="without noise",
     completed=_in_float32,
     rules=_rules,
     rounds_key="privacy.target_epsilon",
-    server="fedshift_app.features.privacy.server:Privacy",
-    node="fedshift_app.features.privacy.node:PrivacyOnNode",
     train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
 )

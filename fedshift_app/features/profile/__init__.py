@@ -17,10 +17,10 @@ FEATURE = Feature(
     "profile",
     "Where the time of a round goes",
     "profile=true",
+    "fedshift_app.features.profile.server:Profile",
+    "fedshift_app.features.profile.node:ProfileOnNode",
     place=10,
     options=Options,
-    server="fedshift_app.features.profile.server:Profile",
-    node="fedshift_app.features.profile.node:ProfileOnNode",
     train_reply=(
         Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
         Key(wire.PROCESS, "int", "number of the process that worked"),

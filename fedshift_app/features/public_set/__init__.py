@@ -58,11 +58,11 @@ FEATURE = Feature(
     "public-set",
     "One copy of the public images on all nodes",
     "dataset.public",
+    "fedshift_app.features.public_set.server:PublicSet",
+    "fedshift_app.features.public_set.node:PublicSetOnNode",
     place=20,
     options=Options,
     rules=_rules,
-    server="fedshift_app.features.public_set.server:PublicSet",
-    node="fedshift_app.features.public_set.node:PublicSetOnNode",
     introduction=(
         Key(wire.PUBLIC, "text", "SHA-256 of the node's copy of the public images"),
         Key(wire.NUM_PUBLIC, "int", "number of public images"),

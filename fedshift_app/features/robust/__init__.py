@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedshift_core.features import AVERAGES, Feature, FeatureOptions, Need
+from fedshift_core.features import Feature, FeatureOptions, Need
 from fedshift_core.params import For
 
 
@@ -35,9 +35,9 @@ FEATURE = Feature(
     "robust",
     "An average that one node cannot spoil",
     "aggregation.robust",
+    "fedshift_app.features.robust.server:Robust",
     place=80,
     options=Options,
     compares="compares the weights of single nodes",
-    needs=(Need(AVERAGES),),
-    server="fedshift_app.features.robust.server:Robust",
+    needs=(Need("averages"),),
 )

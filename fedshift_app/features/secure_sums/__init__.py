@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedshift_core.features import SUMS, Case, Feature, FeatureOptions, Key, Need
+from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need
 from fedshift_core.limits import MOST_NODES
 from fedshift_core.params import For
 from fedshift_core.wire import names as wire
@@ -59,13 +59,13 @@ FEATURE = Feature(
     "secure-sums",
     "Sums over nodes of which the server sees no part",
     "federation.secure_sums",
+    "fedshift_app.features.secure_sums.server:SecureSums",
+    "fedshift_app.features.secure_sums.node:SecureSumsOnNode",
     place=70,
     options=Options,
-    needs=(Need(SUMS),),
+    needs=(Need("sums"),),
     hides="of each single node",
     rules=_rules,
-    server="fedshift_app.features.secure_sums.server:SecureSums",
-    node="fedshift_app.features.secure_sums.node:SecureSumsOnNode",
     train=(
         Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
         Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),

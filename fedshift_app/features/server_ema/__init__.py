@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from fedshift_core.features import GLOBAL, Feature, FeatureOptions, Need
+from fedshift_core.features import Feature, FeatureOptions, Need
 
 
 class Options(FeatureOptions):
@@ -22,9 +22,9 @@ FEATURE = Feature(
     "server-ema",
     "A moving average of the merged weights, scored and saved",
     "server.ema",
+    "fedshift_app.features.server_ema.server:MovingAverage",
     place=125,
     options=Options,
-    needs=(Need(GLOBAL),),
+    needs=(Need("one global model"),),
     arrays=lambda config: 2,
-    server="fedshift_app.features.server_ema.server:MovingAverage",
 )

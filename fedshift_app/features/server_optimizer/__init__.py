@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedshift_core.features import AVERAGES, Feature, FeatureOptions, Need
+from fedshift_core.features import Feature, FeatureOptions, Need
 from fedshift_core.params import For
 
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
@@ -56,9 +56,9 @@ FEATURE = Feature(
     "server-optimizer",
     "A step of the server after the average",
     "server.optimizer",
+    "fedshift_app.features.server_optimizer.server:ServerOptimizer",
     place=120,
     options=Options,
     arrays=lambda config: Options.read(config).moments,
-    needs=(Need(AVERAGES),),
-    server="fedshift_app.features.server_optimizer.server:ServerOptimizer",
+    needs=(Need("averages"),),
 )

@@ -34,10 +34,10 @@ FEATURE = Feature(
     "site-figures",
     "Metrics of each site with 95 % intervals",
     "evaluate.site_figures",
+    "fedshift_app.features.site_figures.server:SiteFigures",
+    "fedshift_app.features.site_figures.node:SiteFiguresOnNode",
     place=150,
     options=Options,
-    server="fedshift_app.features.site_figures.server:SiteFigures",
-    node="fedshift_app.features.site_figures.node:SiteFiguresOnNode",
     evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),
     records=(
         Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),

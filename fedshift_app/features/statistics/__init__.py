@@ -64,11 +64,11 @@ FEATURE = Feature(
     "statistics",
     "Statistics of the nodes' images, reported once",
     "statistics.share",
+    "fedshift_app.features.statistics.server:SiteStatistics",
+    "fedshift_app.features.statistics.node:SiteStatisticsOnNode",
     place=40,
     options=Options,
     rules=_rules,
-    server="fedshift_app.features.statistics.server:SiteStatistics",
-    node="fedshift_app.features.statistics.node:SiteStatisticsOnNode",
     train=(
         Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
         Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),

@@ -8,9 +8,9 @@ FEATURE = Feature(
     "validation",
     "Scores on the nodes' validation parts",
     "allocation.validation_fraction",
+    "fedshift_app.features.validation.server:Validation",
+    "fedshift_app.features.validation.node:ValidationOnNode",
     place=170,
-    server="fedshift_app.features.validation.server:Validation",
-    node="fedshift_app.features.validation.node:ValidationOnNode",
     evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
     evaluate_reply=(
         Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),

@@ -22,7 +22,6 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.features import SINGLE_IMAGES
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import EPSILON
 
@@ -49,8 +48,14 @@ STEPS, IMAGES = 2, 36  # of a node and a round of SHORT, in batches of 32
             f"{DP} privacy.noise_multiplier=1 privacy.target_epsilon=3",
             "takes either noise_multiplier or target_epsilon, found noise_multiplier=1 and target_epsilon=3",
         ),
-        (f"{DP} privacy.noise_multiplier=1 privacy.epsilon=3", "epsilon=3 goes with name=local-dp"),
-        ("privacy.name=local-dp privacy.target_epsilon=3", "target_epsilon=3 goes with name=dp-sgd"),
+        (
+            f"{DP} privacy.noise_multiplier=1 privacy.epsilon=3",
+            "privacy.epsilon=3 does nothing with privacy.name=dp-sgd",
+        ),
+        (
+            "privacy.name=local-dp privacy.target_epsilon=3",
+            "privacy.target_epsilon=3 does nothing with privacy.name=local-dp",
+        ),
         (f"{DP} privacy.noise_multiplier=0", "privacy.noise_multiplier"),
         (f"{SHORT} train.precision=bf16", "dp-sgd needs train.precision=float32, found train.precision=bf16"),
         (
@@ -84,7 +89,7 @@ def test_each_method_goes_or_is_refused_with_its_reason(method: str) -> None:
     with pytest.raises(ConfigError, match=f"does not (fit '{method}': |go with)") as raised:
         resolve(given)
     message = str(raised.value)
-    assert needs.why_not(SINGLE_IMAGES, chosen) in message or "go with" in message
+    assert needs.why_not("single images", chosen) in message or "go with" in message
 
 
 def test_which_methods_fit() -> None:
