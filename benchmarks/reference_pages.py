@@ -18,7 +18,7 @@ import typer
 from fedshift import cli, help_pages
 from fedshift.catalog import keys
 from fedshift.catalog import methods as catalog
-from fedshift_app.config import privacy, registry
+from fedshift_app.config import fits, registry
 from fedshift_app.run import exit_codes
 from fedshift_core import features
 from fedshift_core.extensions import OURS
@@ -162,7 +162,7 @@ def wire() -> str:
         "C classes, D feature width, P any number, S public images. Before each array stands what it "
         "[tells of a node's images](../deploy/policy.md#four-words). `fedshift methods --privacy` prints this table."
     )
-    parts.append("\n".join(["## By method", "", note, "", privacy.markdown()]))
+    parts.append("\n".join(["## By method", "", note, "", fits.privacy()]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -175,7 +175,7 @@ def _features() -> str:
         "introduction": "to the server, before round 1", "query": "config, to the node (query)",
         "query_reply": "config, to the server (query)", "records": "a record of its own",
     }  # fmt: skip
-    for feature in features.OURS:
+    for feature in features.ours():
         named = [(key, place) for field, place in places.items() for key in getattr(feature, field)]
         own = (f"`{feature.name}`", f"`{feature.option}`")
         rows += [(*own, "nothing", "", "", "-")] if not named else []

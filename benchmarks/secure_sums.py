@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift_app.config import secure_sums
+from fedshift_app.config import fits
 from fedshift_app.config.registry import table
 from fedshift_core.secure.group import Group
 from fedshift_core.secure.layout import Layout, Segment
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--methods", action="store_true", help="which methods they fit, and why not the others")
     given = parser.parse_args()
     if given.methods:
-        sys.stdout.write(secure_sums.markdown() + "\n")
+        sys.stdout.write(fits.secure_sums() + "\n")
         return
     if min(given.nodes) < 4 or min(given.weights) < 1:
         parser.error("--nodes from 4 up, of which one is lost and three hide each other; --weights from 1 up")

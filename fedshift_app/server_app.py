@@ -57,8 +57,8 @@ from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
-from fedshift_core.options.scoring import INITIAL_MODEL
 from fedshift_core.plural import plural
+from fedshift_core.rounds import INITIAL_MODEL
 from fedshift_datasets.io import looks
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.features.catalog import Features

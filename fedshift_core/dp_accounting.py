@@ -23,9 +23,8 @@ from typing import Any
 
 from fedshift_core import log_levels
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.privacy import LARGEST, PrivacyConfig
-from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import WithRooms
 
 #: Orders of Renyi divergence: the smallest epsilon over them counts. More orders hardly lower it and take longer.
 ORDERS = (
@@ -33,6 +32,7 @@ ORDERS = (
 )  # fmt: skip
 PRECISION = 1.002  # a found noise multiplier is at most this factor above the smallest that fits
 LEAST_NOISE = 0.01  # less is not looked for
+LARGEST = 1e6  # noise multiplier, norm and epsilon: the noise is a finite number, also in float32
 NEEDED = ("dp_accounting", "opacus")
 EXTRA = 'pip install "fedshift[dp]"'
 
@@ -100,7 +100,7 @@ def check_installed() -> None:
 
 
 def spending(
-    privacy: PrivacyConfig, images: int, batch_size: int, epochs: int, rounds: int, *, prototypes: bool
+    privacy: WithRooms, images: int, batch_size: int, epochs: int, rounds: int, *, prototypes: bool
 ) -> Spending:
     """Return what a node spends, with the noise that the configuration says or allows.
 
@@ -128,12 +128,6 @@ def spending(
         planned = max(rounds, 1)  # a run may only score
         noise = noise_for(privacy.target_epsilon, rate, steps * planned, planned, ratio, privacy.delta)
     return Spending(images, rate, steps, noise, ratio * noise, privacy.delta)
-
-
-def spending_of(config: RunSettings, images: int, *, prototypes: bool) -> Spending:
-    """Return what a node with so many training images spends in a run; arguments and errors as :func:`spending`."""
-    train = config.train
-    return spending(config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,24 +1,29 @@
-"""What composes with every method: each feature's names on the wire, and its class on either side.
+"""What composes with every method: each feature's keys, its names on the wire, and its class on either side.
 
-A feature is one entry of ``FEATURES``, one class in ``strategies/fedshift_strategies/features`` and one in
-``clients/fedshift_clients/features``. The names that it declares are all that it may send: the node's check of
-messages (``fedshift_app.node.requests``), the server's check of replies, and the table of docs/reference/wire.md are
-made of them.
+A feature declares itself in a room of its own, ``fedshift_app/features/NAME/__init__.py``: ``FEATURE``, and its keys of
+the configuration (:class:`FeatureOptions`). The rooms are found by their folder; sections, checks and lists are
+made of what they declare. The names on the wire that a feature declares are all that it may send: the
+node's check of messages (``fedshift_app.node.requests``), the server's check of replies, and the table of
+docs/reference/wire.md are made of them.
 
 A package adds a feature by an entry point of the group ``fedshift.features``; a run uses it where its configuration
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
 """
 
 import functools
+import importlib
 import math
-from collections.abc import Iterable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, cast
 
-from fedshift_core.disclosure import CLASS, IMAGE, SUM, Word
+from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
-from fedshift_core.params import Params
+from fedshift_core.limits import as_found
+from fedshift_core.params import Params, SectionOfRooms
+from fedshift_core.registry import Method
 from fedshift_core.wire import names as wire
 
 #: Values of an option with which a feature does nothing.
@@ -63,6 +68,61 @@ class Key:
         return name.startswith(self.name) if self.name.endswith(("/", "=")) else name == self.name
 
 
+class FeatureOptions(SectionOfRooms):
+    """Base of the keys of a feature: the one place of their defaults, ranges and descriptions.
+
+    Attributes:
+        section: The section of the configuration that has them; empty: they stand in none.
+    """
+
+    section: ClassVar[str]
+
+    @classmethod
+    def read(cls, config: Any) -> Self:
+        """Return the section of a run's configuration that has the keys."""
+        return cast(Self, getattr(config, cls.section) if cls.section else config)
+
+
+#: What a method may be (``fedshift_app.config.needs``).
+Fact = Literal[
+    "averages", "one global model", "weights alone", "single images", "sums", "weighs classes", "other networks"
+]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a feature needs a method to be.
+
+    Attributes:
+        fact: The fact.
+        values: The values of the key with which it needs it; empty: all that turn the feature on.
+        key: The key; empty: the one that turns the feature on.
+    """
+
+    fact: Fact
+    values: tuple[Any, ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run whose features are checked.
+
+    Attributes:
+        method: Its method.
+        params: The method's parameters.
+        settings: The parameters by name, as far as they are given.
+        config: The run's configuration, complete but for the method's defaults.
+        finished: It is that of a finished run, which chooses nothing any more.
+    """
+
+    method: Method
+    params: Params
+    settings: Mapping[str, Any]
+    config: Any
+    finished: bool = False
+
+
 @dataclass(frozen=True)
 class Feature:
     """A feature.
@@ -73,7 +133,7 @@ class Feature:
         option: The key of the configuration that turns it on.
         server: Its class on the server (``module:Class``), a ``ServerFeature``; empty: none.
         node: Its class on the node, a ``NodeFeature``; empty: none.
-        params: Parameters of an entry of the section ``features``; FedShift's own have none.
+        params: Parameters of an entry of the section ``features``, of other packages' alone.
         train: What a message to train may hold in its record ``config``.
         evaluate: Likewise a message to evaluate.
         train_reply: What the reply to a message to train may hold in its record ``metrics``.
@@ -85,6 +145,17 @@ class Feature:
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
         word: What its numbers and arrays tell of a node's images (``fedshift_core.disclosure``); None: nothing.
         shows: It decides no number of a run, which may go on with it or without.
+        place: Its place among FedShift's own in a round, from the outermost; other packages' come after these.
+        options: Its keys of the configuration; FedShift's own alone.
+        needs: What it needs the method to be.
+        hides: It hides what a node tells: in which form no other feature of the run may send such things.
+        compares: What it does with the replies of single nodes, with a verb; empty: nothing.
+        completed: Returns a configuration with what follows from its keys.
+        rules: Returns why its keys do not go with the rest of a run, be it on or off, beginning with a key; empty if
+            they do.
+        mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
+        arrays: Returns of a configuration how many arrays as large as the weights the server keeps for it.
+        rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
     """
 
     name: str
@@ -104,17 +175,53 @@ class Feature:
     tells: str = ""
     word: Word | None = None
     shows: bool = False
+    place: int = 0
+    options: type[FeatureOptions] | None = None
+    needs: tuple[Need, ...] = ()
+    hides: str = ""
+    compares: str = ""
+    completed: Callable[[Any], Any] | None = None
+    rules: Callable[[Case], str] | None = None
+    mixed: Callable[[Any], str] | None = None
+    arrays: Callable[[Any], int] | None = None
+    rounds_key: str = ""
 
     @property
     def key(self) -> str:
         """The key of the configuration that turns it on."""
         return self.option.partition("=")[0]
 
+    def setting(self, config: Any, key: str = "") -> str:
+        """Return the key that turns it on, or another one, with its value in a run's configuration."""
+        key = key or self.key
+        return said(key, value_of(config, key)) if key else f"features={self.name}"
+
     def is_on(self, config: Any) -> bool:
         """Tell whether a run's configuration turns it on; other packages' are on where it names them."""
-        key, _, wanted = self.option.partition("=")
-        value = functools.reduce(getattr, key.split("."), config) if key else True
+        _, _, wanted = self.option.partition("=")
+        value = value_of(config, self.key) if self.key else True
         return str(value).lower() == wanted if wanted else value not in _OFF
+
+
+def value_of(config: Any, key: str) -> Any:
+    """Return the value of a dotted key of a configuration."""
+    return functools.reduce(getattr, key.split("."), config)
+
+
+def typed(value: Any) -> str:
+    """Return a value as it is typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)
+
+
+def said(key: str, value: Any) -> str:
+    """Return a key with its value, as it is typed."""
+    return f"{key}={typed(value)}"
 
 
 #: The messages whose names a feature declares.
@@ -158,208 +265,43 @@ CORE = Feature(
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
 )  # fmt: skip
 
-#: FedShift's own, in the order in which a round passes them: the first is the outermost.
-OURS = (
-    Feature(
-        "profile", "Where the time of a round goes", "profile=true",
-        "fedshift_app.features.profile.server:Profile", "fedshift_app.features.profile.node:ProfileOnNode",
-        train_reply=(
-            Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
-            Key(wire.PROCESS, "int", "number of the process that worked"),
-        ),
-        evaluate_reply=(
-            Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
-            Key(wire.PROCESS, "int", "number of the process that worked"),
-        ),
-        shows=True,
-    ),
-    Feature(
-        "public-set", "One copy of the public images on all nodes", "dataset.public",
-        "fedshift_app.features.public_set.server:PublicSet", "fedshift_app.features.public_set.node:PublicSetOnNode",
-        introduction=(
-            Key(wire.PUBLIC, "text", "SHA-256 of the node's copy of the public images"),
-            Key(wire.NUM_PUBLIC, "int", "number of public images"),
-        ),
-    ),
-    Feature(
-        "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
-        "fedshift_app.features.bn_statistics.server:BatchNormStatistics",
-        "fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
-        evaluate=(
-            Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
-            Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
-            Key(wire.BN_IMAGES, "int", "largest number of training images behind statistics"),
-        ),
-        evaluate_reply=(
-            Key(f"{wire.OTHER_CORRECT}{wire.BN_SCORE}", "int", "correct predictions with other statistics"),
-        ),
-        records=(
-            Key(wire.STATISTICS, "arrays (C,) float32", "to the node: re-estimated means and variances by layer"),
-            Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
-        ),
-        word=SUM, tells="sums over the node's training images of each channel, of at least two images",
-    ),
-    Feature(
-        "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
-        "fedshift_app.features.statistics.server:SiteStatistics",
-        "fedshift_app.features.statistics.node:SiteStatisticsOnNode",
-        train=(
-            Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
-            Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
-        ),
-        evaluate=(
-            Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
-            Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
-        ),
-        query=(Key(wire.SITE_IMAGES, "bool", "tell statistics of the training images"),),
-        query_reply=(
-            Key(wire.STATISTICS_KEPT, "text", "why the node tells none: policy or few"),
-            Key(wire.STATISTICS_IMAGES, "int", "training images behind them"),
-            Key(wire.STATISTICS_OF, "list of float", "mean, variance, percentiles and histogram of each channel"),
-            Key(wire.STATISTICS_STYLES, "list of float", "means and deviations of some images, six numbers each",
-                word=IMAGE),
-            Key(wire.STATISTICS_SIZES, "list of text", "sizes of the images' files, or other"),
-            Key(wire.STATISTICS_SIZE_COUNTS, "list of int", "images of each size"),
-            Key(wire.STATISTICS_MODES, "list of text", "modes of the images' files, or other"),
-            Key(wire.STATISTICS_MODE_COUNTS, "list of int", "images of each mode"),
-        ),
-        records=(
-            Key(wire.SITE_IMAGES, "arrays (K, 3) float64", "to the node: means and variances of K nodes' images"),
-            Key(wire.IMAGE_STYLES, "arrays (M, 3) float32", "to the node: means and deviations of M images"),
-        ),
-        word=SUM, tells="means, variances, percentiles and histograms of the node's training images; with "
-        "statistics.image_share means and deviations of single ones",
-    ),
-    Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
-            node="fedshift_app.features.normalization.node:NormalizationOnNode"),
-    Feature(
-        "privacy", "Clipping and noise on what leaves a node", "privacy.name",
-        "fedshift_app.features.privacy.server:Privacy", "fedshift_app.features.privacy.node:PrivacyOnNode",
-        train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
-    ),
-    Feature(
-        "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",
-        "fedshift_app.features.secure_sums.server:SecureSums",
-        "fedshift_app.features.secure_sums.node:SecureSumsOnNode",
-        train=(
-            Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
-            Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
-            Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each"),
-            Key(wire.SECURE_SUMS, "list of text", "how each contribution is a sum"),
-            Key(wire.SECURE_TERMS, "list of text", "losses in the sum"),
-        ),
-        evaluate=(
-            Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares", True),
-            Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node", True),
-            Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each", True),
-        ),
-        query=(
-            Key(wire.SECURE_STAGE, "text", "keys, shares or unmask"),
-            Key(wire.SECURE_PURPOSE, "text", "what is summed: training, or answers in place of scores"),
-            Key(wire.SECURE_NODES, "list of int", "the nodes of the round"),
-            Key(wire.SECURE_KEYS, "list of bytes", "their public keys for encryption"),
-            Key(wire.SECURE_MASK_KEYS, "list of bytes", "their public keys for masks"),
-            Key(wire.SECURE_STATEMENTS, "list of bytes", "what each states: its images, and of which classes"),
-            Key(wire.SECURE_SIGNED, "list of bytes", "by node its long-term public key and its signature under these"),
-            Key(wire.SECURE_ALIVE, "list of int", "nodes whose vectors are in the sum"),
-            Key(wire.SECURE_LOST, "list of int", "the others that have dealt shares"),
-        ),
-        query_reply=(
-            Key(wire.SECURE_KEYS, "list of bytes", "public keys of a node, for encryption and for masks"),
-            Key(wire.SECURE_STATEMENTS, "list of bytes", "what it states of its images: their number and classes"),
-            Key(wire.SECURE_SIGNED, "list of bytes", "its long-term public key and its signature under these"),
-            Key(wire.SECURE_TEXTS, "list of bytes", "encrypted shares for the other nodes"),
-            Key(wire.SECURE_DIGESTS, "list of bytes", "commitments to the shares of all nodes, two of each"),
-            Key(wire.SECURE_SEED, "bytes", "commitment to the seed of the node's mask"),
-            Key(wire.SECURE_REVEALED, "list of bytes", "shares: of seeds of nodes in the sum, of keys of lost ones"),
-        ),
-    ),
-    Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
-            "fedshift_app.features.server_optimizer.server:ServerOptimizer"),
-    Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
-            "fedshift_app.features.robust.server:Robust"),
-    Feature("gma", "Masks by the agreement of the nodes' signs", "aggregation.gma_tau",
-            "fedshift_app.features.gma.server:GradientMasks"),
-    Feature(
-        "ga", "Weights of nodes by generalisation gaps", "aggregation.weights=ga",
-        "fedshift_app.features.ga.server:GeneralisationAdjustment", "fedshift_app.features.ga.node:GapsOnNode",
-        train=(Key(wire.GAP, "list of two texts", "loss or accuracy, on images of train or validation"),),
-        train_reply=(
-            Key(wire.LOCAL_RECEIVED, "float", "loss or accuracy of the weights as they came"),
-            Key(wire.LOCAL_TRAINED, "float", "loss or accuracy after local training"),
-        ),
-        word=SUM, tells="mean loss or accuracy on the node's training or validation images",
-    ),
-    Feature(
-        "afl", "Weights of the domains with the largest loss", "aggregation.weights=afl",
-        "fedshift_app.features.afl.server:WorstDomainWeights", "fedshift_app.features.afl.node:ReceivedLossOnNode",
-        train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
-        train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
-        word=SUM, tells="mean loss on the node's training images",
-    ),
-    Feature(
-        "client-scores", "Scores of the nodes' own models right after local training", "evaluate.client_models",
-        "fedshift_app.features.client_scores.server:ClientModels",
-        "fedshift_app.features.client_scores.node:ClientModelsOnNode",
-        train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
-        train_reply=(
-            Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),
-            Key(wire.LOCAL_COUNT, "int", "test images of a domain", images=True),
-            Key(wire.LOCAL_OWN_CORRECT, "int", "correct predictions on the node's own test set"),
-            Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set", images=True),
-        ),
-        word=SUM, tells="correct predictions on test images",
-    ),
-    Feature(
-        "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
-        "fedshift_app.features.figures.server:CountedFigures", "fedshift_app.features.figures.node:FiguresOnNode",
-        evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
-        records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
-        word=CLASS, tells="counts of test images by class, prediction and confidence", shows=True,
-    ),
-    Feature(
-        "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
-        "fedshift_app.features.site_figures.server:SiteFigures",
-        "fedshift_app.features.site_figures.node:SiteFiguresOnNode",
-        evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),
-        records=(
-            Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),
-        ),
-        word=CLASS, tells="metrics of test images over all and by class, with numbers of images and patients",
-        shows=True,
-    ),
-    Feature(
-        "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
-        "fedshift_app.features.class_balance.server:ClassBalance",
-        "fedshift_app.features.class_balance.node:ClassBalanceOnNode",
-        train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
-        evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
-    ),
-    Feature(
-        "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",
-        "fedshift_app.features.validation.server:Validation", "fedshift_app.features.validation.node:ValidationOnNode",
-        evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
-        evaluate_reply=(
-            Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
-            Key(wire.VALIDATION_COUNT, "int", "images of the validation part", images=True),
-            Key(wire.VALIDATION_LOSS_SUM, "float", "cross-entropy summed over the validation part"),
-        ),
-        introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
-        word=SUM, tells="correct predictions and summed loss on validation images",
-    ),
-    Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
-            "fedshift_app.features.missing_tests.server:MissingTests"),
-)  # fmt: skip
+#: The package of the rooms, by name: the ground floor imports nothing from above.
+ROOMS = "fedshift_app.features"
 
-FEATURES: Registry[Feature] = Registry(
-    "feature", "fedshift.features", lambda: Feature, {feature.name: feature for feature in OURS}
-)
+
+@functools.cache
+def ours() -> tuple[Feature, ...]:
+    """Return FedShift's own, one of each room, in the order in which a round passes them."""
+    found = pkgutil.iter_modules(importlib.import_module(ROOMS).__path__)
+    rooms = [importlib.import_module(f"{ROOMS}.{room.name}") for room in found if room.ispkg]
+    return tuple(sorted((room.FEATURE for room in rooms), key=lambda feature: feature.place))
+
+
+def options_in(section: str) -> list[type[FeatureOptions]]:
+    """Return the keys of FedShift's own features in a section of the configuration."""
+    return [feature.options for feature in ours() if feature.options and feature.options.section == section]
+
+
+class _Rooms(Mapping[str, Feature]):
+    """FedShift's own by name; the rooms are looked at when the first is asked for."""
+
+    def __getitem__(self, name: str) -> Feature:
+        return {feature.name: feature for feature in ours()}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (feature.name for feature in ours())
+
+    def __len__(self) -> int:
+        return len(ours())
+
+
+FEATURES: Registry[Feature] = Registry("feature", "fedshift.features", lambda: Feature, _Rooms())
 
 
 def of_run(entries: Iterable[Mapping[str, Any]]) -> list[tuple[Feature, Params]]:
     """Return FedShift's features, then those that a run's section ``features`` names, each with its parameters."""
     others = [(FEATURES[str(entry["name"])], {k: v for k, v in entry.items() if k != "name"}) for entry in entries]
-    return [(feature, feature.params.model_validate(given)) for feature, given in [*((f, {}) for f in OURS), *others]]
+    return [(feature, feature.params.model_validate(given)) for feature, given in [*((f, {}) for f in ours()), *others]]
 
 
 def on_in(config: Any) -> list[tuple[Feature, Params]]:

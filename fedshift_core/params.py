@@ -1,9 +1,9 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidatorFunctionWrapHandler, field_validator
 from typing_extensions import TypeVar
 
 from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT, as_found
@@ -25,7 +25,7 @@ Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_las
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
-class ConfigModel(BaseModel):
+class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0."""
 
     @field_validator("*", mode="wrap")
@@ -48,10 +48,26 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
     return False
 
 
+class SectionOfRooms(ConfigModel):
+    """Base of sections of a configuration whose further keys features declare (``fedshift_core.features``)."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any: ...
+
+
+class For:
+    """Says of a field for which values of another field of its section it does something.
+
+    As in ``trim: Annotated[float, For("robust", "trimmed_mean")]``.
+    """
+
+    def __init__(self, key: str, *values: str | bool) -> None:
+        self.key, self.values = key, values
+
+
 class Params(ConfigModel):
     """Base of the parameters of a method, modules, an adaptation or a feature; empty for FedAvg."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **named: Any) -> None:

@@ -33,7 +33,7 @@ def methods(
     from fedshift_app.config import registry
 
     if markdown or privacy:
-        from fedshift_app.config.privacy import markdown as privacy_table
+        from fedshift_app.config.fits import privacy as privacy_table
 
         typer.echo(registry.markdown() if markdown else privacy_table())
         return

@@ -18,9 +18,9 @@ from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
 from fedshift.results.places import held
 from fedshift.results.settings import BN_STATISTICS, NODES
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
 

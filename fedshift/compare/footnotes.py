@@ -13,9 +13,10 @@ from fedshift.results import contents, grouping, metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.accuracies import AVG, OVERALL, WORST
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.plural import plural
+from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 
 #: First words of the notes about values that the paper leaves open.

@@ -19,7 +19,7 @@ from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.options.scoring import span
+from fedshift_core.rounds import span
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 

@@ -13,10 +13,10 @@ from fedshift.compare.rows import Row, named
 from fedshift.results import contents, grouping
 from fedshift.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
+from fedshift_app.config.sections import AggregationConfig, ServerConfig
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 

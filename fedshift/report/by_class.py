@@ -17,8 +17,8 @@ from fedshift.report.sections import Section, Table
 from fedshift_app.features.figures.section import SHORT, Figures, Of
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
-from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
+from fedshift_core.rounds import round_name
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

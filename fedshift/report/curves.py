@@ -24,8 +24,8 @@ from fedshift.html.drawing import (
 from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.losses import Losses
-from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
+from fedshift_core.rounds import INITIAL_MODEL, last_rounds
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]

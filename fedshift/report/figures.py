@@ -12,10 +12,11 @@ from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.features.figures.section import images_text
 from fedshift_core.limits import MOST_SHOWN
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, round_name
 from fedshift_core.plural import capital, plural
+from fedshift_core.rounds import round_name
 from fedshift_core.seeding import generator
 
 MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel

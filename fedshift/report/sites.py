@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from fedshift.report.sections import Section, Table
 from fedshift_app.features.site_figures.section import AVERAGED, Figure, Site, Sites, how_intervals
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
-from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
+from fedshift_core.rounds import round_name
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 
 HEADS = {

@@ -11,15 +11,16 @@ from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.features.bn_statistics.server import scored_with
 from fedshift_app.run import files
 from fedshift_app.run.facts import facts
 from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.losses import Losses
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, INITIAL_MODEL, last_rounds
 from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
+from fedshift_core.rounds import INITIAL_MODEL, last_rounds
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
 

@@ -32,8 +32,8 @@ from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.losses import UNSCORED, Losses, unscored
-from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
+from fedshift_core.rounds import LAST_ROUNDS, apart
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from fedshift.results.loading import Run
 from fedshift.results.settings import LAST
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS, last_rounds, span
+from fedshift_core.rounds import LAST_ROUNDS, last_rounds, span
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 

@@ -54,7 +54,7 @@ FREE_OF_MODELS = {
 }
 
 
-class Options(ConfigModel, frozen=True, extra="forbid"):
+class Options(ConfigModel):
     """The keys of a sweep itself."""
 
     #: Runs side by side, inline only, one CPU thread each; None: as many as there are cores.

@@ -32,7 +32,7 @@ USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
 OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
 
 
-class Options(ConfigModel, frozen=True, extra="forbid"):
+class Options(ConfigModel):
     """The keys of a search itself."""
 
     budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values

@@ -16,7 +16,7 @@ from fedshift_app.run import checkpoints, files, model_selection, resuming, trac
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core.accuracies import mean
 from fedshift_core.errors import FedShiftError
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.rounds import LAST_ROUNDS
 
 SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued
 

@@ -12,7 +12,7 @@ from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.registry import imported
-from fedshift_core.wire.names import AVERAGED, CE
+from fedshift_core.wire.names import CE
 from fedshift_datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 
 
@@ -44,16 +44,9 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
             raise ConfigError(
                 f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
             )
-    _check_batchnorm(config, [name for _, name in networks_of_keys], finished=finished)
     networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
-    lacking, noise = config.allocation.lacking, config.privacy.name
-    for reason in (
-        config.evaluate.contradiction(), config.aggregation.contradiction(lacking=lacking, noise=noise),
-    ):  # fmt: skip
-        if reason:
-            raise ConfigError(reason)
     if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
         with at("keep_rounds"):
             raise ConfigError(
@@ -91,7 +84,6 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
         )
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
-    _check_public_share(config)
     _check_domains_within(config)
     if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
         raise ConfigError(
@@ -218,15 +210,6 @@ def check_terms(config: RunConfig) -> None:
         owners |= dict.fromkeys(MODULES[name].terms, f"modules {name}")
 
 
-def _check_public_share(config: RunConfig) -> None:
-    """Refuse a public share where all images are test images."""
-    if config.dataset.public_share and config.allocation.test_on == "domain":
-        raise ConfigError(
-            f"dataset.public={config.dataset.public_share:g} needs allocation.test_on=split, found domain: there all "
-            "images of a domain are its test; allowed is a domain of the data set that is not among dataset.domains"
-        )
-
-
 def _check_choosing(config: RunConfig) -> None:
     """Refuse to choose a round, or to stop, without validation.
 
@@ -245,33 +228,6 @@ def _check_choosing(config: RunConfig) -> None:
         raise ConfigError(
             f"{setting} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be chosen"
         )
-
-
-def _check_batchnorm(config: RunConfig, networks: list[str], *, finished: bool) -> None:
-    """Refuse BatchNorm statistics that do not exist, and a kept model that is not scored or not chosen by its score.
-
-    Raises:
-        ConfigError: With the keys.
-    """
-    statistics, kept = config.evaluate.bn, config.model.bn_keep
-    if kept != AVERAGED and kept not in statistics:
-        raise ConfigError(f"model.bn_keep={kept}: the kept model must be scored; add {kept} to evaluate.bn")
-    setting = f"evaluate.bn=[{','.join(statistics)}]"
-    if config.keep != "last" and statistics[0] != kept and not finished:
-        raise ConfigError(
-            f"keep={config.keep} goes by the first entry of {setting}, but the kept model has model.bn_keep={kept}: "
-            f"put {kept} first"
-        )
-    if statistics == (AVERAGED,):
-        return
-    if config.model.bn in ("freeze", "group"):
-        raise ConfigError(f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none")
-    for name in networks:
-        if not NETWORKS[name].batchnorm:
-            raise ConfigError(f"{setting}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
-    held = config.allocation.held_domains(config.dataset.domains)
-    if reason := config.evaluate.without_nodes([domain for domain in config.dataset.domains if domain not in held]):
-        raise ConfigError(reason)
 
 
 def _check_whole_domains(config: RunConfig) -> None:

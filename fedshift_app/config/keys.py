@@ -6,7 +6,7 @@ from typing import Any
 from fedshift_app.config import registry
 from fedshift_app.config.layers import NAMED
 from fedshift_app.config.recipes import targets_of
-from fedshift_core.features import OURS
+from fedshift_core.features import ours
 from fedshift_core.registry import Method
 
 NONE = registry.NONE
@@ -23,7 +23,7 @@ FREE = (
     "tracking",
     "checkpoint_seconds",
     "keep_rounds",
-    *(feature.key for feature in OURS if feature.shows),
+    *(feature.key for feature in ours() if feature.shows),
 )
 #: The settings that decide what a method computes and sends, besides its images and its optimiser.
 COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "model.")

@@ -13,7 +13,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
 from fedshift_core.features import CORE, shared_name
 from fedshift_core.features import FEATURES as FEATURES
-from fedshift_core.features import OURS as OUR_FEATURES
+from fedshift_core.features import ours as our_features
 from fedshift_core.params import Params
 from fedshift_core.plural import capital
 from fedshift_core.registry import Group, Method, method_file, params_of
@@ -120,7 +120,7 @@ def feature_params(name: str, given: Mapping[str, Any]) -> Params:
     feature = FEATURES.named(name, "features")
     if FEATURES.origin(name) == OURS:
         raise ConfigError(f"features: {name} is a feature of every run; its key is {feature.option}")
-    if taken := shared_name((*OUR_FEATURES, feature)):
+    if taken := shared_name((*our_features(), feature)):
         raise ConfigError(f"features: {name} declares {taken!r}, which is a name of a feature of every run")
     if taken := shared_name((CORE, feature)):
         raise ConfigError(f"features: {name} declares {taken!r}, which is a name of every run's own messages")

@@ -1,21 +1,20 @@
 """The sections of a run's configuration with their keys, types and ranges."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, field_validator
 
 from fedshift_app.config import registry
 from fedshift_app.config.trackers import Trackers
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core import features
 from fedshift_core.frozen import FrozenDict, Section
-from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
-from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.options.scoring import EvaluateConfig
-from fedshift_core.options.statistics import StatisticsConfig
-from fedshift_core.params import ConfigModel, Params, RunRounds, Seconds, Seed
+from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
+from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed
+from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
 from fedshift_datasets import catalog
 from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
@@ -27,6 +26,20 @@ FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
 
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+Model = TypeVar("Model", bound=SectionOfRooms)
+
+
+def with_rooms(section: str) -> Callable[[type[Model]], type[Model]]:
+    """Return what makes of a section's own keys the section: with those of the features that have keys in it."""
+
+    def assembled(own: type[Model]) -> type[Model]:
+        bases: Any = (*reversed(features.options_in(section)), own)  # fields come in the order of the last base first
+        names: Any = {"__base__": bases, "__module__": own.__module__, "__doc__": own.__doc__}
+        return cast(type[Model], create_model(own.__name__, **names))
+
+    return assembled
 
 
 def _listed(given: Any) -> Any:
@@ -47,7 +60,8 @@ KeptRounds = Annotated[
 ]
 
 
-class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+@with_rooms("dataset")
+class DatasetConfig(SectionOfRooms):
     """Which images."""
 
     name: str = Field(
@@ -112,30 +126,6 @@ class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
         "this key.",
     )
-    #: A real node brings its copy of the public images.
-    public: str | float | None = Field(
-        None,
-        description="Public images that all nodes have and none trains on as its own: a domain outside "
-        "`dataset.domains`, or a share (above 0, below 1) of each domain; null: none.",
-    )
-
-    @field_validator("public", mode="before")
-    @classmethod
-    def _domain_or_share(cls, public: Any) -> Any:
-        share = isinstance(public, int | float) and not isinstance(public, bool)
-        if not (0 < public < 1 if share else public is None or (isinstance(public, str) and public)):
-            raise ValueError(f"expected a domain, or a share above 0 and below 1, found {as_found(public)}")
-        return public
-
-    @property
-    def public_share(self) -> float:
-        """The share of the images of each domain that is public; 0 where none is."""
-        return self.public if isinstance(self.public, float) else 0.0
-
-    @property
-    def public_domain(self) -> str:
-        """The domain that is public; empty where none is."""
-        return self.public if isinstance(self.public, str) else ""
 
     @field_validator("window")
     @classmethod
@@ -190,7 +180,7 @@ class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
-class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ShiftConfig(ConfigModel):
     """How test images differ from training images (FedICON, section 5). Training images are never touched."""
 
     name: Literal["none", "corruption", "domain", "attribute"] = Field(
@@ -198,11 +188,13 @@ class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Shift of the test images: none, corruption of every domain, a held-out domain, or a later test "
         "set of the same classes (attribute).",
     )
-    corruption: str = Field(
+    corruption: Annotated[str, For("name", "corruption")] = Field(
         "random",
         description="One of the 15 corruptions of Hendrycks and Dietterich, or random: one drawn for each image.",
     )
-    severity: int = Field(5, ge=0, le=5, description="Severity of the corruption; 0 leaves the images as they are.")
+    severity: Annotated[int, For("name", "corruption")] = Field(
+        5, ge=0, le=5, description="Severity of the corruption; 0 leaves the images as they are."
+    )
     label_mix: Literal["none", "own"] = Field(
         "none",
         description="Test set of a simulated node: none is its domain's as it is, own is drawn with the class "
@@ -220,7 +212,8 @@ class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return corruption
 
 
-class FederationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+@with_rooms("federation")
+class FederationConfig(SectionOfRooms):
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1, description="Share of the nodes that train in a round.")
@@ -252,28 +245,6 @@ class FederationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=F
     max_images: float = Field(
         100.0, ge=1, description="Upper limit of a node's weight, in multiples of the median number of training images."
     )
-    #: docs/deploy/secure-sums.md: which methods it fits, and what it does not protect from.
-    secure_sums: bool = Field(
-        False,
-        description="Whether the server learns only sums over nodes, of weights and contributions (on or off).",
-    )
-    secure_sums_nodes: int = Field(
-        3, ge=2, le=MOST_NODES, description="Least number of nodes in a secure sum; a round with fewer is refused."
-    )
-    secure_sums_least: float = Field(
-        3.0,
-        ge=1,
-        le=MOST_NODES,
-        description="Least effective number of nodes in a secure sum, (sum f)^2 / sum f^2 of their weights f: n of n "
-        "nodes that weigh the same. A round with fewer is refused.",
-    )
-    secure_sums_range: float = Field(
-        64.0,
-        gt=0,
-        le=2**20,
-        description="Largest absolute change of a weight, and number of a contribution, in a secure sum; a node with a "
-        "larger one sends nothing. Its rounding error is this over 2^32 / nodes.",
-    )
     log_received: bool = Field(
         False,
         description="Whether the server writes down all that it receives from each node: name, type, shape, norm and "
@@ -281,7 +252,118 @@ class FederationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=F
     )
 
 
-class RunConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+@with_rooms("aggregation")
+class AggregationConfig(SectionOfRooms):
+    """How updates become the next global weights.
+
+    ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
+    """
+
+    weights: Literal["method", "samples", "equal", "domain-aware", "ga", "afl"] = Field(
+        "method",
+        description="Weights of the nodes: the method's own, by training images (samples), equal, domain-aware "
+        "(F2DC), by generalisation gaps (ga, FedDG-GA), or of the domains with the largest loss (afl, GroupDRO).",
+    )
+    alpha: Annotated[float, For("weights", "domain-aware")] = Field(
+        1.0,
+        ge=0,
+        description="Weight of the share of images in domain-aware (F2DC, Eqs 10 and 11); useful from 0.8 to 1.2.",
+    )
+    beta: Annotated[float, For("weights", "domain-aware")] = Field(
+        0.4,
+        ge=0,
+        description="Weight of the discrepancy in domain-aware (F2DC, Eqs 10 and 11); useful from 0.3 to 0.5.",
+    )
+    balance: Annotated[Literal["approximate", "exact"], For("weights", "domain-aware")] = Field(
+        "approximate",
+        description="Class share in domain-aware: B_k^c = n_k / N as printed (approximate), or n_k^c / n^c (exact).",
+    )
+
+
+@with_rooms("server")
+class ServerConfig(SectionOfRooms):
+    """What the server does with the average before it is the next global weights."""
+
+
+@with_rooms("privacy")
+class PrivacyConfig(SectionOfRooms):
+    """Noise on what leaves a node."""
+
+
+@with_rooms("statistics")
+class StatisticsConfig(SectionOfRooms):
+    """What each node tells once, before it trains, of its training images."""
+
+
+@with_rooms("evaluate")
+class EvaluateConfig(SectionOfRooms):
+    """When the global model and the nodes' own models are scored; nothing of it changes the training.
+
+    One score of the global model costs one pass over each of the D test sets. Scoring the client models
+    of n nodes costs n x D passes, each node doing its own D at the end of local training, within
+    ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
+    """
+
+    every: Rounds = Field(
+        1, description="Interval in rounds at which the global model is scored; the last rounds are scored anyway."
+    )
+    #: With fewer than five and a larger ``every``, the mean is over fewer rounds, or over rounds far apart.
+    last: int = Field(
+        LAST_ROUNDS,
+        ge=1,
+        le=LAST_ROUNDS,
+        description="Number of last rounds that are scored in any case, on all test images. The reported mean is "
+        "over the last five rounds that were so scored, also by evaluate.every.",
+    )
+    #: The sample is drawn from (seed, domain), whole batches of it.
+    fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of each test set that is scored before the last rounds: the same sample in all rounds.",
+    )
+    test: bool = Field(
+        True, description="Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."
+    )
+    #: all_domains: accuracy is the mean over nodes, with their spread; n nodes make n passes over each test set.
+    personal_on: Literal["own_domain", "all_domains"] = Field(
+        "own_domain",
+        description="Nodes that score a domain where each has its own model: those that hold it (own_domain), or all "
+        "of them, in simulation (all_domains).",
+    )
+    #: leave_out: a domain without a trained node has no accuracy; count: as other codes do.
+    untrained: Literal["leave_out", "count"] = Field(
+        "leave_out",
+        description="Nodes whose own parts have not been trained yet: leave_out does not score them, count scores the"
+        " initial parts.",
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        le=MOST_ROUNDS,
+        description="Rounds without a better validation accuracy after which the run stops early; 0 or null: off.",
+    )
+
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _null_is_off(cls, value: Any) -> Any:
+        return 0 if value is None else value
+
+    def scores_global(self, server_round: int, rounds: int) -> bool:
+        """Tell whether the global model is scored after this round (from 1) of ``rounds``."""
+        return server_round % self.every == 0 or self.is_late(server_round, rounds)
+
+    def share(self, server_round: int, rounds: int) -> float:
+        """Return which share of each test set is scored after this round (from 1) of ``rounds``."""
+        return 1.0 if self.is_late(server_round, rounds) else self.fraction
+
+    def is_late(self, server_round: int, rounds: int) -> bool:
+        """Tell whether a round (from 1) is one of the last, which are scored in any case."""
+        return server_round > rounds - self.last
+
+
+@with_rooms("")
+class RunConfig(SectionOfRooms):
     """All settings that decide the numbers of a run, and whether its time is measured."""
 
     experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")
@@ -341,7 +423,6 @@ class RunConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
         "initial weights."
     )
     seed: Seed = Field(0, description="Seed of the run: of initial weights, allocation, sampling and augmentation.")
-    profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
     tracking: Trackers = Field(
         (), description="Trackers that show the rounds in addition to metrics.jsonl; empty: none."
     )

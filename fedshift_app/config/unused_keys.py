@@ -11,50 +11,8 @@ from fedshift_app.config import recipes, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
-from fedshift_core.options.privacy import PrivacyConfig
-
-_OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
-_MECHANISMS = ("local-dp", "dp-sgd")
-
-#: The key that each key needs, and the values of that key with which it does something.
-NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
-    "shift.corruption": ("shift.name", ("corruption",)),
-    "shift.severity": ("shift.name", ("corruption",)),
-    "server.lr": ("server.optimizer", _OPTIMIZERS),
-    "server.momentum": ("server.optimizer", ("fedavgm",)),
-    "server.beta1": ("server.optimizer", ("fedadam", "fedyogi")),
-    "server.beta2": ("server.optimizer", ("fedadam", "fedyogi")),
-    "server.tau": ("server.optimizer", _OPTIMIZERS[1:]),
-    **dict.fromkeys(
-        ("aggregation.alpha", "aggregation.beta", "aggregation.balance"), ("aggregation.weights", ("domain-aware",))
-    ),
-    **dict.fromkeys(
-        ("aggregation.gap_step", "aggregation.gap", "aggregation.gap_on", "aggregation.gap_centred"),
-        ("aggregation.weights", ("ga",)),
-    ),
-    **dict.fromkeys(
-        ("aggregation.afl_step", "aggregation.afl_update", "aggregation.afl_groups"), ("aggregation.weights", ("afl",))
-    ),
-    "aggregation.clip_norm": ("aggregation.robust", ("clip",)),
-    "aggregation.trim": ("aggregation.robust", ("trimmed_mean",)),
-    "aggregation.malicious": ("aggregation.robust", ("krum",)),
-    "federation.secure_sums_nodes": ("federation.secure_sums", (True,)),
-    "federation.secure_sums_least": ("federation.secure_sums", (True,)),
-    "federation.secure_sums_range": ("federation.secure_sums", (True,)),
-    "model.groups": ("model.bn", ("group",)),
-    "train.schedule_end": ("train.schedule", ("linear", "cosine")),
-    "train.schedule_factor": ("train.schedule", ("step",)),
-    "privacy.clipping_norm": ("privacy.name", _MECHANISMS),
-    "privacy.delta": ("privacy.name", _MECHANISMS),
-    "privacy.epsilon": ("privacy.name", ("local-dp",)),
-    **dict.fromkeys(
-        (
-            "privacy.noise_multiplier", "privacy.target_epsilon", "privacy.prototype_clip", "privacy.prototype_noise",
-        ),
-        ("privacy.name", ("dp-sgd",)),
-    ),
-}  # fmt: skip
+from fedshift_core.features import said, typed
+from fedshift_core.params import For
 
 
 class UnusedKeyError(ConfigError):
@@ -75,7 +33,7 @@ class UnusedKeyError(ConfigError):
             needed: What it needs.
         """
         super().__init__(
-            f"{key}={_text(value)} does nothing with {found}; it needs {needed}", keys=(tuple(key.split(".")),)
+            f"{said(key, value)} does nothing with {found}; it needs {needed}", keys=(tuple(key.split(".")),)
         )
         self.key, self.note = key, f"{key} is left out with {found}: it needs {needed}"
 
@@ -116,8 +74,8 @@ def check_stood_for(config: RunConfig, overrides: Mapping[str, Any]) -> None:
             continue
         target, wanted = next(iter(targets.items()))
         found = recipes.value_of(config, target)
-        by = f"{target}={_text(found)}" if found is not recipes.NOTHING else _owner(config, target)
-        raise UnusedKeyError(dotted, value, by, f"{target}={_text(wanted)}, for which it stands")
+        by = said(target, found) if found is not recipes.NOTHING else _owner(config, target)
+        raise UnusedKeyError(dotted, value, by, f"{said(target, wanted)}, for which it stands")
 
 
 def _owner(config: RunConfig, dotted: str) -> str:
@@ -142,16 +100,25 @@ def _same(found: Any, wanted: Any) -> bool:
 
 def of_privacy(config: RunConfig) -> list[str]:
     """Return the keys of the section ``privacy`` that are not at their defaults."""
-    fields = PrivacyConfig.model_fields.items()
+    fields = type(config.privacy).model_fields.items()
     return [f"privacy.{key}" for key, field in fields if getattr(config.privacy, key) != field.default]
+
+
+def needs_of(key: str) -> tuple[str, tuple[str | bool, ...]]:
+    """Return the other key that a key needs, and the values of it with which it does something; empty for none."""
+    section, _, name = key.partition(".")
+    model = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else None
+    field = getattr(model, "model_fields", {}).get(name)
+    mark = next((mark for mark in field.metadata if isinstance(mark, For)), None) if field else None
+    return (f"{section}.{mark.key}", mark.values) if mark else ("", ())
 
 
 def _without_another(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Yield each key whose other key has another value: the key, what the other is, what it should be."""
     for key in sorted(keys):
-        other, values = NEEDS.get(key, ("", ()))
+        other, values = needs_of(key)
         if other and (found := recipes.value_of(config, other)) not in values:
-            yield key, f"{other}={_text(found)}", f"{other}={' or '.join(map(_text, values))}"
+            yield key, said(other, found), f"{other}={' or '.join(map(typed, values))}"
 
 
 def _without_batchnorm(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
@@ -172,14 +139,3 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
     model = registry.get(config.method["name"]).client_class().build_model(plan, config.params())
     return bool(batchnorm_names(model))
-
-
-def _text(value: Any) -> str:
-    """Return a value as it is typed."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if value is None:
-        return "null"
-    return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)

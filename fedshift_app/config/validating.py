@@ -7,23 +7,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedshift_app.config import (
-    class_balance,
-    dp_sgd,
     error_location,
+    needs,
     plugins,
     recipes,
     registry,
-    secure_sums,
-    statistics,
 )
 from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
-from fedshift_app.config.privacy import check_features, check_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import Case, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params
@@ -65,14 +62,14 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     config = _sections(layers)
     try:
         check_together(config, finished=finished)
-        class_balance.check_keys(config)
     except ValidationError as error:
         raise explained(error) from None
     # With every parameter, so that the run folder shows defaults too.
     named = {key: _complete_named(config, key) for key in NAMED}
-    train = dp_sgd.in_float32(config.train) if config.privacy.of_images else config.train
-    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config), "train": train})
-    return complete.model_copy(update={"method": _complete_method(complete)})
+    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
+    for feature in ours():
+        complete = feature.completed(complete) if feature.completed else complete
+    return complete.model_copy(update={"method": _complete_method(complete, finished=finished)})
 
 
 def check_values(layers: dict[str, Any]) -> RunConfig:
@@ -133,54 +130,15 @@ def _check_shape(layers: Any) -> None:
         raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
 
 
-def _check_own_rule(config: RunConfig, name: str) -> None:
-    """Refuse what works on averages of weights, for a method that merges them by its own rule.
-
-    Raises:
-        ConfigError: With the key and the methods that average.
-    """
-    aggregation, optimizer = config.aggregation, config.server.optimizer
-    for on, setting, more, what in (
-        (aggregation.robust != "none", f"aggregation.robust={aggregation.robust}", "", "robust averages"),
-        (aggregation.gma_tau > 0, f"aggregation.gma_tau={aggregation.gma_tau:g}", "", "masks"),
-        (
-            optimizer != "none", f"server.optimizer={optimizer}", ", and may need the merged weights unchanged",
-            "server optimisers",
-        ),
-    ):  # fmt: skip
-        if on:
-            able = [m.name for m in registry.listed() if m.strategy_class().averages()]
-            raise ConfigError(
-                f"{setting}: {name!r} merges weights by its own rule{more}; {what} go with {', '.join(able)}"
-            )
-
-
-def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
+def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = registry.get(config.method["name"])
     params = _method_params(config)
-    client_class = method.client_class()
-    if config.model.per_node and not client_class.heterogeneous:
-        able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
-        raise ConfigError(
-            f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
-            f"nodes may differ with {', '.join(able)}"
-        )
-    if not method.strategy_class().averages():
-        _check_own_rule(config, method.name)
     check_terms(config)
-    check_method(config.privacy, method, config.evaluate)
-    check_features(config.privacy, config.features)
-    statistics.check(config, client_class, params)
-    secure_sums.check(config, method, params)
-    dp_sgd.check_run(config, method, params)
-    class_balance.check_run(config, method)
+    settings = {key: value for key, value in config.method.items() if key != "name"}
+    needs.check(Case(method, params, settings, config, finished))
     recipes.check_needs(config, method)
-    if client_class.uses_public and config.dataset.public is None:
-        raise ConfigError(
-            f"dataset.public: the method {method.name!r} needs a public set: a domain of the data set that is not "
-            "among dataset.domains, or a share of all, such as dataset.public=0.1"
-        )
+    client_class = method.client_class()
     if config.rounds:  # without a round nothing depends on their number
         method.strategy_class().check_run(params, config.rounds)
     client_class.check_run(params, config.model, config.train, config.images)

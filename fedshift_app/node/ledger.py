@@ -26,12 +26,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.features.privacy import epsilon_of
 from fedshift_app.node import state_folder
 from fedshift_core import atomic_io, dp_accounting, private_files
 from fedshift_core.dp_accounting import Spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
-from fedshift_core.options.privacy import epsilon_of
 from fedshift_core.plural import plural
 
 log = logging.getLogger("fedshift")

@@ -51,7 +51,7 @@ def _like(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class _Section(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class _Section(ConfigModel):
     """A part of a policy."""
 
 

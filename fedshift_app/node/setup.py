@@ -289,7 +289,10 @@ def check_noise(config: RunConfig) -> None:
 def spending_of(config: RunConfig, images: int) -> Spending:
     """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
     client = registry.get(config.method["name"]).client_class()
-    return dp_accounting.spending_of(config, images, prototypes=client.sends_prototypes)
+    train, prototypes = config.train, client.sends_prototypes
+    return dp_accounting.spending(
+        config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes
+    )
 
 
 def scores_images_alone(config: RunConfig) -> bool:

@@ -12,8 +12,8 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.files import CONFIG_FILE, changed_text
 from fedshift_core.accuracies import mean
 from fedshift_core.limits import MOST_NAME, as_found, plain, some
-from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.plural import plural
+from fedshift_core.rounds import LAST_ROUNDS
 
 #: Percentage points that a sum in another order may change.
 _CLOSE = 1e-6

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedshift_app.config import dp_sgd, privacy, registry
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.privacy.model import check_network, check_shared
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
@@ -18,6 +19,7 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import on_in
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.registry import Method
@@ -73,7 +75,7 @@ def prepare(
     if start is None:  # a run that goes on was checked when it began
         _check_shared(config, shared)
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
-    privacy.check_shared(config.privacy, shared)
+    check_shared(config, shared)
     if config.privacy.of_images:
         _check_private_training(config, model)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
@@ -176,7 +178,10 @@ def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
 def _made_of_several(config: RunConfig) -> list[str]:
     """Return what the method, and the weights of nodes, make of a node with images of several domains."""
     methods = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
-    return methods + ([config.aggregation.one_domain] if config.aggregation.one_domain else [])
+    rule = config.aggregation.weights
+    if rule == "domain-aware":
+        methods.append(f"aggregation.weights={rule}: Q is the number of home domains; all images of a node count")
+    return methods + [text for feature, _ in on_in(config) if feature.mixed and (text := feature.mixed(config))]
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
@@ -199,13 +204,16 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
     Raises:
         ConfigError: With the key.
     """
-    optimizer = config.server.optimizer
-    uses = (config.aggregation.averages, "" if optimizer == "none" else f"server.optimizer={optimizer} needs averaged")
-    for use in filter(None, uses):
-        if not shared:
-            raise ConfigError(
-                f"{use} weights, but the method {config.method['name']!r}, as it is configured, sends none"
-            )
+    uses = [
+        feature.setting(config) for feature, _ in on_in(config) if "averages" in (need.fact for need in feature.needs)
+    ]
+    if (rule := config.aggregation.weights) != "method":
+        uses.append(f"aggregation.weights={rule}")
+    if uses and not shared:
+        raise ConfigError(
+            f"{uses[0]} needs averaged weights, but the method {config.method['name']!r}, as it is configured, sends "
+            "none"
+        )
 
 
 def _terms(config: RunConfig) -> tuple[str, ...]:
@@ -284,10 +292,10 @@ def _check_private_training(config: RunConfig, model: SplitModel) -> None:
         ConfigError: With the names of their modules.
     """
     size = node_data.image_size(config)
-    dp_sgd.check_network(config, model, size)
+    check_network(config, model, size)
     for name in config.model.per_node:
         own = config.model.model_copy(update={"name": name})
-        dp_sgd.check_network(config, setup.initial_model(config, own), size)
+        check_network(config, setup.initial_model(config, own), size)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

@@ -4,8 +4,8 @@
     checkpoint/knowledge-00007.safetensors  what the method shares besides weights
     checkpoint/state-00007.safetensors      what only the server keeps, if there is any
     checkpoint/moments-00007.safetensors    what the server's optimiser keeps, if there is any
-    checkpoint/averaged-00007.safetensors   BatchNorm statistics that training continues with, where the
-                                            weights have re-estimated ones (model.bn_keep)
+    checkpoint/averaged-00007.safetensors   arrays that training continues with, where the kept
+                                            model has others
     checkpoint/NAME-00007.json              of a round that ``model_selection`` keeps (``sections``); not part of it
     checkpoint/round-00007.json             written last: sizes and hashes of all files, the nodes, what they keep, the
                                             configuration that the round was trained with, and its hash

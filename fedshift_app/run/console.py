@@ -17,8 +17,8 @@ from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.losses import Losses
-from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
+from fedshift_core.rounds import INITIAL_MODEL, last_rounds
 from fedshift_strategies.features.base import Column
 from fedshift_strategies.features.catalog import classes
 from fedshift_strategies.federation.context import RoundResult

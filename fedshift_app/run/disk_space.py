@@ -16,6 +16,7 @@ from fedshift_app.run import model_selection
 from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import on_in
 from fedshift_core.kept_rounds import KEEP_STEPS
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Node
@@ -51,7 +52,8 @@ def needed(
     domains, classes = len(config.dataset.domains), strategy.federation.num_classes
     node_bytes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
-    shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + node_bytes
+    kept_by_features = sum(feature.arrays(config) for feature, _ in on_in(config) if feature.arrays)
+    shared = weights * (1 + kept_by_features) + _knowledge(strategy, initial, len(nodes)) + node_bytes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * config.evaluate.scorers(len(nodes))
     texts = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes)) + REPORT

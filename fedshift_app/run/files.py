@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_core.limits import as_found, plain, some
-from fedshift_core.options.scoring import apart
 from fedshift_core.plural import plural
+from fedshift_core.rounds import apart
 
 #: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"

@@ -277,17 +277,19 @@ class RunFolder:
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(replace(result, passing={}, statistics={}))  # those of all rounds would fill the memory
+        self.history.append(
+            replace(result, passing={}, statistics={}, kept={})
+        )  # those of all rounds would fill the memory
         names, number = self.config.dataset.known().classes, result.server_round
         for feature in classes(self.config.features):
             if section := feature.section_of(result, names, nodes, drawn=self.config.shift.label_mix == "own"):
                 self._sections[feature.key] = finite(section)
                 for file in sections.files(self.path, feature.key, number, chosen=number in self.chosen):
                     write_atomically(file, as_text(self._sections[feature.key]))
-        arrays, averaged = decode(weights), {}
-        if self.config.model.bn_keep == RETAKEN:
-            averaged = {name: arrays[name] for name in result.statistics}
-            arrays |= result.statistics
+        arrays = decode(weights)
+        kept = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
+        averaged = {name: arrays[name] for name in kept}
+        arrays |= kept
         self._weights = encode(arrays) if averaged else weights
         line = line_of(result)
         if constant := one_class.predicted(result, names):

@@ -20,6 +20,7 @@ from fedshift_app.run.folder import Past
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.features import on_in, value_of
 from fedshift_core.limits import MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
@@ -227,10 +228,10 @@ def _use_of_rounds(config: RunConfig) -> str:
     """Return the part of a run that depends on the number of its rounds; empty if none does."""
     if config.train.needs_rounds:
         return f"train.schedule={config.train.schedule} depends on it"
-    if config.aggregation.needs_rounds:
-        return f"aggregation.weights={config.aggregation.weights} depends on it"
-    if config.privacy.target_epsilon is not None:
-        return f"the noise of privacy.target_epsilon={config.privacy.target_epsilon:g} depends on it"
+    on = [(feature, feature.rounds_key) for feature, _ in on_in(config) if feature.rounds_key]
+    for feature, key in on:
+        if value_of(config, key) is not None:
+            return f"{feature.setting(config, key)} depends on it"
     method = registry.get(config.method["name"])
     reason = method.strategy_class().uses_rounds(config.params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""

@@ -7,7 +7,7 @@ from typing import Any
 from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_core.accuracies import average, mean, rank
 from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
-from fedshift_core.options.scoring import LAST_ROUNDS, apart
+from fedshift_core.rounds import LAST_ROUNDS, apart
 from fedshift_strategies.features.base import chosen
 from fedshift_strategies.features.catalog import classes
 from fedshift_strategies.federation.context import RoundResult, fully_scored

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import Refused
-from fedshift_core.options.statistics import MOST_STYLES
+from fedshift_core.limits import MOST_STYLES, Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire import names as wire
 from fedshift_core.wire import rows

@@ -181,11 +181,13 @@ class DomainStrategy(MethodHooks[P]):
         nodes = self.roster.online(grid, self._timeout)
         self._attendance.note_absent(nodes)
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
-        scoring = self._phase(Scoring, [node for node in nodes if node.index in trained], ask=self._post.ask)
+        scoring = self._phase(Scoring, [node for node in nodes if node.index in trained])
         scoring.weights, scoring.means = self.scored_weights(), lambda asked: self.features.means(asked, scoring)
+        scoring.ask = lambda *question: self._post.ask(scoring.weights, *question)
         self._around = Around((each.name, each.on_scores(scoring)) for each in self.features)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
         self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
+        self._scoring = scoring
         self._evaluation = scoring.evaluation = fed.evaluation(server_round, nodes, silent, self._around.asked)
         return self._questions(self._evaluation.first())
 
@@ -242,7 +244,7 @@ class DomainStrategy(MethodHooks[P]):
         def options(node: Node) -> Mapping[str, Any]:
             return parts_to_options(parts_of[node], sliced=sliced) | around.options(node)
 
-        kind, weights = MessageType.EVALUATE, self.scored_weights()
+        kind, weights = MessageType.EVALUATE, self._scoring.weights
         return self._post.in_order(self._post.write(kind, work, weights, options, around.records()), work)
 
     def _begin(self, result: RoundResult, arrays: ArrayRecord, grid: Grid) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedshift_core.errors import FederationError
-from fedshift_core.options.averaging import AggregationConfig
-from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import RunSettings, WithRooms
 from fedshift_core.secure.group import ANSWERS
 from fedshift_core.secure.statement import Statement
 from fedshift_strategies.federation.averaging import shares
@@ -21,7 +20,7 @@ from fedshift_strategies.methods import f2dc
 EXACT = 1e-6  # by which the sum of weights may miss 1: that of float32 numbers does
 
 
-def by_rule(config: AggregationConfig, updates: list[Update], domains: int) -> list[float] | None:
+def by_rule(config: WithRooms, updates: list[Update], domains: int) -> list[float] | None:
     """Return one weight per update, summing to 1; None where the method has a rule of its own.
 
     Args:
@@ -38,7 +37,7 @@ def by_rule(config: AggregationConfig, updates: list[Update], domains: int) -> l
     return _by_images(config, images, held.shape[1], domains)
 
 
-def _by_images(config: AggregationConfig, images: Sequence[int], classes: int, domains: int) -> list[float] | None:
+def _by_images(config: WithRooms, images: Sequence[int], classes: int, domains: int) -> list[float] | None:
     """Return weights that go by the nodes' numbers of images at most; None where the method has a rule of its own."""
     if config.weights == "method":
         return None
@@ -50,7 +49,7 @@ def _by_images(config: AggregationConfig, images: Sequence[int], classes: int, d
     return _domain_aware(config, images, f2dc.approximate_discrepancy(sizes, classes, domains))
 
 
-def _domain_aware(config: AggregationConfig, images: Sequence[int], discrepancy: f2dc.FloatArray) -> list[float]:
+def _domain_aware(config: WithRooms, images: Sequence[int], discrepancy: f2dc.FloatArray) -> list[float]:
     sizes = np.array(images, dtype=np.float64)
     weights: list[float] = f2dc.domain_aware(sizes, discrepancy, config.alpha, config.beta).tolist()
     return weights

@@ -24,7 +24,7 @@ from fedshift.rescore import command as rescoring
 from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
 from fedshift_app import server_app
-from fedshift_app.config import privacy, registry
+from fedshift_app.config import fits, registry
 from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, trackers, tracking
@@ -60,7 +60,7 @@ def test_lists() -> None:
     assert listed.count("an approximation") == 1
     one = " ".join(CliRunner().invoke(cli.app, ["methods", NAME]).output.split())  # as it was before lines were broken
     assert f"an approximation of its paper's method: {WHY}" in one
-    for table in (registry.markdown(), privacy.markdown()):
+    for table in (registry.markdown(), fits.privacy()):
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
 
 

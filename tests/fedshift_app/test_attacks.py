@@ -220,7 +220,7 @@ def test_too_few_nodes_are_reported_before_the_first_round(
 def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: InlineRun, tmp_path: Path) -> None:
     result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
     assert result == (
-        f"aggregation.robust=median averages weights, but the method '{method}', as it is configured, sends none"
+        f"aggregation.robust=median needs averaged weights, but the method '{method}', as it is configured, sends none"
     )
     for weights in ("equal", "samples", "domain-aware", "ga", "afl"):
         result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.weights={weights}")
@@ -243,9 +243,9 @@ def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(m
         requested = {"method": "fedprox", "set": "aggregation.robust=clip"}
         result = refusal_of(ConfigError, resolve, requested)
         assert result.startswith(
-            "aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go"
+            "aggregation.robust=clip does not fit 'fedprox': it merges weights by its own rule; it fits"
         )
-        able = result.rsplit("with ", 1)[1].split(", ")
+        able = result.rsplit("it fits ", 1)[1].split(", ")
         assert {"fedavg", "f2dc", "fedcode"} <= set(able)
         assert "fedprox" not in able
     assert resolve(requested).aggregation.robust == "clip"

@@ -16,7 +16,7 @@ import fedshift as fs
 from fedshift.costs import measuring
 from fedshift.data import init
 from fedshift.report import features, predictions, reading
-from fedshift_app.config import class_balance, registry
+from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import class_loss
@@ -25,6 +25,7 @@ from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.extensions import OURS
+from fedshift_core.params import Params
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
@@ -64,12 +65,18 @@ def sites(root: Path) -> Path:
             "train.class_weights: 'a': expected a number above 0 and at most 10000, found 0",
         ),
         ("train.class_weights={twelve: 2}", "train.class_weights: 'twelve' is no class of this run; there are 0, 1, 2"),
-        ("train.class_counts=federation", "needs train.class_weights=balanced or effective, found 'none'"),
+        (
+            "train.class_counts=federation",
+            "does nothing with train.class_weights=none; it needs train.class_weights=balanced or effective",
+        ),
         (
             "train.class_weights=balanced train.class_beta=0.9",
-            "train.class_beta=0.9 needs train.class_weights=effective",
+            "train.class_beta=0.9 does nothing with train.class_weights=balanced",
         ),
-        ("train.focal_gamma=1", "train.focal_gamma=1 needs train.loss=focal, found cross-entropy"),
+        (
+            "train.focal_gamma=1",
+            "train.focal_gamma=1 does nothing with train.loss=cross-entropy; it needs train.loss=focal",
+        ),
         ("train.class_beta=1 train.class_weights=effective", "train.class_beta"),
         (
             "privacy.name=dp-sgd privacy.noise_multiplier=1 train.sampler=balanced",
@@ -117,9 +124,11 @@ def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
     method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
     for key in ("train.class_weights='balanced'", "train.loss=focal"):
         config = resolve({"experiment": "handwritten", "set": key.replace("'", "")})
-        with pytest.raises(ConfigError, match=f"{key}: the method 'mine' has a loss of its own.*self.cross_entropy"):
-            class_balance.check_run(config, method)
-    class_balance.check_run(resolve({"experiment": "handwritten", "set": "train.sampler=balanced"}), method)
+        expected = f"{key.replace(chr(39), '')} does not fit 'mine': it has a loss of its own.*self.cross_entropy"
+        with pytest.raises(ConfigError, match=expected):
+            needs.check(needs.Case(method, Params(), {}, config))
+    drawn = resolve({"experiment": "handwritten", "set": "train.sampler=balanced"})
+    needs.check(needs.Case(method, Params(), {}, drawn))
 
 
 class Called(DomainClient):

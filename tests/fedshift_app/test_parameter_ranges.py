@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config import registry
+from fedshift_app.config.sections import AggregationConfig, ServerConfig
 from fedshift_clients.adapt.params import ContrastParams, EATAParams, FinetuneParams, T3AParams
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 
 NAN = float("nan")
 #: Settings that one class of parameters refuses, each with what else is set.

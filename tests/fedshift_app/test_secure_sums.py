@@ -14,7 +14,7 @@ from support import ROOT, InlineRun, ListeningGrid, Run, load_benchmark, refusal
 
 from fedshift.costs import estimate
 from fedshift.launch import runner
-from fedshift_app.config import registry, secure_sums
+from fedshift_app.config import fits, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
@@ -516,16 +516,22 @@ def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRu
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("method=fedheal", "'fedheal' does not fit: its own rule (weights, merge) reads the weights of each node"),
+        ("method=fedheal", "does not fit 'fedheal': its own rule (weights, merge) reads the weights of each node"),
         ("method=copa", "its own rule (merge_knowledge) reads"),
         ("method=fpl", "it needs prototypes, counts of each node"),
         ("method=fedpac", "it needs class-features, variance of each node"),
         ("method=fediir", "it needs head-gradient of each node"),
         ("method=scaffold method.option=I", "delta-c has a part of each class, of which no count says how many nodes"),
         ("method=ga", "aggregation.weights=ga"),
-        ("aggregation.robust=median", "aggregation.robust=median compares the weights of single nodes"),
-        ("aggregation.weights=ga", "weighs nodes by what each says of its own images"),
-        ("evaluate.client_models=last", "scores the model of each single node"),
+        (
+            "aggregation.robust=median",
+            "aggregation.robust=median, which compares the weights of single nodes; allowed is none",
+        ),
+        (
+            "aggregation.weights=ga",
+            "sends of each single node mean loss or accuracy on",
+        ),
+        ("evaluate.client_models=last", "sends of each single node correct predictions on test images; allowed is off"),
         ("method=feddyn aggregation.weights=samples", "allowed are method and equal"),
         ("federation.secure_sums_nodes=1", "secure_sums_nodes"),
     ],
@@ -567,7 +573,7 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
         params = method.checked_params({k: v for k, v in method.defaults.items() if k in fields})
         assert strategy.sums(params).keys() <= strategy.contributes.keys()
         assert refuse_sums(strategy, strategy.sums(params), method.defaults) == ""
-        word = secure_sums.fits(method)
+        word = fits.fits(method)
         assert word == "yes" or word.startswith("no: ")
 
 
@@ -575,7 +581,7 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
 
 
 def test_the_page_has_the_table_of_the_declarations() -> None:
-    assert secure_sums.markdown() in (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
+    assert fits.secure_sums() in (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
 
 
 def test_the_benchmark_plays_a_round_within_the_bound() -> None:

@@ -8,10 +8,10 @@ from flwr import serverapp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_core import dp_accounting
 from fedshift_core.dp_accounting import Spending, noise_for, spending
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.privacy import PrivacyConfig
 
 pytest.importorskip("dp_accounting", reason="fedshift[dp] is not installed")
 DELTA = 1e-5

@@ -16,7 +16,7 @@ from support import federation, image_set, new_client, phase, refusal_of, shared
 from support import node as node_of
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import AggregationConfig, EvaluateConfig, PrivacyConfig, RunConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import requests
 from fedshift_app.node.data import Place
@@ -27,11 +27,8 @@ from fedshift_clients.features.base import About, NodeFeature, Reply
 from fedshift_clients.training.dp_sgd import PrivateTraining
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.features import CORE as DECLARED
-from fedshift_core.features import FEATURES, KINDS, OURS, Feature, Key, shared_name
+from fedshift_core.features import FEATURES, KINDS, Feature, Key, ours, shared_name
 from fedshift_core.limits import Refused
-from fedshift_core.options.averaging import AggregationConfig
-from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.params import Params
 from fedshift_core.registry import imported
 from fedshift_core.wire import names as wire
@@ -44,7 +41,7 @@ from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.evaluation import Evaluation
 
 DOMAINS = ("a", "b")
-NAMES = [feature.name for feature in OURS]
+NAMES = [feature.name for feature in ours()]
 #: Names that each kind of message has without any feature.
 CORE = {
     "train": requests.ALLOWED["train"], "evaluate": requests.ALLOWED["evaluate"],
@@ -82,7 +79,7 @@ def test_the_core_declares_its_names(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_two_features_and_no_part_of_the_core_share_a_name(kind: str) -> None:
-    keys = [key for feature in OURS for key in getattr(feature, kind)]
+    keys = [key for feature in ours() for key in getattr(feature, kind)]
     for key in keys:
         example = f"{key.name}own/a" if key.name.endswith(("/", "=")) else key.name
         assert [one.name for one in keys if one.fits(example)] == [key.name]
@@ -91,10 +88,10 @@ def test_no_two_features_and_no_part_of_the_core_share_a_name(kind: str) -> None
 
 
 def test_a_name_that_two_features_declare_is_found() -> None:
-    assert shared_name(OURS) == ""
+    assert shared_name(ours()) == ""
     for kind, name in (("train", wire.GAP), ("evaluate_reply", "other-correct/bn=own/"), ("records", wire.COUNTS)):
-        assert shared_name((*OURS, Feature("mine", "", "", **{kind: (Key(name, "", ""),)}))) == name  # type: ignore[arg-type]
-    assert shared_name((*OURS, Feature("mine", "", "", evaluate=(Key(wire.GAP, "", ""),)))) == ""
+        assert shared_name((*ours(), Feature("mine", "", "", **{kind: (Key(name, "", ""),)}))) == name  # type: ignore[arg-type]
+    assert shared_name((*ours(), Feature("mine", "", "", evaluate=(Key(wire.GAP, "", ""),)))) == ""
 
 
 def test_a_name_that_is_followed_by_something_fits_by_its_beginning_and_others_whole() -> None:
@@ -102,7 +99,7 @@ def test_a_name_that_is_followed_by_something_fits_by_its_beginning_and_others_w
     assert not Key("count", "int", "").fits("count/a") and Key("count", "int", "").fits("count")
 
 
-@pytest.mark.parametrize("feature", OURS, ids=NAMES)
+@pytest.mark.parametrize("feature", ours(), ids=NAMES)
 def test_each_feature_has_a_key_and_classes_of_its_side(feature: Feature) -> None:
     assert FEATURES[feature.name] is feature and feature.title and feature.option
     assert feature.server or feature.node
@@ -178,7 +175,7 @@ def run_scores(run: RunContext) -> set[str]:
 
 GIFTS = st.text(min_size=1, max_size=30).filter(
     lambda name: (
-        not any(key.fits(name) for one in OURS for kind in KINDS for key in getattr(one, kind))
+        not any(key.fits(name) for one in ours() for kind in KINDS for key in getattr(one, kind))
         and not name.startswith((wire.SCALAR, wire.LOSS_TERM))
         and name not in {*chain.from_iterable(CORE.values())}
     )
@@ -253,7 +250,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
             note(feature, feature.record("a", client.score_test(image_set(11))), "records")
         if feature.answer(client, shared(client), ASKED | {"take-statistics": True}) is not None:
             note(feature, [wire.KNOWLEDGE], "records")
-    wanted = {kind: {key.name for feature in OURS for key in getattr(feature, kind)} for kind in KINDS}
+    wanted = {kind: {key.name for feature in ours() for key in getattr(feature, kind)} for kind in KINDS}
     for kind in ("introduction", "train_reply", "evaluate_reply"):
         assert sent[kind] == wanted[kind]
     from_server = {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}
@@ -315,7 +312,7 @@ def test_a_node_refuses_a_key_and_a_record_that_nobody_declares(kind: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "kind", "key"),
-    [(one.name, kind, key.name) for one in OURS for kind in ("train", "evaluate") for key in getattr(one, kind)],
+    [(one.name, kind, key.name) for one in ours() for kind in ("train", "evaluate") for key in getattr(one, kind)],
 )
 def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: str, kind: str, key: str) -> None:
     """In a run that asks for none of it no value is allowed, and each is refused in words."""
@@ -335,14 +332,14 @@ def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: 
 
 
 def test_a_feature_that_tells_of_images_has_a_word_for_it() -> None:
-    assert [one.name for one in OURS if bool(one.tells) != (one.word is not None)] == []
+    assert [one.name for one in ours() if bool(one.tells) != (one.word is not None)] == []
 
 
 def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
     """Each number that tells of images is taken out of the reply, whoever put it there."""
     config = resolve({"set": "privacy.name=local-dp model.name=cnn"})
     weights = {"w": np.zeros(3, np.float32)}
-    numbers: dict[str, Any] = {key.name: 1 for one in OURS for key in one.train_reply} | {"gift": 1, "loss": 1.0}
+    numbers: dict[str, Any] = {key.name: 1 for one in ours() for key in one.train_reply} | {"gift": 1, "loss": 1.0}
     reply = catalog.of().protect(config, weights, Reply(weights, {}, numbers))
     assert set(reply.metrics) == {wire.SECONDS, wire.PROCESS}
-    assert not any(one.tells for one in OURS if {wire.SECONDS, wire.PROCESS} & {key.name for key in one.train_reply})
+    assert not any(one.tells for one in ours() if {wire.SECONDS, wire.PROCESS} & {key.name for key in one.train_reply})

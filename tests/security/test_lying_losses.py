@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, node
 
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
 from fedshift_app.features.ga import server as ga
 from fedshift_core.limits import MOST_LOSS
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.federation.update_norms import LARGEST_LOSS, capped
 from fedshift_strategies.federation.updates import Update

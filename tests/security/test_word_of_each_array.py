@@ -29,7 +29,7 @@ from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import CLASS, IMAGE, MODEL, SUM, WORDS, Word
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import CORE, OURS
+from fedshift_core.features import CORE, ours
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 from fedshift_strategies.contributions import behind
@@ -277,9 +277,9 @@ def of_feature(kind: str, record: str, name: str) -> Word:
         MessageType.TRAIN: ("train_reply",), MessageType.EVALUATE: ("evaluate_reply",),
         MessageType.QUERY: ("introduction", "query_reply"),
     }[kind]  # fmt: skip
-    known = [(key, feature) for feature in (CORE, *OURS) for field in fields for key in getattr(feature, field)]
+    known = [(key, feature) for feature in (CORE, *ours()) for field in fields for key in getattr(feature, field)]
     if record not in (names.METRICS, names.CONFIG):
-        known, name = [(key, feature) for feature in OURS for key in feature.records], record
+        known, name = [(key, feature) for feature in ours() for key in feature.records], record
     return max((key.word or feature.word or MODEL for key, feature in known if key.fits(name)), key=WORDS.index)
 
 

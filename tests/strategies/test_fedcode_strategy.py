@@ -15,9 +15,9 @@ from support import ask, check_knowledge, federation, new_strategy, node, phase
 from support import prototypes_of as semantic
 
 from fedshift_app.config import registry
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_core.limits import Refused
 from fedshift_core.methods.fedcode import FedCodeParams
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.updates import Update

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, refusal_of
 
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_core.errors import FederationError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Node, Roster

@@ -13,8 +13,8 @@ from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining
 from fedshift_clients.training.statistics import Moments
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.secure.identity import Signer
 from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.image_styles import ImageStyles

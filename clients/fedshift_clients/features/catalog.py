@@ -15,8 +15,8 @@ from fedshift_core.disclosure import IMAGE, Word
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import Feature, Key, of_run
 from fedshift_core.frozen import Section
-from fedshift_core.options.run import RunSettings
 from fedshift_core.registry import imported
+from fedshift_core.run_settings import RunSettings
 
 
 class Features:

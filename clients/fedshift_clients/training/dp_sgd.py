@@ -24,14 +24,14 @@ from fedshift_clients.training.phases import DATA, TRAINING, Phase
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import FedShiftError
-from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.run_settings import WithRooms
 from fedshift_core.seeding import unpredictable
 
 
 class PrivateTraining:
     """The private training of one node in one round (``fedshift_clients.training.node.LocalTraining``)."""
 
-    def __init__(self, privacy: PrivacyConfig) -> None:
+    def __init__(self, privacy: WithRooms) -> None:
         self._privacy = privacy
         self._released = False
 

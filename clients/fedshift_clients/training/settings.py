@@ -15,7 +15,7 @@ from pydantic import (
 
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, Rounds
+from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, For, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]
@@ -70,7 +70,7 @@ Crop = Annotated[tuple[Share, Share], AfterValidator(_in_order)]
 Jitter = tuple[Strength, Strength, Strength, Turn]
 
 
-class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ModelConfig(ConfigModel):
     """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
     name: str = Field(description="Name of the network, as `fedshift models` lists it.")
@@ -133,7 +133,9 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         "initialised, or put GroupNorm in its place (group).",
     )
     #: 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
-    groups: int = Field(2, ge=1, le=4096, description="Number of channel groups of each GroupNorm.")
+    groups: Annotated[int, For("bn", "group")] = Field(
+        2, ge=1, le=4096, description="Number of channel groups of each GroupNorm."
+    )
     #: Re-estimated after each round that is scored (``evaluate.bn``); training goes on with the averaged ones.
     bn_keep: Literal["averaged", "retaken"] = Field(
         "averaged",
@@ -151,7 +153,7 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return self.freeze == "encoder" and not self.projection
 
 
-class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class TrainConfig(ConfigModel):
     """Local training on cross-entropy and the method's terms."""
 
     epochs: Rounds = Field(description="Local epochs in a round.")
@@ -174,7 +176,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Learning rate over the rounds: none, linear or cosine down to `schedule_end` times lr, or a "
         "factor at each of `schedule_steps` (step).",
     )
-    schedule_end: float = Field(
+    schedule_end: Annotated[float, For("schedule", "linear", "cosine")] = Field(
         0.1, ge=0, le=1, description="Learning rate of the last round, in multiples of lr, for linear and cosine."
     )
     schedule_steps: tuple[Rounds, ...] = Field(
@@ -183,7 +185,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Rounds, in rising order, after which the learning rate is multiplied by "
         "`schedule_factor`, for step.",
     )
-    schedule_factor: float = Field(
+    schedule_factor: Annotated[float, For("schedule", "step")] = Field(
         0.1, gt=0, le=1, description="Factor of the learning rate at each of `schedule_steps`."
     )
     warmup_rounds: int = Field(
@@ -196,7 +198,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
     loss: Literal["cross-entropy", "focal"] = Field(
         "cross-entropy", description="Loss of a classification: cross-entropy, or focal loss (Lin et al., ICCV 2017)."
     )
-    focal_gamma: float = Field(
+    focal_gamma: Annotated[float, For("loss", "focal")] = Field(
         2.0, ge=0, le=10, description="Exponent of focal loss; 0 is cross-entropy. With loss=focal."
     )
     class_weights: ClassWeights = Field(
@@ -204,8 +206,10 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         description="Weight of an image's loss by its class: none, balanced (n / (K n_c)), effective (effective number "
         "of images, Cui et al., CVPR 2019), or numbers by class name; a class without one has 1.",
     )
-    class_beta: float = Field(0.999, ge=0, lt=1, description="Beta of class_weights=effective; 0 weighs all alike.")
-    class_counts: Literal["node", "federation"] = Field(
+    class_beta: Annotated[float, For("class_weights", EFFECTIVE)] = Field(
+        0.999, ge=0, lt=1, description="Beta of class_weights=effective; 0 weighs all alike."
+    )
+    class_counts: Annotated[Literal["node", "federation"], For("class_weights", BALANCED, EFFECTIVE)] = Field(
         "node",
         description="Numbers of images behind class_weights=balanced|effective: each node's own, or those of all "
         "nodes, which the server then sends.",
@@ -295,7 +299,7 @@ class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return decayed * (self.schedule_end + (1 - self.schedule_end) * left)
 
 
-class ImageConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ImageConfig(ConfigModel):
     """From uint8 images to what the network sees."""
 
     crop_padding: Padding = Field(0, description="Pixels of padding before a random crop; 0: no crop.")
@@ -337,7 +341,7 @@ class ImageConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         "own (own), in training those of a random node and in tests the node's own (fedrdn), or `mean` and `std` after "
         "each node's have become the federation's (harmonised).",
     )
-    normalization_draw: Literal["image", "batch"] = Field(
+    normalization_draw: Annotated[Literal["image", "batch"], For("normalization", "fedrdn")] = Field(
         "image",
         description="With normalization=fedrdn: a node is drawn for each image (image), or one for the mean and one "
         "for the standard deviation of a whole batch, as in the authors' code (batch).",

@@ -19,7 +19,7 @@ from fedshift_datasets.partition.shares import Indices
 RANDOM = "random"
 
 
-class Allocation(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class Allocation(ConfigModel):
     """How nodes and images are dealt in simulation. A real node brings its own images instead."""
 
     counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = Field(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.options.statistics import BINS
+from fedshift_core.limits import BINS
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io import part_folder
 from fedshift_datasets.quality import duplicates, pixel_statistics

@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_app.features.afl import Options
 from fedshift_core.limits import MOST_LOSS
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
 from fedshift_strategies.federation.checks import Range
@@ -68,7 +68,7 @@ def _projected(point: FloatArray) -> FloatArray:
 
 
 def weigh(
-    rule: AggregationConfig, updates: Sequence[Update], group_of: Mapping[int, int], kept: Mapping[int, float]
+    rule: Options, updates: Sequence[Update], group_of: Mapping[int, int], kept: Mapping[int, float]
 ) -> tuple[list[float], dict[int, float]]:
     """Return one weight per update, summing to 1, and q of each group for the next round.
 
@@ -115,7 +115,7 @@ class WorstDomainWeights(ServerFeature):
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
         """Return the weights of the round."""
-        rule = self.run.config.aggregation
+        rule = Options.read(self.run.config)
         domains = list(self.run.domains)
         group_of = {
             node.index: node.index if rule.afl_groups == "node" else domains.index(node.domain)

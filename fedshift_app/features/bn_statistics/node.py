@@ -13,7 +13,7 @@ from fedshift_clients.training.arrays import view
 from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
-from fedshift_core.features import OURS
+from fedshift_core.features import ours
 from fedshift_core.limits import largest
 from fedshift_core.moments import power_of, standard
 from fedshift_core.plural import plural
@@ -40,7 +40,7 @@ from fedshift_core.wire.names import (
 from fedshift_core.wire.scores import DomainScore
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
-_ASKED = {key.name for feature in OURS for key in feature.evaluate if not key.replaces_scores} - {BN_IMAGES}
+_ASKED = {key.name for feature in ours() for key in feature.evaluate if not key.replaces_scores} - {BN_IMAGES}
 _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, *_ASKED))
 
 

@@ -15,8 +15,8 @@ from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
 from fedshift_clients.losses.imbalance import class_loss
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import LARGEST_COUNT
-from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import CLASS_TOTALS
 
 

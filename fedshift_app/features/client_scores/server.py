@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import Refused
-from fedshift_core.options.scoring import LAST_ROUNDS, last_rounds
+from fedshift_core.rounds import LAST_ROUNDS, last_rounds
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
 from fedshift_strategies.features.base import ServerFeature, Steps, Table, Training, View
 from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of

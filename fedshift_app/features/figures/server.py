@@ -29,7 +29,7 @@ from fedshift_core.accuracies import average, percent
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.losses import Losses
-from fedshift_core.options.scoring import round_name
+from fedshift_core.rounds import round_name
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
 from fedshift_core.wire.records import array_record

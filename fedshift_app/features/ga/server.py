@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_app.features.ga import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
 from fedshift_strategies.federation.checks import Range
@@ -42,13 +42,13 @@ FloatArray = NDArray[np.float64]
 NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
 
 
-def step_of(rule: AggregationConfig, server_round: int, rounds: int, nodes: int) -> float:
+def step_of(rule: Options, server_round: int, rounds: int, nodes: int) -> float:
     """Return d_t of the gaps of a round t, from 1."""
     return rule.gap_step * (1 - (server_round - 1) / rounds) / nodes
 
 
 def weigh(
-    rule: AggregationConfig,
+    rule: Options,
     updates: Sequence[Update],
     nodes: Sequence[int],
     kept: Arrays,
@@ -127,7 +127,7 @@ class GeneralisationAdjustment(ServerFeature):
 
     def on_round(self, training: Training) -> Steps:
         """Ask for the loss or the accuracy of the weights as they come and as they leave."""
-        rule = self.run.config.aggregation
+        rule = Options.read(self.run.config)
         allowed = Range(0, MOST_LOSS if rule.gap == "loss" else 1, whole=False)
         yield Asked(
             lambda node: {GAP: [rule.gap, rule.gap_on]},
@@ -137,7 +137,7 @@ class GeneralisationAdjustment(ServerFeature):
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
         """Return the weights of the round."""
-        rule, indices = self.run.config.aggregation, [node.index for node in training.all_nodes]
+        rule, indices = Options.read(self.run.config), [node.index for node in training.all_nodes]
         weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)
         return weights
 

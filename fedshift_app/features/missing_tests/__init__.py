@@ -1,1 +1,11 @@
 """Which test images of real nodes were not scored (``evaluate.test``)."""
+
+from fedshift_core.features import Feature
+
+FEATURE = Feature(
+    "missing-tests",
+    "Which test images of real nodes were not scored",
+    "evaluate.test",
+    "fedshift_app.features.missing_tests.server:MissingTests",
+    place=180,
+)

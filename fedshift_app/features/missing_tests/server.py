@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedshift_core.losses import LOST, MISSING_TESTS, images_line
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import announced
 from fedshift_strategies.federation.context import RoundResult, fully_scored

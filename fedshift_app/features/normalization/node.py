@@ -38,8 +38,8 @@ from fedshift_clients.features.base import Call, Client, Metrics, NodeFeature, R
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import RequestError
-from fedshift_core.options.run import RunSettings
-from fedshift_core.options.statistics import BINS
+from fedshift_core.limits import BINS
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.site_differences import lifted
 from fedshift_core.wire.names import SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_app.features.privacy import Options
 from fedshift_clients.features.base import Client, Metrics, NodeFeature, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError, NotFiniteError
-from fedshift_core.features import OURS
+from fedshift_core.features import ours
 from fedshift_core.limits import largest
-from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.seeding import unpredictable
 from fedshift_core.wire.names import EPSILON
 
 #: What a node may contribute besides weights with ``dp-sgd``: noised by ``PrivateTraining.class_prototypes``.
 RELEASED = ("prototypes", "counts")
 #: Of the numbers, those that travel with a noised update: they are of features that tell nothing of images.
-_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells and key.name != EPSILON)
+_SAID = tuple(key for feature in ours() for key in feature.train_reply if not feature.tells and key.name != EPSILON)
 
 
 class PrivacyOnNode(NodeFeature):
@@ -75,7 +75,7 @@ class PrivacyOnNode(NodeFeature):
         return Reply(noised(privacy, sent, reply.weights), {}, said)
 
 
-def noised(privacy: PrivacyConfig, sent: Arrays, trained: Arrays) -> Arrays:
+def noised(privacy: Options, sent: Arrays, trained: Arrays) -> Arrays:
     r"""Return weights whose update is clipped to norm C and given Gaussian noise.
 
     .. math:: w+\min\left(1,\frac{C}{\|\Delta\|_2}\right)\Delta+\mathcal N(0,\sigma^2),\quad\Delta=w'-w

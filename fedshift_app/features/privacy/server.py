@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_core.dp_accounting import Spending, spending_of
+from fedshift_app.features.privacy import Options
+from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
@@ -121,7 +122,9 @@ class Privacy(ServerFeature):
         training.result.shown[self.key] = {"epsilon": ordered, "delta": self.run.config.privacy.delta}
 
     def _spending(self, images: int) -> Spending:
-        return spending_of(self.run.config, images, prototypes=self.run.model.prototypes)
+        config, prototypes = self.run.config, self.run.model.prototypes
+        train, rounds = config.train, config.rounds
+        return spending(config.privacy, images, train.batch_size, train.epochs, rounds, prototypes=prototypes)
 
     def _deviation_of(self, spends: Spending) -> float:
         """Return a bound on the standard deviation of the noise that a round's steps leave on each weight.
@@ -129,11 +132,13 @@ class Privacy(ServerFeature):
         Of SGD with momentum m, each step's noise moves a weight by at most rate / (1 - m) times it; a step of Adam is
         about as long as its rate, whatever the gradient.
         """
-        train, privacy = self.run.config.train, self.run.config.privacy
+        train, privacy = self.run.config.train, Options.read(self.run.config)
+        rate: float = train.lr
         if train.optimizer != "sgd":
-            return train.lr * math.sqrt(spends.steps)
+            return rate * math.sqrt(spends.steps)
         of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
-        return train.lr / (1 - train.momentum) * of_step * math.sqrt(spends.steps)
+        left: float = 1 - train.momentum
+        return rate / left * of_step * math.sqrt(spends.steps)
 
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:

@@ -1,1 +1,33 @@
 """Where the time of a round goes (``profile=true``)."""
+
+from pydantic import Field
+
+from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.wire import names as wire
+
+
+class Options(FeatureOptions):
+    """The key of a run's profile."""
+
+    section = ""
+    profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
+
+
+FEATURE = Feature(
+    "profile",
+    "Where the time of a round goes",
+    "profile=true",
+    "fedshift_app.features.profile.server:Profile",
+    "fedshift_app.features.profile.node:ProfileOnNode",
+    place=10,
+    options=Options,
+    train_reply=(
+        Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
+        Key(wire.PROCESS, "int", "number of the process that worked"),
+    ),
+    evaluate_reply=(
+        Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
+        Key(wire.PROCESS, "int", "number of the process that worked"),
+    ),
+    shows=True,
+)

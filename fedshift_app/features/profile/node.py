@@ -7,7 +7,7 @@ import torch
 
 from fedshift_clients.features.base import Client, Metrics, NodeFeature
 from fedshift_clients.training.phases import MESSAGES
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS, WORK
 from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult

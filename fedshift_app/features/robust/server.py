@@ -33,10 +33,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedshift_app.features.robust import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
 from fedshift_strategies.features.base import Merge, ServerFeature, Steps, Training
@@ -48,9 +48,7 @@ from fedshift_strategies.federation.updates import Update, decode
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 
 
-def merge(
-    config: AggregationConfig, updates: list[Update], weights: list[float], sent: Arrays, nodes: int
-) -> ArrayRecord:
+def merge(config: Options, updates: list[Update], weights: list[float], sent: Arrays, nodes: int) -> ArrayRecord:
     """Return the next shared weights by a run's robust rule; the list is emptied.
 
     Args:
@@ -83,7 +81,7 @@ def merge(
     return record
 
 
-def check_number(config: AggregationConfig, nodes: int) -> None:
+def check_number(config: Options, nodes: int) -> None:
     """Refuse a rule that protects against nobody with so many nodes a round.
 
     Raises:
@@ -97,7 +95,7 @@ def check_number(config: AggregationConfig, nodes: int) -> None:
         )
 
 
-def _check_came(config: AggregationConfig, came: int, sent_to: int) -> None:
+def _check_came(config: Options, came: int, sent_to: int) -> None:
     """Refuse to merge fewer updates than the rule protects with.
 
     Raises:
@@ -111,7 +109,7 @@ def _check_came(config: AggregationConfig, came: int, sent_to: int) -> None:
         )
 
 
-def needs(config: AggregationConfig) -> tuple[int, str]:
+def needs(config: Options) -> tuple[int, str]:
     """Return how many nodes a round a rule needs, and the parameter that says so.
 
     The median of one or two is theirs; a trimmed mean must cut off at least one; Krum needs 2f + 3.
@@ -127,7 +125,7 @@ def needs(config: AggregationConfig) -> tuple[int, str]:
     return 1, ""
 
 
-def description(config: AggregationConfig) -> str:
+def description(config: Options) -> str:
     """Say in one line what a rule does, and which weights of nodes it leaves unused."""
     unused = "each node alike: aggregation.weights and the method's own are not used"
     if config.robust == "clip":
@@ -228,15 +226,15 @@ class Robust(ServerFeature):
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what it does in one line; raise ``FederationError`` if a round has too few nodes for it."""
-        check_number(self.run.config.aggregation, self.run.number(len(nodes)))
-        yield description(self.run.config.aggregation)
+        check_number(Options.read(self.run.config), self.run.number(len(nodes)))
+        yield description(Options.read(self.run.config))
 
     def on_round(self, training: Training) -> Steps:
         """Raise ``FederationError`` if the rule protects against nobody with so many nodes."""
-        check_number(self.run.config.aggregation, len(training.nodes))
+        check_number(Options.read(self.run.config), len(training.nodes))
         yield None
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights by the run's rule, in place of the average."""
         sent = decode(training.weights)
-        return merge(self.run.config.aggregation, updates, weights, sent, len(training.nodes))
+        return merge(Options.read(self.run.config), updates, weights, sent, len(training.nodes))

@@ -14,8 +14,8 @@ from flwr.app import Message
 from fedshift_app.features.secure_sums.replies import Keys, stated, texts_of, vector_of
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.limits import Refused
-from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.secure import crypto, protocol
 from fedshift_core.secure.group import ANSWERS, Group
 from fedshift_core.secure.layout import Layout

@@ -13,7 +13,7 @@ import numpy as np
 from fedshift_clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
-from fedshift_core.features import OURS
+from fedshift_core.features import ours
 from fedshift_core.secure import identity, protocol
 from fedshift_core.secure.group import ANSWERS, PURPOSES, TRAINING, Group
 from fedshift_core.secure.identity import Signed
@@ -46,7 +46,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
 _SHARES = (wire.SECURE_NODES, wire.SECURE_TEXTS, wire.SECURE_DIGESTS)
 #: What makes a message to evaluate a question whose answer can be summed.
 _ASKING = {
-    key.name for feature in OURS if feature.option != "federation.secure_sums"
+    key.name for feature in ours() if feature.option != "federation.secure_sums"
     for key in feature.evaluate if key.replaces_scores
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedshift_app.features.bn_statistics.server import statistics_of
+from fedshift_app.features.secure_sums import Options
 from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides
 from fedshift_app.features.secure_sums.replies import Keys, stated
 from fedshift_core.arrays import Arrays
@@ -109,11 +110,11 @@ class SecureSums(ServerFeature):
 
     @property
     def _fewest(self) -> int:
-        return self.run.config.federation.secure_sums_nodes
+        return Options.read(self.run.config).secure_sums_nodes
 
     @property
     def _range(self) -> float:
-        return self.run.config.federation.secure_sums_range
+        return Options.read(self.run.config).secure_sums_range
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what the server learns in one line; raise ``FederationError`` if too few would hide each other."""

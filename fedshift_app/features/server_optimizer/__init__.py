@@ -1,1 +1,64 @@
 """A step of the server after the average (``server.optimizer``)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedshift_core.features import Feature, FeatureOptions, Need
+from fedshift_core.params import For
+
+_OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
+
+
+class Options(FeatureOptions):
+    """Keys of the server optimizer, with Flower's values, but for ``momentum``: 0 there is FedAvg."""
+
+    section = "server"
+    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
+        "none",
+        description="Server optimizer by the rules of Flower's strategies, for methods that keep the default merge; "
+        "none: the average is sent.",
+    )
+    lr: Annotated[float | None, For("optimizer", *_OPTIMIZERS)] = Field(
+        None,
+        gt=0,
+        description="Learning rate of the server; null: 1 for fedavgm, 0.1 for fedadam and "
+        "fedadagrad, 0.01 for fedyogi.",
+    )
+    momentum: Annotated[float, For("optimizer", "fedavgm")] = Field(
+        0.9, ge=0, lt=1, description="Momentum of fedavgm; 0: none."
+    )
+    beta1: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(
+        0.9, ge=0, lt=1, description="Decay of the first moment of fedadam and fedyogi."
+    )
+    beta2: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(
+        0.99, ge=0, lt=1, description="Decay of the second moment of fedadam and fedyogi."
+    )
+    tau: Annotated[float, For("optimizer", *_OPTIMIZERS[1:])] = Field(
+        1e-3, gt=0, description="Constant added to the root of the second moment in all but fedavgm."
+    )
+
+    @property
+    def rate(self) -> float:
+        """The server's learning rate; 1 where there is no optimiser."""
+        usual = {"none": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.01, "fedadagrad": 0.1}
+        return usual[self.optimizer] if self.lr is None else self.lr
+
+    @property
+    def moments(self) -> int:
+        """How many arrays as large as the weights the server keeps."""
+        if self.optimizer == "fedavgm":
+            return int(self.momentum > 0)
+        return 0 if self.optimizer == "none" else 2
+
+
+FEATURE = Feature(
+    "server-optimizer",
+    "A step of the server after the average",
+    "server.optimizer",
+    "fedshift_app.features.server_optimizer.server:ServerOptimizer",
+    place=120,
+    options=Options,
+    arrays=lambda config: Options.read(config).moments,
+    needs=(Need("averages"),),
+)

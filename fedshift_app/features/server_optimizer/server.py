@@ -28,8 +28,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedshift_app.features.server_optimizer import Options
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Merge, ServerFeature, Training
 from fedshift_strategies.federation.context import RunContext
@@ -71,14 +71,14 @@ def step(
     return encode(weights), kept
 
 
-def description(config: ServerConfig) -> str:
+def description(config: Options) -> str:
     """Say in one line what the server does after the average."""
     parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(config.optimizer, ("beta1", "beta2", "tau"))
     more = ", ".join(f"{name} {getattr(config, name):g}" for name in parts)
     return f"server.optimizer={config.optimizer}: lr {config.rate:g}, {more}; buffers such as BatchNorm's are averaged"
 
 
-def _rule(config: ServerConfig, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
+def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
     """Return the next values of one array, and its moments; every operation as Flower's strategy has it."""
     if config.optimizer == "fedavgm":
         return _fedavgm(config, merged, sent, moments)
@@ -99,7 +99,7 @@ def _rule(config: ServerConfig, merged: Array, sent: Array, moments: Arrays, ser
     return sent + rate * m / (np.sqrt(v) + config.tau), {FIRST: m, SECOND: v}
 
 
-def _fedavgm(config: ServerConfig, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
+def _fedavgm(config: Options, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
     gradient = sent - merged
     if not config.momentum:
         return sent - config.rate * gradient, {}
@@ -114,7 +114,7 @@ class ServerOptimizer(ServerFeature):
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what it does in one line."""
-        return (description(self.run.config.server),)
+        return (description(Options.read(self.run.config)),)
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights."""

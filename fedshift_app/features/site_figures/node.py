@@ -18,8 +18,8 @@ from fedshift_clients.features.base import Client, NodeFeature, Request, word
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
-from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, UNKNOWN, SiteNumbers
 from fedshift_datasets.base import ImageSet

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedshift_clients.features.base import Call, Client, NodeFeature, Request, Site
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.statistics import BINS, MOST_STYLES
+from fedshift_core.limits import BINS, MOST_STYLES
 from fedshift_core.seeding import order_of
 from fedshift_core.wire.image_styles import ImageStyles, Rows
 from fedshift_core.wire.names import IMAGE_STYLES, SITE_IMAGES

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field
 
 from fedshift_core import site_differences
-from fedshift_core.options.statistics import BINS
+from fedshift_core.limits import BINS
 from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 

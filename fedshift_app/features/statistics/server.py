@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fedshift_app.features.statistics import Options
 from fedshift_app.features.statistics import section as statistics_section
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
-from fedshift_core.limits import Refused, some
-from fedshift_core.options.statistics import BINS
+from fedshift_core.limits import BINS, Refused, some
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.wire.image_styles import ImageStyles
@@ -79,7 +79,7 @@ class SiteStatistics(ServerFeature):
 
     @property
     def _share(self) -> str:
-        return self.run.config.statistics.share
+        return Options.read(self.run.config).share
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what nodes tell in one line."""

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
+from fedshift_core.run_settings import RunSettings
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Asked, Evaluation
 from fedshift_strategies.federation.nodes import Node

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import CE
 from fedshift_strategies.federation.evaluation import Asked, Evaluation
@@ -143,7 +143,7 @@ class RunContext:
     @property
     def own_tests(self) -> bool:
         """Whether each node has a test set of its own for every domain. Then all answer and their parts add up."""
-        return self.config.shift.label_mix == "own"
+        return bool(self.config.shift.label_mix == "own")
 
     @property
     def everywhere(self) -> bool:
@@ -213,6 +213,7 @@ class RoundResult:
         shown: What features add to the round's line, by their key there (``ServerFeature.key``).
         passing: What features hand the run folder of this round, by their key; it is not kept over the rounds.
         statistics: BatchNorm's statistics that were re-estimated, by state-dict name; empty where none were.
+        kept: Arrays that the kept model has in place of the shared ones, with which training goes on; by name.
         untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round
             was scored, in their order; whether they were scored says ``evaluate.untrained``.
         laps: Seconds of the server by phase.
@@ -235,6 +236,7 @@ class RoundResult:
     shown: dict[str, Any] = field(default_factory=dict)
     passing: dict[str, Any] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
+    kept: Arrays = field(default_factory=dict)
     untrained: list[int] = field(default_factory=list)
     laps: dict[str, float] = field(default_factory=dict)
 

@@ -57,12 +57,15 @@ class Post:
         return in_waves(messages, sorted(work.values(), reverse=True)) if queues else messages
 
     def ask(
-        self, work: Mapping[Node, int], options: Mapping[str, Any], own: Mapping[Node, Mapping[str, Any]] | None = None
+        self,
+        weights: ArrayRecord,
+        work: Mapping[Node, int],
+        options: Mapping[str, Any],
+        own: Mapping[Node, Mapping[str, Any]] | None = None,
     ) -> list[Message]:
-        """Send nodes a question of a feature about the scored weights, and return their answers."""
+        """Send nodes a question of a feature about weights, and return their answers."""
         strategy = self._strategy
         strategy.roster.listener.asked(strategy.server_round, list(work), training=False)
-        weights = strategy.scored_weights()
         messages = self.write(
             MessageType.EVALUATE, work, weights, lambda node: {**options, **(own or {}).get(node, {})}, {}
         )

@@ -9,6 +9,7 @@ import torch
 from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_client, shared
 from torch import Tensor, nn
 
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import cross_entropy, cross_entropy_of_each
 from fedshift_clients.methods.feddap import FedDAPClient
@@ -22,7 +23,6 @@ from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.dp_sgd import PrivateTraining
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.names import EPSILON, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 

@@ -34,7 +34,7 @@ from fedshift_app.features.figures.section import Figures
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
-from fedshift_core.options.scoring import last_rounds
+from fedshift_core.rounds import last_rounds
 from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_datasets import catalog
 

@@ -12,10 +12,10 @@ from support import InlineRun, ListeningGrid
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.records import decode
 
 SHORT = "train.epochs=1 allocation.share=0.1"
@@ -89,14 +89,17 @@ def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: 
 def test_a_method_that_would_get_around_the_noise_is_refused_with_those_that_do() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"not protect 'i2pfl' \(which also sends: up: prototypes \(C x D\), counts \(C\); down: .*\); it "
-        "fits methods whose nodes send only weights, see: fedshift methods --privacy$",
+        match=r"not fit 'i2pfl': there is noise on weights only, and it also sends: up: prototypes \(C x D\), counts "
+        r"\(C\); down: .*; it fits fedavg, ",
     ):
         resolve({"method": "i2pfl", "set": "privacy.name=local-dp"})
 
 
 def test_scores_of_models_before_the_noise_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"needs evaluate.client_models=off, found last"):
+    with pytest.raises(
+        ConfigError,
+        match=r"not go with evaluate.client_models=last, which sends without noise correct .*; allowed is off",
+    ):
         resolve({"set": "privacy.name=local-dp evaluate.client_models=last"})
 
 
@@ -151,7 +154,7 @@ def test_every_method_sends_weights_alone_or_is_refused(method: str) -> None:
     if able:
         assert resolve(given).privacy.name == "local-dp"
     else:
-        with pytest.raises(ConfigError, match=f"does not (protect '{method}'|go with)"):
+        with pytest.raises(ConfigError, match=f"does not (fit '{method}'|go with)"):
             resolve(given)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support import InlineRun, federation, node, phase
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from fedshift_strategies.base import DomainStrategy
@@ -136,7 +136,7 @@ def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str, m
     [
         ("method.update=softmax", "update"),
         ("privacy.name=local-dp", "privacy.name=local-dp does not go with aggregation.weights=afl"),
-        ("federation.secure_sums=true", "aggregation.weights=afl weighs nodes by what each says"),
+        ("federation.secure_sums=true", "go with aggregation.weights=afl, which sends of each single node mean loss"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, message: str) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support import federation
 
+from fedshift_app.config.sections import ServerConfig
 from fedshift_app.features.server_optimizer.server import ServerOptimizer
 from fedshift_core.errors import FederationError
-from fedshift_core.options.averaging import ServerConfig
 from fedshift_strategies.features.catalog import Features
 
 

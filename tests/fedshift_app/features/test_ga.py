@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import federation, node, phase, server_feature
 
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.ga import server as ga
 from fedshift_core.limits import Refused
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
 from fedshift_strategies.base import DomainStrategy

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support import federation, node, refusal_of, server_feature
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.gma.server import GradientMasks
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
@@ -98,8 +98,12 @@ def test_a_run_says_what_it_does() -> None:
     [
         ("fedavg", "aggregation.gma_tau=1.5", "aggregation.gma_tau: Input should be less than or equal to 1"),
         ("fedgma", "aggregation.robust=median", "gma_tau=0.4 and aggregation.robust=median exclude each other"),
-        ("fedgma", "federation.secure_sums=true", "gma_tau=0.4 counts the signs of single nodes' changes"),
-        ("feddyn", "aggregation.gma_tau=0.4", "'feddyn' merges weights by its own rule; masks go with fedavg"),
+        ("fedgma", "federation.secure_sums=true", "gma_tau=0.4, which counts the signs of single nodes' changes"),
+        (
+            "feddyn",
+            "aggregation.gma_tau=0.4",
+            "does not fit 'feddyn': it merges weights by its own rule; it fits fedavg",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(method: str, text: str, message: str) -> None:

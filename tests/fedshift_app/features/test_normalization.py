@@ -219,10 +219,13 @@ def test_a_domain_that_no_node_holds_and_a_constant_channel_are_harmonised_too()
     [
         ("images.normalization=harmonised", "needs means and variances of all nodes: statistics.share=nodes"),
         ("images.normalization=fedrdn", "needs means and variances of all nodes: statistics.share=nodes, found off"),
-        ("images.normalization_draw=batch", "images.normalization_draw=batch needs images.normalization=fedrdn"),
+        (
+            "images.normalization_draw=batch",
+            "images.normalization_draw=batch does nothing with images.normalization=fixed",
+        ),
         (f"{ON} model.freeze=encoder model.precompute=on images.crop_padding=0", "allowed is model.precompute=off"),
         (f"{ON} privacy.name=local-dp", "privacy.name=local-dp"),
-        (f"{ON} federation.secure_sums=on", "the server sees sums alone"),
+        (f"{ON} federation.secure_sums=on", "does not go with statistics.share=nodes"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: str, why: str) -> None:

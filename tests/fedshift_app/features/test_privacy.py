@@ -17,11 +17,11 @@ from fedshift.engine import inline
 from fedshift.engine.workers import WorkersGrid
 from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.node import noised
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.wire.records import decode
 
 NODES = 8

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, node, refusal_of
 
+from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.robust import server as robust
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
-from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy

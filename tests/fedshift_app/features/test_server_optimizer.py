@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 from support import federation
 
+from fedshift_app.config.sections import ServerConfig
 from fedshift_app.features.server_optimizer import server as server_optimizer
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import decode, encode
 
 FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import node as node_of
 from support import phase, server_feature
 
+from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.features.site_figures import section as site_section
 from fedshift_app.features.site_figures import server as site_figures
 from fedshift_app.features.site_figures.numbers import Scored, figures
@@ -19,7 +20,6 @@ from fedshift_app.features.site_figures.section import AVERAGED, MIX_BOUND, POOL
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers

@@ -15,12 +15,12 @@ import pytest
 from scipy.stats import norm
 from support import ROOT, refusal_of
 
+from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.node import ledger, state_folder
 from fedshift_app.node.ledger import DAY, Book, Ledger
 from fedshift_core import atomic_io
 from fedshift_core.dp_accounting import ORDERS, spending
 from fedshift_core.errors import FedShiftError
-from fedshift_core.options.privacy import PrivacyConfig
 
 
 def anything(book: Book, now: float) -> str:

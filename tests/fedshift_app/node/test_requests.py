@@ -21,7 +21,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, requests, setup, state_folder
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
-from fedshift_core.features import OURS
+from fedshift_core.features import ours
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 
@@ -298,7 +298,7 @@ def test_a_scalar_that_is_needed_and_missing_is_named(real: Any) -> None:
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
 def test_a_key_of_a_feature_holds_what_is_declared(kind: str, real: Any) -> None:
     node = real("federation.secure_sums=on federation.secure_sums_nodes=2")
-    for key, value in itertools.product([key.name for feature in OURS for key in getattr(feature, kind)], WRONG[1:]):
+    for key, value in itertools.product([key.name for feature in ours() for key in getattr(feature, kind)], WRONG[1:]):
         reply = node.ask(kind, **{key: value} | (SCORE if kind == "evaluate" else {}))
         assert not reply.has_error() or str(reply.error.reason).startswith("refused: "), (key, reply.error.reason)
 
@@ -427,6 +427,6 @@ def test_no_node_refuses_an_honest_server_which_sends_no_parts(
     run = run_inline(**flat, grid=nodes)
     assert all(line["nodes"] == [0, 1] and not line.get("left_out") for line in run.rounds)
     assert not any({"starts", "stops"} & keys for keys in sent)
-    features = {key.name for feature in OURS for key in (*feature.train, *feature.evaluate)}
+    features = {key.name for feature in ours() for key in (*feature.train, *feature.evaluate)}
     allowed = features.union(*requests.ALLOWED.values())
     assert all(key in allowed or key.startswith("told/") for keys in sent for key in keys)

@@ -31,7 +31,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import AT_ONCE, json_list, write_atomically
 from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import RoundResult
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support import federation, phase
 from support import node as node_of
 
+from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_core import limits
 from fedshift_core.limits import MOST_TEXT, Refused, check_numbers, largest, plain, whole
-from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_strategies.features.base import Training
 from fedshift_strategies.features.catalog import Around, Features
 from fedshift_strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import EvaluateConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.options.scoring import LAST_ROUNDS, EvaluateConfig
+from fedshift_core.rounds import LAST_ROUNDS
 
 
 def scored(rounds: int, **config: Any) -> list[int]:

@@ -1,0 +1,75 @@
+"""Which methods fit secure sums and mechanisms of privacy, as tables of the guide have it."""
+
+from fedshift_app.config import registry
+from fedshift_app.config.needs import why_not
+from fedshift_core.extensions import OURS
+from fedshift_core.features import FEATURES
+from fedshift_core.registry import Method
+
+
+def fits(method: Method) -> str:
+    """Return in a word or a few whether a method fits secure sums: ``yes``, or why not; with its own defaults."""
+    why = why_not("sums", method)
+    return f"no: {why}" if why else "yes"
+
+
+def with_settings(method: Method) -> str:
+    """Return the first setting with which a method fits that does not by default; empty where there is none.
+
+    Looked at are switches and words of its server's side, one at a time.
+    """
+    for name, field in method.strategy_class().params_model.model_fields.items():
+        for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
+            if not why_not("sums", method, **{name: value}):
+                return f"method.{name}={str(value).lower()}"
+    return ""
+
+
+def fits_with(method: Method) -> str:
+    """Return ``yes``, ``no``, or the setting with which a method fits."""
+    if fits(method) == "yes":
+        return "yes"
+    setting = with_settings(method)
+    return f"with {setting}" if setting else "no"
+
+
+def secure_sums() -> str:
+    """Return why secure sums do not fit some of FedShift's own methods, for docs/deploy/secure-sums.md."""
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for method in ours:
+        if (word := fits(method)) != "yes":
+            by_reason.setdefault((word.removeprefix("no: "), fits_with(method)), []).append(
+                registry.marked(method.name)
+            )
+    rows = [(", ".join(named), *why) for why, named in by_reason.items()]
+    names = ", ".join(registry.marked(method.name) for method in ours if fits(method) == "yes")
+    return f"They fit {names}.\n\n{registry.table(('methods', 'why not', 'fits'), rows)}"
+
+
+def mechanisms(method: Method) -> tuple[str, ...]:
+    """Return the values of ``privacy.name`` that fit a method."""
+    needs = FEATURES["privacy"].needs
+    return tuple(str(value) for need in needs for value in need.values if not why_not(need.fact, method))
+
+
+def privacy() -> str:
+    """Return what is sent for each of FedShift's own methods in addition to weights (docs/reference/wire.md).
+
+    What nodes send stands under the word for what it tells of their images (``fedshift_core.disclosure``). The last
+    column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
+    """
+    rows = [
+        (
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed_by_word(m), m.down,
+            m.private,
+            ", ".join(mechanisms(m)) or "-", fits_with(m),
+        )
+        for m in registry.listed()
+        if registry.METHODS.origin(m.name) == OURS
+    ]  # fmt: skip
+    head = (
+        "method", "a node sends in addition to weights", "it is sent in addition", "stays on the node",
+        "`privacy.name`", "secure sums",
+    )  # fmt: skip
+    return registry.table(head, rows)

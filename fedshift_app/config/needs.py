@@ -1,0 +1,176 @@
+"""Holds what features need of a method against what it is: one function for all of them, which names none.
+
+What a method is follows from its classes, as :data:`FACTS` look at them. A feature states in its room which of these
+facts it needs (``fedshift_core.features.Need``).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_core import features
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.features import FEATURES, Case, Fact, Feature, ours
+from fedshift_core.registry import Method, imported
+from fedshift_strategies.contributions import refuse_sums
+
+# --- what a method is: each fact says why it is not, empty where it is ------------------------------------------------
+
+
+def _averages(of: Case) -> str:
+    return "" if of.method.strategy_class().averages() else "it merges weights by its own rule"
+
+
+def _global(of: Case) -> str:
+    if why := _averages(of) or _one_network(of):
+        return why
+    from fedshift_strategies.base import DomainStrategy  # with Flower
+
+    own = of.method.strategy_class().scored_weights is not DomainStrategy.scored_weights
+    return "it scores other weights than it sends" if own else ""
+
+
+def _one_network(of: Case) -> str:
+    return "its nodes send no weights" if of.method.client_class().heterogeneous else ""
+
+
+def _other_networks(of: Case) -> str:
+    if of.method.client_class().heterogeneous:
+        return ""
+    return "it averages weights, so all nodes need the same network"
+
+
+def _weights_alone(of: Case) -> str:
+    if of.method.strategy_class().contributes or of.method.numbers:
+        return f"there is noise on weights only, and it also sends: {registry.travels(of.method)}"
+    return _one_network(of)
+
+
+def _single_images(of: Case) -> str:
+    from fedshift_app.features.privacy.node import RELEASED
+
+    method = of.method
+    client, contributed = method.client_class(), method.strategy_class().contributes
+    if not client.is_per_image():
+        return "its loss, or what it also does with a node's images, is no mean of terms of one image each"
+    if method.numbers:
+        return f"its nodes also send numbers without noise: {method.numbers}"
+    if contributed and not (client.sends_prototypes and set(contributed) == set(RELEASED)):
+        return f"its nodes also send, without noise: {registry.contributed(method)}"
+    if method.defaults.get("modules"):
+        return "its modules have losses and features of their own"
+    return looks_at_images(method.defaults.get("adapt", {}))
+
+
+def _sums(of: Case) -> str:
+    if of.method.numbers:
+        return f"each node sends {of.method.numbers}"
+    if of.method.defaults.get("aggregation", {}).get("gma_tau"):
+        return "it counts the signs of single nodes' changes"
+    strategy = of.method.strategy_class()
+    return str(strategy.needs_single(of.params) or refuse_sums(strategy, strategy.sums(of.params), of.settings))
+
+
+def _weighs_classes(of: Case) -> str:
+    if of.method.client_class().can_weigh_classes():
+        return ""
+    return "it has a loss of its own that does not weigh classes (self.cross_entropy does)"
+
+
+FACTS: Mapping[Fact, Callable[[Case], str]] = {
+    "averages": _averages,
+    "one global model": _global,
+    "weights alone": _weights_alone,
+    "single images": _single_images,
+    "sums": _sums,
+    "weighs classes": _weighs_classes,
+    "other networks": _other_networks,
+}
+
+
+def looks_at_images(section: Mapping[str, Any]) -> str:
+    """Return what an adaptation does with training images; empty for nothing."""
+    name = str(section.get("name", registry.NONE))
+    if name == registry.NONE or not imported(ADAPTATIONS[name].adaptation).uses_training_images:
+        return ""
+    return f"adapt.name={name} looks at training images without noise"
+
+
+def why_not(fact: Fact, method: Method, **changes: Any) -> str:
+    """Return why a method with its own defaults, but for some changes, lacks a fact; empty if it has it."""
+    fields = method.params_class().model_fields
+    given = {key: value for key, value in method.defaults.items() if key in fields} | changes
+    try:
+        return FACTS[fact](Case(method, method.checked_params(given), {**method.defaults, **changes}, None))
+    except ValidationError:  # of another package; a run of it says what is wrong
+        return "its own defaults are not allowed"
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+def check(case: Case) -> None:
+    """Refuse features that do not go with the method, or with the rest of a run.
+
+    Raises:
+        ConfigError: With the key, its value, why, and what is allowed.
+    """
+    if case.config.model.per_node:
+        refuse("model.per_node", "other networks", case)
+    declared = [*ours(), *(FEATURES[str(entry["name"])] for entry in case.config.features)]
+    on = [feature for feature in declared if feature.is_on(case.config)]
+    for guard in (feature for feature in on if feature.hides):
+        for feature in on:
+            _refuse_what_tells(guard, feature, case.config)
+    for setting, fact in (pair for feature in declared for pair in _needed(feature, case.config)):
+        refuse(setting, fact, case)
+    for feature in declared:
+        if feature.rules is not None and (why := feature.rules(case)):
+            raise ConfigError(why, keys=(tuple(re.split("[=: ]", why)[0].split(".")),))
+
+
+def refuse(setting: str, fact: Fact, of: Case) -> None:
+    """Refuse a setting that needs a fact which a method lacks.
+
+    Raises:
+        ConfigError: With the methods that have it.
+    """
+    if why := FACTS[fact](of):
+        able = ", ".join(method.name for method in registry.listed() if not why_not(fact, method))
+        raise ConfigError(f"{setting} does not fit {of.method.name!r}: {why}; it fits {able}")
+
+
+def _needed(feature: Feature, config: RunConfig) -> Iterator[tuple[str, Fact]]:
+    """Yield the settings of a run by which a feature needs a fact, each with the fact."""
+    for need in feature.needs:
+        key = need.key or feature.key
+        if features.value_of(config, key) in need.values if need.values else feature.is_on(config):
+            yield feature.setting(config, key), need.fact
+
+
+def _refuse_what_tells(guard: Feature, feature: Feature, config: RunConfig) -> None:
+    """Refuse a feature that has each node tell what another one hides.
+
+    Raises:
+        ConfigError: With what it tells.
+    """
+    of_others = FEATURES.origin(feature.name) != OURS
+    tells = feature.tells if of_others or feature.train_reply or feature.query_reply else ""
+    sums = "sums" in (need.fact for need in guard.needs)
+    what = f"sends {guard.hides} {tells}" if tells else feature.compares if sums else ""
+    if what and feature is not guard:
+        allowed = "" if of_others else f"; allowed is {_default(feature.key)}"
+        raise ConfigError(f"{guard.setting(config)} does not go with {feature.setting(config)}, which {what}{allowed}")
+
+
+def _default(key: str) -> str:
+    section, _, name = key.partition(".")
+    model = RunConfig.model_fields[section].annotation
+    assert model is not None
+    return features.typed(model.model_fields[name].default)

@@ -1,1 +1,0 @@
-"""Sections of a configuration that both sides of a feature read."""

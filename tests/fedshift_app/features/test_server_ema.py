@@ -1,0 +1,119 @@
+"""A moving average of the merged weights: against loops, in a run and a resumed one, and what it does not fit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from support import ROOT, InlineRun, ListeningGrid, Run, refusal_of
+
+from fedshift_app.config.resolving import resolve
+from fedshift_app.features.server_ema.server import PREFIX, moved
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.records import decode
+
+SHORT = "train.epochs=1 allocation.share=0.05 train.precision=float32 model.name=cnn_bn"
+ALL = f"{SHORT} keep_rounds=[1,2,3]"
+D = 0.75
+
+
+def slow(rounds: list[Arrays], decay: float) -> Arrays:
+    """Return the average after these rounds, number by number."""
+    average = {name: array.copy() for name, array in rounds[0].items()}
+    for weights in rounds[1:]:
+        for name, array in weights.items():
+            for at in np.ndindex(array.shape):
+                if array.dtype.kind == "f":
+                    average[name][at] = decay * float(average[name][at]) + (1 - decay) * float(array[at])
+                else:
+                    average[name][at] = array[at]
+    return average
+
+
+def arrays_of(run: Run, kind: str, number: int) -> Arrays:
+    return load_file(run.folder / "checkpoint" / f"{kind}-{number:05d}.safetensors")
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([0.1, 0.5, 0.999]))
+@settings(max_examples=20)
+def test_the_average_is_that_of_a_loop(seed: int, number: int, decay: float) -> None:
+    rng = np.random.default_rng(seed)
+    rounds = [
+        {"w": rng.normal(size=(2, 3)).astype(np.float32), "b": np.asarray(rng.normal(), np.float32),
+         "count": np.array(rng.integers(9))} for _ in range(number)
+    ]  # fmt: skip
+    state: Arrays = {}
+    for weights in rounds:
+        state = moved(state, weights, decay)
+    wanted = slow(rounds, decay)
+    assert {*state} == {PREFIX + "w", PREFIX + "b"}
+    for name in ("w", "b"):
+        assert state[PREFIX + name].dtype == np.float32
+        np.testing.assert_allclose(state[PREFIX + name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline: InlineRun) -> None:
+    scored: list[Arrays] = []
+
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.EVALUATE:
+                scored.append(decode(message.content.array_records["arrays"]))
+            return reply
+
+    plain = run_inline(rounds=3, set=ALL)
+    run = run_inline(rounds=3, set=f"{ALL} server.ema={D}", grid=Grid)
+    assert [line["losses"] for line in run.rounds] == [line["losses"] for line in plain.rounds]
+    trained = [arrays_of(plain, "weights", number) for number in (1, 2, 3)]
+    per_round = len(scored) // 3
+    for number in (1, 2, 3):
+        for name, array in arrays_of(run, "averaged", number).items():  # with which training went on
+            assert np.array_equal(array, trained[number - 1][name])
+        kept, wanted = arrays_of(run, "weights", number), slow(trained[:number], D)
+        for name, array in scored[(number - 1) * per_round].items():
+            np.testing.assert_allclose(kept[name], wanted[name], rtol=1e-5, atol=1e-6)
+            assert np.array_equal(kept[name], array) and array.dtype == wanted[name].dtype
+    assert any(not np.array_equal(array, trained[2][name]) for name, array in kept.items())
+
+
+def test_a_resumed_run_keeps_the_average(run_inline: InlineRun) -> None:
+    given = f"{SHORT} server.ema={D} server.optimizer=fedavgm server.lr=0.5"
+    whole = run_inline(rounds=3, set=given)
+    first = run_inline(rounds=2, set=given)
+    resumed = run_inline("", resume=str(first.folder), rounds=3)
+    for kind in ("weights", "averaged", "moments"):
+        wanted, found = arrays_of(whole, kind, 3), arrays_of(resumed, kind, 3)
+        assert wanted.keys() == found.keys() and all(np.array_equal(wanted[name], found[name]) for name in wanted)
+    assert whole.rounds[2]["accuracy"] == resumed.rounds[2]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("feddyn", "it merges weights by its own rule"), ("fedheal", "it merges weights by its own rule"),
+        ("fedproto", "its nodes send no weights"), ("local", "its nodes send no weights"),
+    ],
+)  # fmt: skip
+def test_what_leaves_no_averaged_global_model_is_refused(method: str, why: str) -> None:
+    text = refusal_of(ConfigError, resolve, {"method": method, "set": "server.ema=0.5"})
+    assert text.startswith(f"server.ema=0.5 does not fit {method!r}: {why}; it fits fedavg, ")
+
+
+def test_the_section_has_the_key_and_its_range() -> None:
+    assert resolve({}).server.ema == 0
+    with pytest.raises(ConfigError, match=r"server.ema: .* less than 1"):
+        resolve({"set": "server.ema=1"})
+
+
+def test_nothing_outside_its_room_names_it() -> None:
+    """An option is one room: the rest of the product is as it was without it."""
+    rooms = ("fedshift", "fedshift_app", "fedshift_core", "strategies", "clients", "datasets", "conf")
+    files = [file for room in rooms for kind in ("py", "yaml", "toml") for file in Path(ROOT, room).rglob(f"*.{kind}")]
+    own = ROOT / "fedshift_app" / "features" / "server_ema"
+    words = ("server.ema", "server_ema", "server-ema")
+    naming = [file for file in files if any(word in file.read_text() for word in words)]
+    assert naming and all(file.is_relative_to(own) for file in naming)
