@@ -214,7 +214,6 @@ class DomainClient(LocalScorer[P]):
         reply = rest(call)
         self.passed(EVALUATION)
         self._bench.check(self.model)
-        call.keep()
         return reply
 
     def _trained(self, call: Call) -> Reply:
@@ -261,10 +260,10 @@ class DomainClient(LocalScorer[P]):
 
 #: What decides what training takes of a node's images.
 _TRAINING_HOOKS = (
-    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
+    "build_model", "train", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
     "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
 )  # fmt: skip
 
 
 #: What may have a loss of its own.
-_LOSS_HOOKS = ("fit", "phases", "loss", "image_losses", "terms_of")
+_LOSS_HOOKS = ("train", "phases", "loss", "image_losses", "terms_of")

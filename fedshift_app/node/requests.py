@@ -6,8 +6,8 @@ The table ``ALLOWED`` says which keys each kind of message may have, ``RULES`` u
 value. The same rules hold in every engine; only parts of test sets (``starts``, ``stops``) are for simulated nodes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Self
 
@@ -19,7 +19,8 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
 from fedshift_clients import features
-from fedshift_clients.features import Features, Request, is_count
+from fedshift_clients.calls import Request, is_count
+from fedshift_clients.features import Features
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.secure.layout import written
@@ -67,14 +68,12 @@ class NodeRequest(Request):
     features: Features
 
     @classmethod
-    def of(
-        cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place, records: Iterable[str] = ()
-    ) -> Self:
-        """Return a message of a kind with this record ``config``, and with these records."""
+    def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
+        """Return a message of a kind with this record ``config``."""
         on = features.of(config)
         asks_else = any(key.replaces_scores for name, key in on.keys[kind].items() if name in given)
         return cls(
-            kind=kind, given=given, records=frozenset(records), config=config, shared=where.shared,
+            kind=kind, given=given, config=config, shared=where.shared,
             own_domains=config.dataset.domains if where.shared else where.domains,
             scores=kind == MessageType.EVALUATE and not asks_else, sums=_sums(config), run=config, where=where,
             features=on,
@@ -109,7 +108,7 @@ def admit(kind: str, msg: Message, context: Any) -> None:
         if not isinstance(record.get(key), str):
             raise RequestError(f"refused: the message lacks {key}, a text")
     config, where = setup.open_message(record, context)
-    request = NodeRequest.of(kind, record, config, where, msg.content)
+    request = NodeRequest.of(kind, record, config, where)
     if not where.shared:
         setup.check_noise(config)
     check(request, msg.content)
@@ -122,7 +121,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     Raises:
         RequestError: With the first thing that is not allowed.
     """
-    core = ALLOWED[request.kind]
+    core, request = ALLOWED[request.kind], replace(request, records=frozenset(content))
     strategy = registry.get(request.run.method["name"]).strategy_class()
     for key, value in request.given.items():
         if key.startswith(SCALAR):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request, is_count
+from fedshift_clients.calls import is_count
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request
 from fedshift_clients.training import statistics
 from fedshift_clients.training.arrays import view
 from fedshift_core.arrays import Arrays

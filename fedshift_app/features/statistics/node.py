@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_clients.features import Call, Next, NodeFeature, Place, Question, Reply, Request, Site
+from fedshift_clients.calls import Site
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Question, Reply, Request
 from fedshift_core.options.statistics import BINS, MOST_STYLES
 from fedshift_core.seeding import order_of
 from fedshift_core.wire.image_styles import ImageStyles, Rows
