@@ -1,9 +1,9 @@
 """The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -12,49 +12,29 @@ from flwr.clientapp import ClientApp
 
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
-from fedshift_app.node import (
-    data as node_data,
-)
-from fedshift_app.node import (
-    feature_state,
-    out_log,
-    reasons,
-    received_model,
-    requests,
-    setup,
-    state_store,
-)
-from fedshift_app.node import (
-    one_time_payload as node_payload,
-)
-from fedshift_app.node import (
-    owner as node_owner,
-)
-from fedshift_app.node import (
-    precision as node_precision,
-)
+from fedshift_app.node import data as node_data
+from fedshift_app.node import feature_state, out_log, reasons, received_model, requests, setup, state_store
+from fedshift_app.node import memory as node_memory
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import owner as node_owner
+from fedshift_app.node import precision as node_precision
+from fedshift_app.node.feature_state import FeatureState
 from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Place
-from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
+from fedshift_clients import features
 from fedshift_clients.base import DomainClient, RoundInputs
-from fedshift_clients.features import catalog as features
-from fedshift_clients.features.base import About, Metrics, Reply
-from fedshift_core.arrays import Arrays, check_kept
-from fedshift_core.errors import NotFiniteError
-from fedshift_core.limits import largest, plain
+from fedshift_clients.features import About, Call
+from fedshift_core.features import ours
+from fedshift_core.limits import plain
 from fedshift_core.params import ARITHMETICS
+from fedshift_core.registry import imported
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, SERVER_ROUND
+from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE
 from fedshift_core.wire.packing import has_packed, packed, unpacked
-from fedshift_core.wire.records import array_record, decode, encode
-
-log = logging.getLogger("fedshift")
+from fedshift_core.wire.records import decode, encode
 
 Work = Callable[[Message, Context, Owner], RecordDict]
-
-MEMORY = "memory"  # the record of context.state that holds a simulated node's private arrays
-MEMORY_OF = "memory-of"  # the record of context.state that says in which round the node trained last
 
 app = ClientApp()
 console.set_up_node()
@@ -62,7 +42,9 @@ simulating.prepare()
 # What all methods rest on: a process that is forked for a message has it imported then.
 registry.METHODS[registry.FIRST].strategy_class()
 registry.METHODS[registry.FIRST].client_class()
-features.of()
+for _feature in ours():
+    if _feature.node:
+        imported(_feature.node)
 import_module("numpy.ma")  # by numpy.unique
 
 
@@ -121,55 +103,26 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDi
 
 
 def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    started = time.perf_counter()
     called = open_client(msg, context, allowed.where)
-    client, request = called.client, called.request
-    sent = decode(request.weights)
-    calls = feature_state.calls(msg, context, request)
-    client.features.begin(calls)
-    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
-    check_kept(client.memory, "self.memory")
-    for name, array in client.memory.items():
-        if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
-            raise NotFiniteError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
-    called.store.remember(client.server_round, client.memory)
-    if not called.store.own:  # a real node has them on its disk; its SuperNode would keep those of all runs
-        context.state[MEMORY] = encode(client.memory)
-    context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
-    numbers = metrics | client.features.finish(client, started)
-    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), client.contribution(), numbers)
-    reply = client.features.protect(setup.read_config(request.header.run), sent, trained)
-    reply = client.features.seal(calls, sent, reply)
-    return WorkReply(
-        num_examples, reply.metrics, bool(client.memory), called.started_anew, encode(reply.weights),
-        encode(reply.knowledge),
-    ).to_record()  # fmt: skip
+    reply = called.client.train(called.call)
+    kept, knowledge = bool(called.client.memory), encode(reply.knowledge or {})
+    done = WorkReply(reply.images, reply.metrics, kept, called.started_anew, encode(reply.weights), knowledge)
+    return done.to_record()
 
 
 def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    started = time.perf_counter()
     called = open_client(msg, context, allowed.where)
-    client, options = called.client, called.request.for_client
-    sent = decode(called.request.weights)
-    parameters = setup.in_order(sent, client, "the server's")
-    numbers: Metrics = {}
-    answer = client.features.answer(client, parameters, options)
-    if answer is not None:
-        calls = feature_state.calls(msg, context, called.request)
-        answer = client.features.seal_answer(calls, sent, answer)
-        images, records = answer.images, {KNOWLEDGE: encode(answer.arrays)}
-    else:
-        if called.request.header.engine == setup.DEPLOYMENT:
-            console.set_up()  # a real node's log shows what features say of its images
-        _, images, numbers = client.evaluate(parameters, options)
-        records = {name: encode(arrays) for name, arrays in client.records.items()}
-    numbers = numbers | client.features.finish(client, started)
-    return WorkReply(images, numbers, started_anew=called.started_anew, records=records).to_record()
+    if not allowed.where.shared:
+        console.set_up()  # a real node's log shows what features say of its images
+    reply = called.client.scores(called.call)
+    records = reply.records if reply.knowledge is None else {KNOWLEDGE: reply.knowledge}
+    encoded = {name: encode(arrays) for name, arrays in records.items()}
+    return WorkReply(reply.images, reply.metrics, started_anew=called.started_anew, records=encoded).to_record()
 
 
 def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     config, where = allowed.config, allowed.where
-    answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config, allowed, where))
+    answer = features.of(config).answer(feature_state.question(msg, context, allowed))
     if answer is not None:
         return RecordDict({CONFIG: ConfigRecord(answer)})  # each record more is two requests more to a SuperLink
     classes = len(config.dataset.known().classes)
@@ -181,7 +134,7 @@ def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
         {split: len(images) for split, images in own.sets.items()},
         None if public is None else (public.sha256, len(public.images)),
     )
-    numbers, words = features.of(config.features).introduce(about)
+    numbers, words = features.of(config).introduce(about)
     introduction = NodeIntroduction(
         where.domain, counts.tolist(), node_data.num_test(config, where), where.shared, where.partition_id,
         where.num_partitions, None if best is None else ARITHMETICS.index(best),
@@ -197,14 +150,12 @@ class Called:
 
     Attributes:
         client: With its knowledge and its memory.
-        request: What it is asked.
-        store: Where its memory is kept.
+        call: What it is asked.
         started_anew: What the node must have kept is gone.
     """
 
     client: DomainClient
-    request: WorkRequest
-    store: StateStore
+    call: Call
     started_anew: bool
 
 
@@ -219,30 +170,21 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
     Raises:
         FedShiftError: If the node lacks what it needs, or its memory cannot be read.
     """
-    request = WorkRequest.from_record(msg.content)
+    started, request = time.perf_counter(), WorkRequest.from_record(msg.content)
     config = setup.read_config(request.header.run)
     where = where or setup.place(config, context, request.header.engine)
     client = setup.make_client(config, where, request.node_index)
     store = state_store.store_for(request.header, where)
     node_payload.begin(client, request.header, request.start, store)
-    kept = _kept(context)
-    if store.own or kept is None or kept[0] < store.expected:  # of a simulated node: another process had it
-        trains = msg.metadata.message_type == MessageType.TRAIN
-        kept = store.recall(request.server_round if trains else None)
-        if kept[1] and store.own and MEMORY_OF not in context.state:
-            log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
-    kept_in, memory = kept
-    anew = kept_in < store.expected
-    if anew:
-        log.warning(
-            "this node (%s) has no private parts of round %d: it starts without them", where.domain, store.expected
-        )
-    client.prepare(RoundInputs(decode(request.knowledge), request.scalars, {} if anew else memory))
-    client.features.receive(client, {name: decode(record) for name, record in request.records.items()})
-    return Called(client, request, store, anew)
-
-
-def _kept(context: Context) -> tuple[int, Arrays] | None:
-    """Return a simulated node's private parts and their round; None where this process has none."""
-    kept = array_record(context.state, MEMORY)
-    return None if kept is None else (int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND])), decode(kept))
+    trains = msg.metadata.message_type == MessageType.TRAIN
+    memory = node_memory.recall(store, context, request.server_round if trains else None, where.domain)
+    client.prepare(RoundInputs(decode(request.knowledge), request.scalars, memory or {}))
+    sent = decode(request.weights)
+    setup.in_order(sent, client, "the server's")
+    call = Call(
+        config=config, options=request.options, server_round=request.server_round, index=request.node_index,
+        run=str(msg.metadata.run_id), state=partial(FeatureState, context), client=client, sent=sent,
+        records={name: decode(record) for name, record in request.records.items()}, started=started,
+        keep=lambda: node_memory.keep(store, context, client.server_round, client.memory),
+    )  # fmt: skip
+    return Called(client, call, started_anew=memory is None)

@@ -27,15 +27,17 @@ from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.public_set.server import PublicSet
+from fedshift_clients import features as node_halves
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs, Scores
+from fedshift_clients.features import Reply
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules.base import AllModules, Modules
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
-from fedshift_core.features import FEATURES
+from fedshift_core.features import FEATURES, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.params import Params
 from fedshift_core.registry import imported
@@ -292,10 +294,21 @@ def new_client(
     model = parts.wrap(model, plan)
     made = kind(
         model, configured, own, images, test_set or (lambda domain: images), own_sets, modules=parts,
-        adaptation=adaptation, public_set=public_set,
+        adaptation=adaptation, public_set=public_set, features=node_features(*ASKED_FOR),
     )  # fmt: skip
     made.prepare(RoundInputs(dict(knowledge or {}), dict(scalars or {})))
     return made
+
+
+#: Features that do on a node what a message asks, and nothing unasked.
+ASKED_FOR = (
+    "bn-statistics", "ga", "afl", "client-scores", "figures", "site-figures", "class-balance", "validation"
+)  # fmt: skip
+
+
+def node_features(*names: str, config: RunConfig | None = None) -> node_halves.Features:
+    """Return the node halves of FedShift's features of these names."""
+    return node_halves.Features([(feature, Params()) for feature in ours() if feature.name in names], config)
 
 
 def fedavg(**options: Any) -> DomainClient:
@@ -344,6 +357,11 @@ def fit(
     arrays, number, metrics = of.fit(shared(of) if given is None else given, {SERVER_ROUND: server_round})
     assert number == len(of.train_set)
     return arrays, metrics
+
+
+def scored(of: DomainClient, request: Mapping[str, Any]) -> Reply:
+    """Return what the client's own weights score, as it would leave the node."""
+    return of.scores(of._call(shared(of), request))
 
 
 def changed(before: Arrays, after: Arrays) -> set[str]:

@@ -9,26 +9,23 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_clients.adapt.base import Adaptation
-from fedshift_clients.features import catalog
-from fedshift_clients.features.catalog import Features
+from fedshift_clients.features import Call, Features, Metrics, Next, Reply
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from fedshift_clients.modules.base import AllModules
-from fedshift_clients.training.eval_slices import Scores, asked_images, warn_if_by_class
+from fedshift_clients.training.eval_slices import Scores, asked_images
 from fedshift_clients.training.inputs import ClientSetup, RoundInputs
 from fedshift_clients.training.model_cache import Workbench
 from fedshift_clients.training.own_code import weighs_classes
 from fedshift_clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
+from fedshift_clients.training.scorer import LocalScorer
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
 from fedshift_core.wire.image_styles import ImageStyles
@@ -39,13 +36,11 @@ from fedshift_datasets.base import ImageSet
 __all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 
 
-class DomainClient(LocalTrainer[P]):
+class DomainClient(LocalScorer[P]):
     """Trains and evaluates on the images of one node.
 
     Attributes:
-        own_sets: Labelled images of the node that it does not train on, by split; those that there are.
         features: What composes with the method in this run.
-        records: Arrays of features from the last ``evaluate``, by record.
         class_names: Names of the classes, for the node's log; empty where nobody said.
     """
 
@@ -82,13 +77,11 @@ class DomainClient(LocalTrainer[P]):
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
         modules = modules or AllModules()
         private = self.kept_names(model, setup.model, params, modules)
-        super().__init__(model, setup, params, train_set, private, modules, bench, public_set)
-        self.test_set = test_set
-        self.own_sets: Mapping[str, ImageSet] = own_sets or {}
-        self._adaptation = adaptation
+        super().__init__(
+            model, setup, params, train_set, test_set, own_sets, private, modules, adaptation, bench, public_set
+        )
         self._contribution: Arrays = {}
-        self.features = features or catalog.of()
-        self.records: dict[str, Arrays] = {}
+        self.features = features or Features()
         self.class_names: tuple[str, ...] = ()
 
     # --- hooks of a method -------------------------------------------------------------------------
@@ -152,7 +145,8 @@ class DomainClient(LocalTrainer[P]):
         They are then made of :meth:`cross_entropy`, on batches of the node's images.
         """
         own = any(
-            getattr(cls, hook) is not getattr(DomainClient, hook) for hook in ("fit", "terms_of", "training_batches")
+            getattr(cls, hook) is not getattr(DomainClient, hook)
+            for hook in ("fit", "train", "terms_of", "training_batches")
         )
         return not own and weighs_classes(cls, DomainClient, _LOSSES)
 
@@ -162,65 +156,6 @@ class DomainClient(LocalTrainer[P]):
     def finish_round(self, server_round: int) -> Arrays:
         """Return what the node contributes besides weights, after local training."""
         return {}
-
-    def other_statistics(self) -> None:
-        """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
-
-    @property
-    def mixes_tests(self) -> bool:
-        """Whether test images come in an order that mixes their classes, as a score depends on those before; no."""
-        return False
-
-    def score_test(self, test: ImageSet) -> Scores:
-        """Score a test set, adapted to it if the run says so. The model must be afterwards what it was before."""
-        adaptation = self._adaptation
-        self.start_pass()
-        if adaptation is None or (self._trained_here and not adaptation.after_training):
-            return self.scored(test)
-        if adaptation.goes_by_order:
-            warn_if_by_class(test.y)
-        before, _ = self.score(test)
-        total, times = Scores(0, 0.0), np.zeros(len(test), np.int64)
-        dropout = self.own_draws("dropout-adapt", self.server_round)
-        with self.kept_weights(), dropout, self._predicting_by(adaptation), self._labels_withheld():
-            for places in adaptation.adapt(self, test.x):
-                if not times.any():
-                    self.start_pass()  # with the model as it is adapted
-                complete = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
-                part = test if complete else test.select(places)
-                total += self.scored(part)
-                np.add.at(times, places, 1)
-        if not (times == 1).all():
-            raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
-        return replace(total, others={adaptation.before: before})
-
-    @contextmanager
-    def _labels_withheld(self) -> Iterator[None]:
-        """Take from the client all that has labels of images that are scored, while code of an adaptation runs."""
-        held = self.test_set, self.own_sets
-        self.test_set, self.own_sets = _no_labels, {}
-        try:
-            yield
-        finally:
-            self.test_set, self.own_sets = held
-
-    def other_weights(self) -> None:
-        """Tell the adaptation, if there is one, that the model is another one."""
-        if self._adaptation is not None:
-            with self._labels_withheld():
-                self._adaptation.received(self)
-
-    @contextmanager
-    def _predicting_by(self, adaptation: Adaptation) -> Iterator[None]:
-        """Let the adaptation classify, if it has a way of its own."""
-        if type(adaptation).predict is Adaptation.predict:
-            yield
-            return
-        self._predictor = lambda x: adaptation.predict(self, x)
-        try:
-            yield
-        finally:
-            self._predictor = None
 
     @classmethod
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: P, modules: AllModules) -> frozenset[str]:
@@ -245,58 +180,70 @@ class DomainClient(LocalTrainer[P]):
         Raises:
             FedShiftError: If weights or layers of the model were replaced in place of being changed.
         """
-        server_round = self.server_round = int(config[SERVER_ROUND])
-        with self.own_draws("around-training", server_round):
-            self.take(parameters)
-            metrics = self.features.before_training(self, config)
-            phases = self._prepare_round(server_round)
-            self.passed(PROTOTYPES)
-            with self.own_draws("dropout", server_round):
-                terms = self._train(server_round, phases)
-            self._trained_here = True
-            self._contribution = self.finish_round(server_round)
-            self.passed(PROTOTYPES)
-            self._keep_private()
-            metrics |= terms | self.features.after_training(self, config)
-            self.passed(EVALUATION)
-        self._bench.check(self.model)
-        return self._shared(), len(self.train_set), metrics
+        reply = self.train(self._call(parameters, config))
+        return list(reply.weights.values()), reply.images, reply.metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Score the given weights on the test images of ``config["domains"]``, or on parts of them.
 
         Returns:
             Mean cross-entropy, number of test images, and correct, count and summed loss of each domain with the
-            numbers of features; their arrays are in :attr:`records`.
+            numbers of features.
         """
-        self.server_round = int(config.get(SERVER_ROUND, 0))
-        with self.own_draws("scores", self.server_round):
-            return self._evaluated(parameters, config)
+        reply = self.scores(self._call(parameters, config))
+        loss = sum((scores.loss_sum for scores in reply.scores.values()), 0.0)
+        return loss / max(reply.images, 1), reply.images, reply.metrics
 
-    def _evaluated(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        self.take(parameters)
-        metrics: dict[str, Any] = {}
-        self.records = {}
-        loss, images = 0.0, 0
-        with self.features.around_scores(self, config):
-            mixed = self.mixes_tests or self.features.mixes_images(config)
-            with self.features.around_tests(self, config):
-                for domain, test in self.tests(config, mixed=mixed):
-                    scores = self.score_test(test)
-                    self._add_records(self.features.record(domain, scores))
-                    score = DomainScore(scores.correct, len(test), scores.loss_sum, scores.others)
-                    metrics |= score.to_numbers(domain)
-                    loss, images = loss + scores.loss_sum, images + len(test)
-            self._add_records(self.features.more_records(self, config, mixed=mixed))
-            metrics |= self.features.on_scores(self, config)
-        metrics |= self.features.after_scores(self, config)
-        self._bench.check(self.model)
+    def _call(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Call:
+        return Call(
+            client=self, sent=dict(zip(self.shared_names, parameters, strict=True)), options=config,
+            config=self.features.config, server_round=int(config.get(SERVER_ROUND, 0)), index=self.setup.index,
+        )  # fmt: skip
+
+    # --- a node's part of a round --------------------------------------------------------------------
+
+    def train(self, call: Call) -> Reply:
+        """Return what leaves the node of local training: the run's features around the method's own."""
+        self.server_round = call.server_round
+        with self.own_draws("around-training", call.server_round):
+            return self.features.run("on_train", call, self._trained)
+
+    def scores(self, call: Call) -> Reply:
+        """Return what leaves the node of scores, or of what a feature answers in their place."""
+        self.server_round = call.server_round
+        with self.own_draws("scores", call.server_round):
+            return self.features.run("on_scores", replace(call, mixed=self.mixes_tests), self._scored)
+
+    def with_weights(self, call: Call, rest: Next) -> Reply:
+        """Take the weights of a call into the model, and return what the rest of the call makes of them."""
+        self.take([call.sent[name] for name in self.shared_names])
+        reply = rest(call)
         self.passed(EVALUATION)
-        return loss / max(images, 1), images, metrics
+        self._bench.check(self.model)
+        return reply
 
-    def _add_records(self, more: Mapping[str, Arrays]) -> None:
-        for name, arrays in more.items():
-            self.records[name] = self.records.get(name, {}) | arrays
+    def _trained(self, call: Call) -> Reply:
+        phases = self._prepare_round(call.server_round)
+        self.passed(PROTOTYPES)
+        with self.own_draws("dropout", call.server_round):
+            terms = self._train(call.server_round, phases)
+        self._trained_here = True
+        self._contribution = self.finish_round(call.server_round)
+        self.passed(PROTOTYPES)
+        self._keep_private()
+        weights = dict(zip(self.shared_names, self._shared(), strict=True))
+        return Reply(len(self.train_set), dict(terms), weights, self._contribution)
+
+    def _scored(self, call: Call) -> Reply:
+        metrics: Metrics = {}
+        scores: dict[str, Scores] = {}
+        images = 0
+        with self.observed_by(call.observers):
+            for domain, test in self.tests(call.options, mixed=call.mixed):
+                scores[domain] = own = self.score_test(test)
+                images += len(test)
+                metrics |= DomainScore(own.correct, len(test), own.loss_sum, own.others).to_numbers(domain)
+        return Reply(images, metrics, scores=scores)
 
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
         """Yield each domain that a message names, with its test images to score (:func:`asked_images`)."""
@@ -308,9 +255,9 @@ class DomainClient(LocalTrainer[P]):
         """Put what the server sent into the model and let the method act on it."""
         self._trained_here = False
         self._load(parameters)
-        self.other_weights()
         self.passed(MESSAGES)
         self.received()
+        self.other_weights()
 
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
@@ -320,11 +267,6 @@ class DomainClient(LocalTrainer[P]):
 #: What decides what training takes of a node's images.
 _LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
 _TRAINING_HOOKS = frozenset({
-    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
+    "build_model", "fit", "train", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
     "terms_of", "gather", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
 })  # fmt: skip
-
-
-def _no_labels(domain: str) -> ImageSet:
-    """Stand in for the test sets of a client while code of an adaptation runs."""
-    raise RuntimeError(f"an adaptation asks for the labelled test set of {domain!r}; it is given test images alone")

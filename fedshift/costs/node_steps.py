@@ -21,9 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedshift.costs.measuring import step_flops
 from fedshift_app.node import setup
 from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Features
 from fedshift_clients.training.phases import Phase
 from fedshift_core.wire.messages import WorkRequest
-from fedshift_core.wire.names import ARRAYS, DOMAINS, KNOWLEDGE, OWN, RETAKEN
+from fedshift_core.wire.names import ARRAYS, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from fedshift_datasets.base import ImageSet
 from fedshift_strategies.federation.updates import num_bytes
@@ -85,7 +86,8 @@ def measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]
         bn_statistics: The kinds of ``evaluate.bn`` that the run scores with.
     """
     request = WorkRequest.from_record(message.content)
-    server_round, asked = request.server_round, request.for_client
+    server_round = request.server_round
+    client.features, asked = Features(), {SERVER_ROUND: server_round}  # the method's own work alone
     parameters = setup.in_order(decode(request.weights), client, "the server's")
     batch = client.setup.train.batch_size
     client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
@@ -208,5 +210,5 @@ def count_flops(opened: Callable[[], DomainClient], message: Message) -> Counted
     test = scored.train_set.select(np.arange(min(batch, len(scored.train_set))))
     scored.train_set = test  # where it trains on its own images before a score, on as many
     with FlopCounterMode(display=False) as counter:
-        _score(scored, parameters, test, request.for_client)
+        _score(scored, parameters, test, {SERVER_ROUND: request.server_round})
     return Counted(step, counter.get_total_flops() / len(test))

@@ -3,8 +3,8 @@
 A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,17 @@ from flwr.app import ConfigRecord, Context, Message
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import answered, node_key, setup
+from fedshift_app.node import answered, node_key
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
-from fedshift_clients.features.base import Call
+from fedshift_clients.features import Question
 from fedshift_core.secure.statement import Statement
-from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 from fedshift_core.wire.records import config_record
 from fedshift_strategies import weighting
 
 PREFIX = "feature-"
-Calls = Callable[[str], Call]
 
 
 class FeatureState(MutableMapping[str, Any]):
@@ -65,28 +63,15 @@ def holds(context: Context) -> bool:
     return any(name.startswith(PREFIX) and config_record(context.state, name) for name in context.state)
 
 
-def calls(msg: Message, context: Context, request: WorkRequest) -> Calls:
-    """Return how features see a message to train."""
-    config, options = setup.read_config(request.header.run), request.options
-    return _calls(msg, context, config, options, request.server_round, request.node_index)
-
-
-def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Owner, where: Place) -> Calls:
-    """Return how features see a question.
-
-    Args:
-        msg: The message.
-        context: The node's.
-        config: The configuration of the run.
-        owner: What the node's owner lets out.
-        where: The node.
-    """
+def question(msg: Message, context: Context, owner: Owner) -> Question:
+    """Return how features see a question of one of them."""
+    config, where = owner.config, owner.where
     given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
-    server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
-    seen = _calls(msg, context, config, given, server_round, index)
-    return lambda name: replace(
-        seen(name), signer=node_key.signer, trusted=owner.trusted, site=lambda: site_of(config, where),
-        least_images=owner.least_images, withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
+    return Question(
+        config=config, options=given, server_round=int(given.get(SERVER_ROUND, 0)), index=int(given.get(NODE_INDEX, 0)),
+        run=str(msg.metadata.run_id), state=partial(FeatureState, context), signer=node_key.signer,
+        trusted=owner.trusted, site=lambda: site_of(config, where), least_images=owner.least_images,
+        withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
         weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),
         secret=None if where.guard is None else where.guard.secret,
     )  # fmt: skip
@@ -102,10 +87,3 @@ def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
 def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:
     alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.params())
     return weighting.factors(config, statements, purpose, alike=alike)
-
-
-def _calls(
-    msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
-) -> Calls:  # fmt: skip
-    run = str(msg.metadata.run_id)
-    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name))

@@ -4,7 +4,7 @@ from itertools import chain
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import Place, own_images, train_places
-from fedshift_clients.features.base import Site
+from fedshift_clients.calls import Site
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Split
 from fedshift_datasets.io import corrupt_files

@@ -27,7 +27,7 @@ from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import chained_log, own_code, setup, state_folder
 from fedshift_app.node.chained_log import REPLY, LogError
-from fedshift_clients.features import catalog as features
+from fedshift_clients import features
 from fedshift_core import disclosure
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import BLOCK, MOST_NAME, plain
@@ -166,7 +166,7 @@ def _word(kind: str, name: str, config: RunConfig) -> str:
         return disclosure.of_shared(array)
     if record_name == KNOWLEDGE and kind == MessageType.TRAIN:
         return behind(registry.get(config.method["name"]).strategy_class(), array, config.method)
-    return features.of(config.features).word(record_name)
+    return features.of(config).word(record_name)
 
 
 def _images(reply: RecordDict) -> int:

@@ -23,7 +23,7 @@ from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
-from fedshift_clients.features import catalog as features
+from fedshift_clients import features
 from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
@@ -150,7 +150,7 @@ class Owner:
 
     def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
-        return any(key.fits(name) for kind in kinds for key in features.of(self.config.features).images(kind))
+        return any(key.fits(name) for kind in kinds for key in features.of(self.config).images(kind))
 
     # --- before the reply leaves -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ value. The same rules hold in every engine; only parts of test sets (``starts``,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Self
 
@@ -18,11 +18,11 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
-from fedshift_clients.features.base import Request, is_count
-from fedshift_clients.features.catalog import Features
-from fedshift_clients.features.catalog import of as features_of
+from fedshift_clients import features
+from fedshift_clients.calls import Request, is_count
+from fedshift_clients.features import Features
 from fedshift_core.errors import RequestError
-from fedshift_core.limits import MOST_NAME, Refused, as_found, plain
+from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.secure.layout import written
 from fedshift_core.wire.names import (
     ARRAYS,
@@ -53,36 +53,31 @@ from fedshift_strategies.federation.evaluation import LEAST_SAMPLE, sample_size
 from fedshift_strategies.federation.introduction import LARGEST_INDEX
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeRequest(Request):
     """A message to a node, and what it is held against.
 
     Attributes:
         run: The configuration of the run, whole.
         where: The node.
+        features: What composes with the method in this run.
     """
 
-    run: RunConfig = field(kw_only=True)
-    where: Place = field(kw_only=True)
+    run: RunConfig
+    where: Place
+    features: Features
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
         """Return a message of a kind with this record ``config``."""
-        own = config.dataset.domains if where.shared else where.domains
-        return cls(kind, given, config, where.shared, own, _sums(config), run=config, where=where)
-
-    @property
-    def features(self) -> Features:
-        """What composes with the method in this run."""
-        return features_of(self.run.features)
-
-    @property
-    def scores(self) -> bool:
-        """Whether test images are to be scored."""
-        keys = self.features.keys(self.kind)
-        return self.kind == MessageType.EVALUATE and not any(
-            key.replaces_scores for name, (key, _) in keys.items() if name in self.given
-        )
+        on = features.of(config)
+        asks_else = any(key.replaces_scores for name, key in on.keys[kind].items() if name in given)
+        return cls(
+            kind=kind, given=given, config=config, shared=where.shared,
+            own_domains=config.dataset.domains if where.shared else where.domains,
+            scores=kind == MessageType.EVALUATE and not asks_else, sums=_sums(config), run=config, where=where,
+            features=on,
+        )  # fmt: skip
 
 
 def _sums(config: RunConfig) -> tuple[str, ...]:
@@ -126,44 +121,39 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     Raises:
         RequestError: With the first thing that is not allowed.
     """
-    core, features = ALLOWED[request.kind], request.features.keys(request.kind)
+    core, request = ALLOWED[request.kind], replace(request, records=frozenset(content))
     strategy = registry.get(request.run.method["name"]).strategy_class()
     for key, value in request.given.items():
         if key.startswith(SCALAR):
-            _refuse(request, key, value, _of_scalar(strategy, key.removeprefix(SCALAR), value))
-        elif key not in core and key not in features:
-            _refuse(request, key, value, f"a message to {request.kind} has no such key")
+            _refuse(request.but(key, _of_scalar(strategy, key.removeprefix(SCALAR), value)))
+        elif key not in core and key not in request.features.keys[request.kind]:
+            _refuse(request.but(key, request.features.refuse_key(request.kind, key)))
     for key in core:  # in the order of the table: later rules rest on earlier ones
         if key in request.given:
-            _refuse(request, key, request.given[key], RULES[key](request, request.given[key]))
+            _refuse(request.but(key, RULES[key](request, request.given[key])))
         elif key in REQUIRED[request.kind] or (key == DOMAINS and request.scores):
-            raise RequestError(f"refused: a message to {request.kind} lacks {key}")
-    for key, (holds, feature) in features.items():
-        if key in request.given:
-            value = request.given[key]
-            _refuse(request, key, value, holds.refuse(value) or feature.refuse(request, key, value))
+            _refuse(f"a message to {request.kind} lacks {key}")
     _check_records(request, content, strategy)
+    _refuse(request.features.refuse(request))
 
 
-def _refuse(request: NodeRequest, key: str, value: Any, why: str) -> None:
+def _refuse(why: str) -> None:
     if why:
-        raise RequestError(f"refused: the server sends {plain(key, MOST_NAME)}={as_found(value)}, but {why}")
+        raise RequestError(f"refused: {why}")
 
 
 def _check_records(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
     """Refuse records that the kind of message does not have, and knowledge that the method does not send."""
-    known = {ARRAYS, KNOWLEDGE} if request.kind == MessageType.QUERY else {ARRAYS, KNOWLEDGE, START}
-    strange = {*content} - known - {CONFIG} - request.features.sent_records(request)
-    if strange:
-        raise RequestError(f"refused: a message to {request.kind} has no record {plain(min(strange), MOST_NAME)!r}")
+    start = set() if request.kind == MessageType.QUERY else {START}
+    _refuse(request.no_record(*{*request.records} - {ARRAYS, KNOWLEDGE, CONFIG} - start - request.features.takes))
     if request.kind == MessageType.QUERY:
         return
     for name in (ARRAYS, KNOWLEDGE):
         if array_record(content, name) is None:
-            raise RequestError(f"refused: a message to {request.kind} lacks the arrays {name!r}")
+            _refuse(f"a message to {request.kind} lacks the arrays {name!r}")
     for name in array_record(content, KNOWLEDGE) or ():
         if why := _declared(strategy, "sends", name):
-            raise RequestError(f"refused: the server sends knowledge {plain(name, MOST_NAME)!r}, but {why}")
+            _refuse(f"the server sends knowledge {plain(name, MOST_NAME)!r}, but {why}")
 
 
 def _declared(strategy: type[DomainStrategy], does: Literal["sends", "tells"], name: str) -> str:
@@ -231,7 +221,7 @@ def _simulated(request: NodeRequest, value: Any) -> str:
 def _domains(request: NodeRequest, value: Any) -> str:
     if value and not request.run.evaluate.test:
         return "this run has evaluate.test=false"
-    return request.refuse_domains(value) or request.refuse_score() or request.features.missing(request)
+    return request.refuse_domains(value) or request.refuse_score()
 
 
 def _drawn(request: NodeRequest, value: Any) -> str:

@@ -18,7 +18,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
-from fedshift_clients.features import catalog as features
+from fedshift_clients import features
 from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import ours
@@ -111,7 +111,7 @@ def round_scores(kind: str, reply: RecordDict, config: RunConfig, where: Place) 
     means = {RECEIVED_LOSS: (len(own.train), most), LOCAL_RECEIVED: gap, LOCAL_TRAINED: gap}
     rounding = Rounding(where.guard.secret, where.guard.least, classes, means)
     rounded = dict(rounding.scores({name: value for name, value in numbers.items() if not isinstance(value, list)}))
-    others = (feature for feature in features.of(config.features).declared if feature not in ours())
+    others = (feature for feature in features.of(config).declared if feature not in ours())
     known = [key for feature in others for key in feature.evaluate_reply]
     for name in numbers if kind == MessageType.EVALUATE else ():
         if not (name in rounded or name.startswith(_NO_SCORES) or any(key.fits(name) for key in known)):

@@ -18,10 +18,10 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies, holdings, state_folder
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
+from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.base import ClientSetup, DomainClient
-from fedshift_clients.features import catalog as features
 from fedshift_clients.models import networks
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_clients.models.freezing import freeze
@@ -176,7 +176,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         modules=modules(config),
         adaptation=adaptation(config),
         bench=bench,
-        features=features.of(config.features),
+        features=features.of(config),
         public_set=(lambda: public_set(config, where).images) if client_class.uses_public else None,
     )
     client.features.attach(client, config)

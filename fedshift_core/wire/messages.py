@@ -111,11 +111,6 @@ class WorkRequest:
     records: Mapping[str, ArrayRecord] = field(default_factory=dict)
     start: ArrayRecord | None = None
 
-    @property
-    def for_client(self) -> dict[str, Any]:
-        """What Flower's NumPyClient is handed as ``config``: the round and what features ask for."""
-        return {wire.SERVER_ROUND: self.server_round, **self.options}
-
     def to_record(self) -> RecordDict:
         """Return the message."""
         config = {wire.SERVER_ROUND: self.server_round, wire.NODE_INDEX: self.node_index, **self.header.to_config()}

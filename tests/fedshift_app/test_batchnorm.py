@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from killing import killing, only, outcome, resume, start
-from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, shared
+from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, scored
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -17,7 +17,6 @@ from fedshift.report import predictions, reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.features.bn_statistics import server as federation_statistics
-from fedshift_app.features.bn_statistics.node import sums_of_images
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints
@@ -115,8 +114,9 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
 def test_of_one_node_retaken_is_its_own() -> None:
     client = fedavg(model="cnn_bn", train_set=image_set(30))
     before = [value.clone() for value in client.model.state_dict().values()]
-    answer = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
-    images, means = answer.images, {name: array / answer.images for name, array in answer.arrays.items()}
+    answer = scored(client, {"take-statistics": True, "bn-images": 25})
+    assert answer.knowledge is not None and not answer.metrics and not answer.scores
+    images, means = answer.images, {name: array / answer.images for name, array in answer.knowledge.items()}
     retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
     own = statistics.of_moments(*client.take_statistics(25))
     assert retaken.keys() == own.keys()

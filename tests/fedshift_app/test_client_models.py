@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
-from support import InlineRun, ListeningGrid, Run, client_setup, image_set, shared
+from support import ASKED_FOR, InlineRun, ListeningGrid, Run, client_setup, image_set, node_features, shared
 
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
@@ -79,7 +79,15 @@ def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> Doma
     configured = client_setup(model, bn=bn, index=0, seed=3, images=ImageConfig(), epochs=1)
     tests = {"own": image_set(17, seed=1), "other": image_set(9, seed=2)}
     own = {} if validation is None else {"validation": validation}
-    return DomainClient(build(model, 3, 0), configured, Params(), image_set(24), tests.__getitem__, own)
+    return DomainClient(
+        build(model, 3, 0),
+        configured,
+        Params(),
+        image_set(24),
+        tests.__getitem__,
+        own,
+        features=node_features(*ASKED_FOR),
+    )
 
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "local")])

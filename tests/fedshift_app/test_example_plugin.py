@@ -167,7 +167,7 @@ FILE = '''
 import numpy as np
 from pydantic import Field
 
-from fedshift_clients.features.base import NodeFeature
+from fedshift_clients.features import NodeFeature
 from fedshift_core.features import Feature, Key
 from fedshift_core.params import Params
 from fedshift_strategies.features.base import ServerFeature
@@ -193,11 +193,14 @@ class Echo(ServerFeature):
 
 
 class EchoOnNode(NodeFeature):
-    def refuse(self, request, key, value):
-        return "" if value == self.params.word else f"this run has features.echo.word={self.params.word}"
+    def refuse(self, request):
+        asks = request.given.get("word") == self.params.word
+        return request.but("word", "" if asks else f"this run has features.echo.word={self.params.word}")
 
-    def after_training(self, client, request):
-        return {"letters": len(request["word"])}
+    def on_train(self, call, next):
+        reply = next(call)
+        reply.metrics["letters"] = len(call.options["word"])
+        return reply
 
 
 FEATURE = Feature(

@@ -502,7 +502,7 @@ def test_a_message_of_secure_sums_is_refused_where_the_run_has_none(run_inline: 
             return super().send_and_receive(requests, timeout=timeout)
 
     text = ending(run_inline, rounds=1, grid=Grid, set=SHORT)
-    assert "but this run has federation.secure_sums=off" in text
+    assert "but this run has federation.secure_sums=false" in text
 
 
 def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRun) -> None:

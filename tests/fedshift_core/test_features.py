@@ -1,9 +1,9 @@
 """Features: what each declares is all that it sends, on either side, and nobody takes in anything else."""
 
 import functools
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,19 +12,19 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import federation, image_set, new_client, phase, refusal_of, shared
+from support import ASKED_FOR, federation, image_set, new_client, node_features, phase, refusal_of, scored, shared
 from support import node as node_of
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.config.sections import AggregationConfig, EvaluateConfig, PrivacyConfig, RunConfig
+from fedshift_app.config.sections import AggregationConfig, EvaluateConfig, RunConfig
+from fedshift_app.features.validation.node import ValidationOnNode
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_app.node.requests import NodeRequest
+from fedshift_clients import features as node_halves
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features import catalog
-from fedshift_clients.features.base import About, NodeFeature, Reply
-from fedshift_clients.training.dp_sgd import PrivateTraining
+from fedshift_clients.features import About, Call, Next, NodeFeature, Reply
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.features import CORE as DECLARED
 from fedshift_core.features import FEATURES, KINDS, Feature, Key, ours, shared_name
@@ -207,19 +207,6 @@ def test_a_server_takes_no_number_and_no_record_that_nobody_declares(run: dict[s
 # --- the node ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def client() -> DomainClient:
-    made = new_client(
-        DomainClient,
-        model="cnn_bn",
-        test_set=lambda domain: image_set(11),
-        own_sets={"validation": image_set(5), "test": image_set(4)},
-        epochs=1,
-    )
-    made.features.attach(made, resolve({"profile": True}))
-    return made
-
-
 ASKED: dict[str, Any] = {
     "server-round": 1, "domains": ["a"], "gap": ["loss", "train"], "local-domains": ["a"], "figures": True,
     "site-figures": True, "ask-loss": True,
@@ -227,53 +214,74 @@ ASKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClient) -> None:
-    """Asked for all there is, the features name each key that they declare, and no other."""
-    client.trained_by = private = PrivateTraining(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
-    client.steps = private.spending(client).steps  # as after a round
+def client(*names: str, config: RunConfig | None = None, model: str = "cnn_bn") -> DomainClient:
+    """Return a client with features of these names, of a run where they need one."""
+    made = new_client(
+        DomainClient,
+        model=model,
+        test_set=lambda domain: image_set(11),
+        own_sets={"validation": image_set(5), "test": image_set(4)},
+        epochs=1,
+    )
+    made.features = node_features(*names, config=config)
+    if config is not None:
+        made.features.attach(made, config)
+    return made
+
+
+def test_a_node_sends_what_its_features_declare_and_all_of_it() -> None:
+    """Asked for all there is, the features send each key that they declare; the chain refuses any other."""
     sent: dict[str, set[str]] = {kind: set() for kind in KINDS}
 
-    def note(feature: NodeFeature, names: Iterable[str], *kinds: str) -> None:
-        assert not strange(names, feature.name, *kinds)
-        for kind in kinds:
-            sent[kind] |= {key.name for key in declared(feature.name, kind) if any(key.fits(name) for name in names)}
+    def note(kind: str, names: Iterable[str]) -> None:
+        sent[kind] |= {
+            key.name for one in ours() for key in getattr(one, kind) if any(key.fits(name) for name in names)
+        }
 
-    for feature in catalog.of().all:
-        numbers, words = feature.introduce(About({"validation": 5}, ("0" * 64, 3)))
-        note(feature, {**numbers, **words}, "introduction")
-        note(feature, feature.before_training(client, ASKED), "train_reply")
-        note(feature, feature.after_training(client, ASKED), "train_reply")
-        note(feature, feature.on_scores(client, ASKED), "evaluate_reply")
-        note(feature, feature.after_scores(client, ASKED), "evaluate_reply")
-        note(feature, feature.finish(client, time.perf_counter()), "train_reply", "evaluate_reply")
-        with feature.around_scores(client, ASKED), feature.around_tests(client, ASKED):
-            note(feature, feature.record("a", client.score_test(image_set(11))), "records")
-        if feature.answer(client, shared(client), ASKED | {"take-statistics": True}) is not None:
-            note(feature, [wire.KNOWLEDGE], "records")
+    made = client(*ASKED_FOR, "profile", config=resolve({"profile": True}))
+    note("train_reply", made.fit(shared(made), ASKED)[2])
+    scores, answer = scored(made, ASKED), scored(made, ASKED | {"take-statistics": True})
+    note("evaluate_reply", scores.metrics)
+    note("records", [*scores.records, *([] if answer.knowledge is None else [wire.KNOWLEDGE])])
+    noise = resolve({"set": "privacy.name=dp-sgd privacy.noise_multiplier=1 model.name=cnn"})
+    private = client("privacy", config=noise, model="cnn")
+    note("train_reply", private.fit(shared(private), ASKED)[2])
+    numbers, words = node_features(*NAMES).introduce(About({"validation": 5}, ("0" * 64, 3)))
+    note("introduction", {**numbers, **words})
     wanted = {kind: {key.name for feature in ours() for key in getattr(feature, kind)} for kind in KINDS}
     for kind in ("introduction", "train_reply", "evaluate_reply"):
         assert sent[kind] == wanted[kind]
     from_server = {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}
     assert sent["records"] == wanted["records"] - from_server
-    client.trained_by = None
 
 
+@pytest.mark.parametrize("where", ["metrics", "records"])
+@pytest.mark.parametrize("hook", ["on_train", "on_scores"])
 def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(
-    client: DomainClient, monkeypatch: pytest.MonkeyPatch
+    hook: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = catalog.Features()
-    (profile,) = [feature for feature in features.all if feature.name == "profile"]
-    for hook, call in (
-        ("after_training", lambda: features.after_training(client, {})),
-        ("on_scores", lambda: features.on_scores(client, {})),
-        ("finish", lambda: features.finish(client, 0.0)),
-        ("record", lambda: features.record("a", client.score_test(image_set(3)))),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(profile, hook, lambda *given: {"gift": 1})
-            assert refusal_of(FedShiftError, call) == (
-                "the feature profile would send 'gift', which it does not declare"
-            )
+    def gives(self: NodeFeature, call: Call, next: Next) -> Reply:
+        reply = next(call)
+        getattr(reply, where)["gift"] = {} if where == "records" else 1
+        return reply
+
+    made = client("validation", "figures")
+    monkeypatch.setattr(ValidationOnNode, hook, gives)
+    works = made.fit if hook == "on_train" else made.evaluate
+    assert refusal_of(FedShiftError, works, shared(made), ASKED) == (
+        "the feature validation would send 'gift', which it does not declare"
+    )
+
+
+def test_what_is_off_is_not_built_and_what_is_on_stands_in_the_order_of_its_place() -> None:
+    """What protects a reply is outermost, so that nothing is added to it outside; what measures is in the weights."""
+    text = "federation.secure_sums=true evaluate.bn=[averaged,own] model.name=cnn_bn statistics.share=off"
+    on = node_halves.of(resolve({"experiment": "handwritten", "profile": True, "set": text}))
+    names = [half.name for _, half in on._all]
+    assert names == ["secure-sums", "profile", "", "bn-statistics", "figures", "site-figures"]
+    everything = [half.name for _, half in node_features(*NAMES)._all]
+    assert everything[:5] == ["secure-sums", "privacy", "profile", "statistics", ""]
+    assert [half.name for _, half in node_halves.Features()._all] == [""]
 
 
 @functools.cache
@@ -316,13 +324,12 @@ def test_a_node_refuses_a_key_and_a_record_that_nobody_declares(kind: str) -> No
 )
 def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: str, kind: str, key: str) -> None:
     """In a run that asks for none of it no value is allowed, and each is refused in words."""
-    (feature,) = [one for one in catalog.of().all if one.name == name]
     for value in (True, 1, "x", [], ["loss", "train"], ["a", "a"], [1.5], None):
-        requested = request(kind, {key: value})
+        asked = {"domains": [], key: value} if kind == "evaluate" else {key: value}
         if key == wire.FIGURES and value is True:  # which every run has, unless it is switched off
-            assert feature.refuse(requested, key, value) == ""
+            requests.check(request(kind, asked), content())
         else:
-            assert feature.refuse(requested, key, value)
+            assert refusal_of(FedShiftError, requests.check, request(kind, asked), content())
     other = {"train": "evaluate", "evaluate": "train"}[kind]
     if key in {one.name for one in declared(name, other)}:
         return
@@ -340,6 +347,9 @@ def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
     config = resolve({"set": "privacy.name=local-dp model.name=cnn"})
     weights = {"w": np.zeros(3, np.float32)}
     numbers: dict[str, Any] = {key.name: 1 for one in ours() for key in one.train_reply} | {"gift": 1, "loss": 1.0}
-    reply = catalog.of().protect(config, weights, Reply(weights, {}, numbers))
+    made = client("privacy", config=config)
+    (half,) = [half for _, half in made.features._all if half.name == "privacy"]
+    call = replace(made._call(shared(made), {}), sent=weights)
+    reply = half.on_train(call, lambda call: Reply(1, numbers, weights, {}))
     assert set(reply.metrics) == {wire.SECONDS, wire.PROCESS}
     assert not any(one.tells for one in ours() if {wire.SECONDS, wire.PROCESS} & {key.name for key in one.train_reply})

@@ -97,7 +97,7 @@ def test_nothing_leaves_that_was_worked_on_while_the_owner_stopped_the_node(
 ) -> None:
     """The node is switched off when its work is done, and its answer not yet on its way."""
     node = AppOfNode(folder, f"{TINY} model.name=cnn")
-    name = "fit" if kind == MessageType.TRAIN else "evaluate"
+    name = "train" if kind == MessageType.TRAIN else "scores"
     work = getattr(DomainClient, name)
 
     def stopped(self: Any, *given: Any) -> Any:

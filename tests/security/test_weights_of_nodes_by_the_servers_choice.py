@@ -12,8 +12,7 @@ from support import InlineRun, ListeningGrid, refusal_of
 from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.secure_sums.node import SecureSumsOnNode
-from fedshift_clients.features.base import Call, Reply
-from fedshift_core.arrays import Arrays
+from fedshift_clients.features import Call, Next, Reply
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import TRAINING
@@ -155,13 +154,17 @@ def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(
     """By images the loss of a node with nearly all of them would be the sum's, with any ``aggregation.weights``."""
     real_nodes(monkeypatch, tmp_path)
     losses: list[float] = []
-    seal = SecureSumsOnNode.seal
+    masks = SecureSumsOnNode.on_train
 
-    def spy(self: SecureSumsOnNode, call: Call, sent: Arrays, reply: Reply) -> Reply:
-        losses.append(float(reply.metrics[names.LOSS]))
-        return seal(self, call, sent, reply)
+    def spy(self: SecureSumsOnNode, call: Call, trains: Next) -> Reply:
+        def noted(call: Call) -> Reply:
+            reply = trains(call)
+            losses.append(float(reply.metrics[names.LOSS]))
+            return reply
 
-    monkeypatch.setattr(SecureSumsOnNode, "seal", spy)
+        return masks(self, call, noted)
+
+    monkeypatch.setattr(SecureSumsOnNode, "on_train", spy)
     sites = Sites(tmp_path, run_inline, held={"north": ("bar",)})
     run = sites.run(1, method="fedavg", more="aggregation.weights=equal")
     assert len(losses) == 3 and max(losses) - min(losses) > 0.01

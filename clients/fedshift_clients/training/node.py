@@ -80,7 +80,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self.shared_frozen = model.frozen - private
         self.shared_names = [name for name in self.state if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
-        self._observing: dict[str, Callable[[ImageSet], Observer]] = {}  # give the observers of a pass
+        self._observing: Mapping[str, Callable[[ImageSet], Observer]] = {}  # give the observers of a pass
         self._observers: Mapping[str, Observer] = {}  # of the pass that goes on
         self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
@@ -259,13 +259,13 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         return Scores(correct, loss_sum, seen={name: observer.total() for name, observer in observers.items()})
 
     @contextmanager
-    def observed_by(self, name: str, make: Callable[[ImageSet], Observer]) -> Iterator[None]:
-        """Let an observer look on at each pass of :meth:`scored`; it is made for the images of the pass."""
-        self._observing[name] = make
+    def observed_by(self, observers: Mapping[str, Callable[[ImageSet], Observer]]) -> Iterator[None]:
+        """Let observers look on at each pass of :meth:`scored`, by name; each is made for the images of the pass."""
+        before, self._observing = self._observing, observers
         try:
             yield
         finally:
-            del self._observing[name]
+            self._observing = before
 
     @contextmanager
     def scoring_by_batch(self) -> Iterator[None]:

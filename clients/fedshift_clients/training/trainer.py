@@ -1,6 +1,6 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +18,8 @@ from fedshift_core.params import P
 from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
 from fedshift_datasets.base import ImageSet
 
+Rngs = tuple[torch.Generator, torch.Generator, torch.Generator]  # of the order of images, and of both views
+
 
 class LocalTrainer(NodeTools[P]):
     """Trains the model of one node; :class:`fedshift_clients.base.DomainClient` adds messages and scores.
@@ -34,7 +36,7 @@ class LocalTrainer(NodeTools[P]):
         self._modules = modules
         modules.end_round(model)  # the model may be another node's of a moment ago
         self._phase = Phase(0)
-        self.class_loss = ClassLoss()
+        self.class_loss = ClassLoss(None, setup.train.focal_gamma if setup.train.loss == "focal" else 0.0)
         self._trained_here = False  # the model is what local training left, not what the server sent
 
     @property
@@ -194,16 +196,15 @@ class LocalTrainer(NodeTools[P]):
         """
         if self.trained_by is not None:
             return self.trained_by.train(self, server_round, phases)
-        cfg, self.steps = self.setup.train, 0
+        self.steps, first = 0, 0
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
         learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
         optimizer = self._bench.optimizer()
-        rate = cfg.lr_factor(server_round, self.setup.rounds)
-        order = self.torch_rng("order", server_round)
-        views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
-        totals: dict[str, Tensor] = {}
-        seen: dict[str, int] = {}
-        first = samples = 0
+        rate = self.setup.train.lr_factor(server_round, self.setup.rounds)
+        order, first_view, second_view = (
+            self.torch_rng(purpose, server_round) for purpose in ("order", "augment", "augment-second")
+        )
+        seen = _Terms()
         for self._phase in phases:
             self._phase.check(learned)
             for name, parameter in self.model.named_parameters():
@@ -211,30 +212,52 @@ class LocalTrainer(NodeTools[P]):
             if self._phase.fresh:
                 optimizer = self._bench.optimizer()
             for group in optimizer.param_groups:
-                group["lr"] = rate * (cfg.lr if self._phase.lr is None else self._phase.lr)
-            view_count = self.setup.images.views if self._phase.views is None else self._phase.views
-            images = self.train_set if self._phase.images is None else self._phase.images
-            size = cfg.batch_size if self._phase.batch_size is None else self._phase.batch_size
+                group["lr"] = rate * (self.setup.train.lr if self._phase.lr is None else self._phase.lr)
             for epoch in range(first, first + self._phase.epochs):
-                self.start_epoch(epoch)
-                for batch in self.training_batches(images, size, view_count, order, *views, epoch):
-                    samples += len(batch.y)
-                    self.passed(DATA)
-                    terms = self.terms_of(batch)
-                    optimizer.zero_grad(set_to_none=True)
-                    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-                    if cfg.clip is not None:
-                        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.clip)
-                    optimizer.step()
-                    self.steps += 1
-                    for name, term in terms.items():
-                        value = term.detach() * len(batch.y)
-                        totals[name] = totals[name] + value if name in totals else value
-                        seen[name] = seen.get(name, 0) + len(batch.y)
-                    self.passed(TRAINING)
+                self._train_epoch(epoch, optimizer, (order, first_view, second_view), seen)
             first += self._phase.epochs
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(learned[name])
-        sums = {name: float(total) for name, total in totals.items()}
-        loss = sum(total / samples for total in sums.values())
-        return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
+        return seen.means()
+
+    def _train_epoch(self, epoch: int, optimizer: torch.optim.Optimizer, rngs: Rngs, seen: "_Terms") -> None:
+        """Train for an epoch of the phase on batches that the generators draw: their order, and both views."""
+        cfg, phase = self.setup.train, self._phase
+        images = self.train_set if phase.images is None else phase.images
+        size = cfg.batch_size if phase.batch_size is None else phase.batch_size
+        views = self.setup.images.views if phase.views is None else phase.views
+        self.start_epoch(epoch)
+        for batch in self.training_batches(images, size, views, *rngs, epoch):
+            self.passed(DATA)
+            terms = self.terms_of(batch)
+            optimizer.zero_grad(set_to_none=True)
+            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+            if cfg.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.clip)
+            optimizer.step()
+            self.steps += 1
+            seen.add(terms, len(batch.y))
+            self.passed(TRAINING)
+
+
+class _Terms:
+    """Adds up the terms of a loss over batches."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._seen: dict[str, int] = {}
+        self._samples = 0
+
+    def add(self, terms: Mapping[str, Tensor], images: int) -> None:
+        """Add those of a batch of so many images."""
+        self._samples += images
+        for name, term in terms.items():
+            value = term.detach() * images
+            self._totals[name] = self._totals[name] + value if name in self._totals else value
+            self._seen[name] = self._seen.get(name, 0) + images
+
+    def means(self) -> dict[str, float]:
+        """Return the loss and each term, under their names on the wire."""
+        sums = {name: float(total) for name, total in self._totals.items()}
+        loss = sum(total / self._samples for total in sums.values())
+        return {LOSS: loss} | {LOSS_TERM + name: total / self._seen[name] for name, total in sums.items()}

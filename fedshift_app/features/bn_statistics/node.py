@@ -1,16 +1,17 @@
 """Scores with other statistics of BatchNorm, and sums behind re-estimated ones (``evaluate.bn``)."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedshift_clients.features.base import Answer, Client, Metrics, NodeFeature, Request, is_count
+from fedshift_clients.base import DomainClient
+from fedshift_clients.calls import is_count
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request
 from fedshift_clients.training import statistics
 from fedshift_clients.training.arrays import view
-from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.features import ours
@@ -31,7 +32,6 @@ from fedshift_core.wire.names import (
     DRAWN,
     OWN,
     RETAKEN,
-    SERVER_ROUND,
     STARTS,
     STATISTICS,
     STOPS,
@@ -47,61 +47,48 @@ _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, *_ASKED))
 class BatchNormStatisticsOnNode(NodeFeature):
     """Scores with the statistics that a message names, and sends sums of training images where one asks for them."""
 
-    # --- what a message may ask for ----------------------------------------------------------------
+    place = Place.MODEL
+    takes = (STATISTICS,)
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
-        """Allow what ``evaluate.bn`` and ``evaluate.bn_images`` say."""
-        rule = {TAKE_STATISTICS: _take_statistics, BN_WAYS: _bn_statistics, BN_IMAGES: _bn_images}[key]
-        return rule(request, value)
+    def refuse(self, request: Request) -> str:
+        """Allow what ``evaluate.bn`` and ``evaluate.bn_images`` say, and expect it where test images are scored."""
+        given, wanted = request.given, request.config.evaluate.bn
+        alone = [name for name in wanted if name != RETAKEN] == [AVERAGED]
+        if request.scores and BN_WAYS not in given and not alone:
+            return request.but(DOMAINS, f"without {BN_WAYS}, where this run has evaluate.bn=[{','.join(wanted)}]")
+        rules = {TAKE_STATISTICS: _take_statistics, BN_WAYS: _bn_statistics, BN_IMAGES: _bn_images}
+        for key, rule in rules.items():
+            if key in given and (why := request.but(key, rule(request, given[key]))):
+                return why
+        scores = request.kind == "evaluate" and TAKE_STATISTICS not in given
+        return "" if scores and RETAKEN in given.get(BN_WAYS, ()) else request.no_record(STATISTICS)
 
-    def missing(self, request: Request) -> str:
-        """Return that a score would be with averaged statistics alone, where the run asks for others."""
-        if BN_WAYS in request.given:
-            return ""
-        wanted = request.config.evaluate.bn
-        alone = tuple(name for name in wanted if name != RETAKEN) == (AVERAGED,)
-        return "" if alone else f"without {BN_WAYS}, where this run has evaluate.bn=[{','.join(wanted)}]"
+    def on_scores(self, call: Call, next: Next) -> Reply:
+        """Score with the statistics of the accuracy, and add the correct predictions with all others.
 
-    def sent_records(self, request: Request) -> tuple[str, ...]:
-        """Allow the record of statistics with a message that scores with re-estimated ones."""
-        scores = request.kind == "evaluate" and TAKE_STATISTICS not in request.given
-        return (STATISTICS,) if scores and RETAKEN in request.given.get(BN_WAYS, ()) else ()
-
-    def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
-        """Take in the statistics that the server re-estimated."""
-        client.statistics = checked(records[STATISTICS], client) if STATISTICS in records else {}
-
-    # --- scores ------------------------------------------------------------------------------------
-
-    def mixes_images(self, request: Mapping[str, Any]) -> bool:
-        """Tell whether the accuracy goes by statistics of each batch. A test set may be in the order of its classes."""
-        return of_accuracy(request) == BATCH
-
-    def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Let the model be scored with the statistics of the accuracy."""
-        return scored_with(client, of_accuracy(request), request)
-
-    def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return the correct predictions with all other statistics."""
-        metrics: Metrics = {}
-        for name in request.get(BN_WAYS, (AVERAGED,))[1:]:
-            with scored_with(client, name, request):
-                for domain, test in client.tests(request, mixed=client.mixes_tests or name == BATCH):
-                    metrics[DomainScore.other_key(BN_SCORE + name, domain)] = client.score_test(test).correct
-        return metrics
-
-    def answer(self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer | None:
-        """Return sums of training images, where the message asks for them."""
-        return sums_of_images(client, parameters, request) if request.get(TAKE_STATISTICS) else None
+        A test set may be in the order of its classes: it is mixed where the statistics are those of each batch. Where
+        the message asks for sums of training images, these are the answer.
+        """
+        client, options = call.client, call.options
+        if options.get(TAKE_STATISTICS):
+            return sums_of_images(call)
+        if STATISTICS in call.records:
+            client.statistics = checked(call.records[STATISTICS], client)
+        first, *others = options.get(BN_WAYS, (AVERAGED,))
+        with scored_with(client, first, options):
+            reply = next(replace(call, mixed=call.mixed or first == BATCH))
+        for name in others:
+            with scored_with(client, name, options):
+                for domain, test in client.tests(options, mixed=client.mixes_tests or name == BATCH):
+                    reply.metrics[DomainScore.other_key(BN_SCORE + name, domain)] = client.score_test(test).correct
+        return reply
 
 
-def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer:
-    """Take BatchNorm's statistics of training images with the given weights.
+def sums_of_images(call: Call) -> Reply:
+    """Take BatchNorm's statistics of training images with the weights of a call.
 
     Args:
-        client: The node's.
-        parameters: Shared arrays in the order of the client's ``shared_names``.
-        request: Holds ``server-round`` and ``bn-images``, how many images are looked at at most.
+        call: Its options hold ``bn-images``, how many images are looked at at most.
 
     Returns:
         Sums and sums of squares by layer, (C,), float64 (:class:`fedshift_clients.training.statistics.Moments`), of the
@@ -110,26 +97,23 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
     Raises:
         RequestError: If they would be those of one image.
     """
-    client.server_round = int(request[SERVER_ROUND])
+    client, most = call.client, int(call.options[BN_IMAGES])
     least = max(LEAST_STATISTICS, client.setup.least_images)
-    if min(len(client.train_set), int(request[BN_IMAGES])) < least:
+    if min(len(client.train_set), most) < least:
         few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
         raise RequestError(f"sums over fewer than {plural(least, 'image')} would be {few}")
-    client.take(parameters)
-    moments, images = client.take_statistics(int(request[BN_IMAGES]))
-    weights = dict(zip(client.shared_names, parameters, strict=True))
-    layers = [name for name in moments if f"{name}.{BN_MEAN}" in weights]
+    moments, images = client.take_statistics(most)
+    layers = [name for name in moments if f"{name}.{BN_MEAN}" in call.sent]
     sums: Arrays = {}
     for name in layers:
         sums[BN_SUM + name] = moments[name].sums.cpu().numpy()
         sums[BN_SQUARES + name] = moments[name].squares.cpu().numpy()
-    client.passed(EVALUATION)
-    means = standard({name: array / images for name, array in sums.items()}, layers, weights)
-    return Answer(sums, images, means, {name: power_of(name) for name in means})
+    means = standard({name: array / images for name, array in sums.items()}, layers, call.sent)
+    return Reply(images, knowledge=sums, means=means, powers={name: power_of(name) for name in means})
 
 
 @contextmanager
-def scored_with(client: Client, name: str, request: Mapping[str, Any]) -> Iterator[None]:
+def scored_with(client: DomainClient[Any], name: str, request: Mapping[str, Any]) -> Iterator[None]:
     """Let the model be scored with statistics of ``evaluate.bn``."""
     client.other_weights()
     client.other_statistics()
@@ -147,7 +131,7 @@ def scored_with(client: Client, name: str, request: Mapping[str, Any]) -> Iterat
             yield
 
 
-def checked(arrays: Arrays, client: Client) -> Arrays:
+def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
     """Return BatchNorm's statistics that the server re-estimated, checked.
 
     Raises:
@@ -168,11 +152,6 @@ def checked(arrays: Arrays, client: Client) -> Arrays:
                 f"the server's statistics {name} hold numbers that are not finite, or negative variances"
             )
     return arrays
-
-
-def of_accuracy(request: Mapping[str, Any]) -> str:
-    """Return the kind of statistics with which a message asks for the accuracy."""
-    return str(request.get(BN_WAYS, (AVERAGED,))[0])
 
 
 def _take_statistics(request: Request, value: Any) -> str:

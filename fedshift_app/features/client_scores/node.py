@@ -1,9 +1,10 @@
 """Scores of the node's own model right after local training (``evaluate.client_models``)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Call, Metrics, Next, NodeFeature, Reply, Request
 from fedshift_clients.training.eval_slices import mixed_images
 from fedshift_core.wire.names import (
     DOMAINS,
@@ -18,21 +19,21 @@ from fedshift_core.wire.names import (
 class ClientModelsOnNode(NodeFeature):
     """Scores the model as local training left it, private parts included: a client model of FedCode."""
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
+    def refuse(self, request: Request) -> str:
         """Allow domains in the rounds of ``evaluate.client_models``."""
-        evaluate = request.config.evaluate
-        if request.private:
-            return request.private
+        evaluate, why = request.config.evaluate, request.private
         if not evaluate.scores_clients(request.server_round, request.config.rounds):
-            return f"this run has evaluate.client_models={evaluate.client_models} ({request.late})"
-        return request.refuse_domains(value)
+            why = why or f"this run has evaluate.client_models={evaluate.client_models} ({request.late})"
+        return request.but(LOCAL_DOMAINS, why or request.refuse_domains(request.given.get(LOCAL_DOMAINS)))
 
-    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return correct predictions and images of each domain that is asked for."""
-        return local_scores(client, request.get(LOCAL_DOMAINS, ()))
+    def on_train(self, call: Call, next: Next) -> Reply:
+        """Add correct predictions and images of each domain that is asked for."""
+        reply = next(call)
+        reply.metrics.update(local_scores(call.client, call.options.get(LOCAL_DOMAINS, ())))
+        return reply
 
 
-def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
+def local_scores(client: DomainClient[Any], domains: Sequence[str]) -> Metrics:
     """Score the model on domains, and on the node's own test set where that is apart from its domain's.
 
     Args:

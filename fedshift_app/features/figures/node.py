@@ -1,15 +1,9 @@
 """Counts of scored test images, on the device: confusion, calibration, scores by class (docs/guide/figures.md)."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fedshift_clients.features.base import Client, NodeFeature, Request, word
-from fedshift_clients.training.eval_slices import Scores
-from fedshift_core.arrays import Arrays
+from fedshift_clients.features import Call, Next, NodeFeature, Reply, Request
 from fedshift_core.wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
 from fedshift_core.wire.names import COUNTS, FIGURES
 
@@ -19,22 +13,22 @@ CHUNK = 4096  # images that are counted together: a batch alone would cost a doz
 class FiguresOnNode(NodeFeature):
     """Counts how predictions, confidence and scores are spread."""
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
-        """Allow it where the run has figures."""
-        evaluate = request.config.evaluate
-        if value is not True or not evaluate.figures or not evaluate.test:
-            return f"this run has evaluate.figures={word(evaluate.figures)}, evaluate.test={word(evaluate.test)}"
-        return ""
+    def refuse(self, request: Request) -> str:
+        """Allow it where the run scores test images."""
+        asks = request.given.get(FIGURES) is True and request.config.evaluate.test
+        return request.but(
+            FIGURES, "" if asks else "this run has evaluate.figures=true, which needs evaluate.test=true"
+        )
 
-    def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Count while test images are scored."""
-        if not request.get(FIGURES):
-            return nullcontext()
-        return client.observed_by(self.name, lambda images: Counting(client.model.num_classes))
-
-    def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
-        """Return the counts of a domain."""
-        return {COUNTS: scores.seen[self.name].arrays(domain)} if self.name in scores.seen else {}
+    def on_scores(self, call: Call, next: Next) -> Reply:
+        """Count while test images are scored; add the counts of each domain."""
+        if not call.options.get(FIGURES):
+            return next(call)
+        reply = next(call.observed_by(self.name, lambda images: Counting(call.client.model.num_classes)))
+        for domain, scores in reply.scores.items():
+            if self.name in scores.seen:
+                reply.records.setdefault(COUNTS, {}).update(scores.seen[self.name].arrays(domain))
+        return reply
 
 
 class Counting:

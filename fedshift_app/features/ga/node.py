@@ -1,9 +1,6 @@
 """The numbers behind generalisation gaps (``aggregation.weights=ga``): how weights do on the node's own images."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedshift_clients.features.base import Client, Metrics, NodeFeature, Request
+from fedshift_clients.features import Call, Metrics, Next, NodeFeature, Reply, Request
 from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 
@@ -11,27 +8,24 @@ from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 class GapsOnNode(NodeFeature):
     """Scores the weights as they come and as they leave."""
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
+    def refuse(self, request: Request) -> str:
         """Allow what the section ``aggregation`` asks for."""
         rule = request.config.aggregation
-        if request.private:
-            return request.private
-        if rule.weights != "ga":
-            return f"this run has aggregation.weights={rule.weights}"
-        wanted = [rule.gap, rule.gap_on]
-        return "" if value == wanted else f"this run has aggregation.gap={rule.gap}, aggregation.gap_on={rule.gap_on}"
+        why = f"this run has aggregation.gap={rule.gap}, aggregation.gap_on={rule.gap_on}"
+        asks = request.given.get(GAP) == [rule.gap, rule.gap_on]
+        return request.but(GAP, request.private or ("" if asks else why))
 
-    def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return the mean loss or the accuracy of the weights as they came."""
-        return _own_score(client, LOCAL_RECEIVED, request)
-
-    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return the same of the weights that local training left."""
-        return _own_score(client, LOCAL_TRAINED, request)
+    def on_train(self, call: Call, next: Next) -> Reply:
+        """Add the mean loss or the accuracy of the weights as they came, and as local training left them."""
+        received = _own_score(call, LOCAL_RECEIVED)
+        reply = next(call)
+        reply.metrics.update(received | _own_score(call, LOCAL_TRAINED))
+        return reply
 
 
-def _own_score(client: Client, name: str, request: Mapping[str, Any]) -> Metrics:
-    what, where = request.get(GAP, ("", ""))
+def _own_score(call: Call, name: str) -> Metrics:
+    client = call.client
+    what, where = call.options.get(GAP, ("", ""))
     images = client.train_set if where == "train" else client.own_sets.get(where)
     if not what or images is None or len(images) < client.setup.least_images:
         return {}

@@ -24,7 +24,7 @@ sigma are those of images as they are decoded, in the released code of augmented
 byte, 1/255, counts as that.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,14 +34,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.features.base import Call, Client, Metrics, NodeFeature, Request
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.errors import RequestError
 from fedshift_core.limits import BINS
 from fedshift_core.run_settings import RunSettings
 from fedshift_core.site_differences import lifted
-from fedshift_core.wire.names import SITE_IMAGES
+from fedshift_core.wire.names import DOMAINS, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages
 from fedshift_datasets.quality import pixel_statistics
 
@@ -52,33 +52,26 @@ PURPOSE = "normalization"  # of the generator that draws nodes
 
 
 class NormalizationOnNode(NodeFeature):
-    """Gives the client a normaliser, where the section ``images`` asks for one."""
+    """Gives the client a normaliser."""
 
-    def attach(self, client: Client, config: RunSettings) -> None:
+    place = Place.MODEL
+
+    def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
         """Normalise by statistics of nodes from now on."""
-        if client.setup.images.normalization != "fixed":
-            client.normalizer = ByNodes(client, config.dataset.domains)
+        client.normalizer = ByNodes(client, config.dataset.domains)
 
-    def missing(self, request: Request) -> str:
-        """Return that a message lacks means and variances of all nodes."""
-        way = request.config.images.normalization
-        return "" if way == "fixed" or SITE_IMAGES in request.given else _lacks(way)
+    def refuse(self, request: Request) -> str:
+        """Expect means and variances of all nodes with all work on images."""
+        if SITE_IMAGES in request.given:
+            return ""
+        why = f"images.normalization={request.config.images.normalization}: the message lacks {SITE_IMAGES}"
+        return why if request.kind == "train" else request.but(DOMAINS, why) if request.scores else ""
 
-    def begin(self, call: Call) -> None:
-        """Raise ``RequestError`` if a message to train lacks them."""
-        way = call.config.images.normalization
-        if way != "fixed" and SITE_IMAGES not in call.options:
-            raise RequestError(_lacks(way))
-
-    def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+    def on_train(self, call: Call, next: Next) -> Reply:
         """Draw nodes from the beginning."""
-        if client.normalizer is not None:
-            client.normalizer.restart(client.server_round)
-        return {}
-
-
-def _lacks(way: str) -> str:
-    return f"images.normalization={way}: the message lacks {SITE_IMAGES}"
+        if call.client.normalizer is not None:
+            call.client.normalizer.restart(call.server_round)
+        return next(call)
 
 
 class ByNodes:
@@ -89,7 +82,7 @@ class ByNodes:
         domains: The domains of the run, in their order.
     """
 
-    def __init__(self, client: Client, domains: tuple[str, ...]) -> None:
+    def __init__(self, client: DomainClient[Any], domains: tuple[str, ...]) -> None:
         self._domains, self._client = domains, client
         self._config = client.setup.images
         self._harmonised = self._config.normalization == HARMONISED

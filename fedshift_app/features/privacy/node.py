@@ -8,14 +8,14 @@ Flower's mod draws from NumPy's global generator. Processes that are forked from
 two nodes would send the same noise, which does not average out. Here each update has a generator of its own.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_app.features.privacy import Options
-from fedshift_clients.features.base import Client, Metrics, NodeFeature, Reply
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError, NotFiniteError
 from fedshift_core.features import ours
@@ -33,46 +33,41 @@ _SAID = tuple(key for feature in ours() for key in feature.train_reply if not fe
 class PrivacyOnNode(NodeFeature):
     """Clips and noises what leaves a node, and lets no other number of its training out (``privacy``)."""
 
-    def attach(self, client: Client, config: RunSettings) -> None:
+    place = Place.NOISE
+
+    def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
         """Let the client train privately with ``dp-sgd``."""
         if config.privacy.of_images:
             from fedshift_clients.training.dp_sgd import PrivateTraining  # here: only such a run needs it
 
             client.trained_by = PrivateTraining(config.privacy)
 
-    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return the epsilon that the node has spent with this round, as if it had trained in all of them.
+    def on_train(self, call: Call, next: Next) -> Reply:
+        """Return the reply without its losses: with ``local-dp`` its weights are clipped and noised.
 
-        After other steps than are accounted for it is none, and what was trained does not leave (:meth:`protect`).
-        """
-        if client.trained_by is None or not client.trained_by.accounts_for(client):
-            return {}
-        return {EPSILON: client.trained_by.epsilon(client, client.server_round)}
-
-    def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
-        """Return the reply without its losses and, with ``local-dp``, with weights clipped and noised.
+        With ``dp-sgd`` it says the epsilon that the node has spent by now, as if it had trained in all rounds.
 
         The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is not
         repeatable.
 
         Raises:
-            FedShiftError: If the node contributes knowledge that has no noise, or noise does not fit its weights.
+            FedShiftError: If the node contributes knowledge that has no noise, noise does not fit its weights, or it
+                trained in other steps than are accounted for.
         """
-        privacy = config.privacy
-        if privacy.name == "none":
-            return reply
+        reply, privacy, client = next(call), call.config.privacy, call.client
         released = RELEASED if privacy.of_images else ()
-        if bare := [name for name in reply.knowledge if name not in released]:
+        if bare := [name for name in reply.knowledge or () if name not in released]:
             raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(bare)} would travel without noise")
-        said = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
-        if privacy.of_images:
-            if EPSILON not in reply.metrics:
-                raise FedShiftError(
-                    f"privacy.name={privacy.name}: this node did not train privately, with train.epochs="
-                    f"{config.train.epochs} as is accounted for; nothing leaves"
-                )
-            return Reply(reply.weights, reply.knowledge, said | {EPSILON: reply.metrics[EPSILON]})
-        return Reply(noised(privacy, sent, reply.weights), {}, said)
+        numbers = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
+        if not privacy.of_images:
+            return Reply(reply.images, numbers, noised(privacy, call.sent, reply.weights), {})
+        if client.trained_by is None or not client.trained_by.accounts_for(client):
+            raise FedShiftError(
+                f"privacy.name={privacy.name}: this node did not train privately, with train.epochs="
+                f"{call.config.train.epochs} as is accounted for; nothing leaves"
+            )
+        numbers[EPSILON] = client.trained_by.epsilon(client, client.server_round)
+        return Reply(reply.images, numbers, reply.weights, reply.knowledge)
 
 
 def noised(privacy: Options, sent: Arrays, trained: Arrays) -> Arrays:

@@ -2,10 +2,12 @@
 
 import os
 import time
+from typing import Any
 
 import torch
 
-from fedshift_clients.features.base import Client, Metrics, NodeFeature
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply
 from fedshift_clients.training.phases import MESSAGES
 from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire.names import PROCESS, SECONDS
@@ -38,17 +40,21 @@ class Stopwatch:
 class ProfileOnNode(NodeFeature):
     """Sends the seconds of each part of the work."""
 
-    def attach(self, client: Client, config: RunSettings) -> None:
-        """Measure what the client does."""
-        if config.profile:
-            client.passed = Stopwatch(client.setup.device)
+    place = Place.CLOCK
 
-    def finish(self, client: Client, started: float) -> Metrics:
-        """Return where the time went; what the client did not measure counts as messages."""
-        watch = client.passed
-        if not isinstance(watch, Stopwatch):
-            return {}
-        parts = dict(watch.seconds)
-        rest = time.perf_counter() - started - sum(parts.values())
-        parts[MESSAGES] = parts.get(MESSAGES, 0.0) + max(rest, 0.0)
-        return {SECONDS + part: seconds for part, seconds in parts.items()} | {PROCESS: os.getpid()}
+    def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
+        """Measure what the client does."""
+        client.passed = Stopwatch(client.setup.device)
+
+    def on_train(self, call: Call, next: Next) -> Reply:
+        """Add where the time went; what the client did not measure counts as messages."""
+        reply, watch = next(call), call.client.passed
+        assert isinstance(watch, Stopwatch)
+        rest = time.perf_counter() - call.started - sum(watch.seconds.values())
+        parts = {MESSAGES: 0.0} | watch.seconds
+        parts[MESSAGES] += max(rest, 0.0)
+        reply.metrics.update({SECONDS + part: seconds for part, seconds in parts.items()})
+        reply.metrics[PROCESS] = os.getpid()
+        return reply
+
+    on_scores = on_train

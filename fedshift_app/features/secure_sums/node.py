@@ -6,11 +6,12 @@ What the server checks of single replies elsewhere, a node checks itself before 
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedshift_clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
+from fedshift_clients.features import Call, Metrics, Next, NodeFeature, Place, Question, Reply, Request
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.features import ours
@@ -54,27 +55,31 @@ _ASKING = {
 class SecureSumsOnNode(NodeFeature):
     """Deals keys and shares, masks what local training left, and reveals shares of each round once."""
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
+    place = Place.MASK
+
+    def refuse(self, request: Request) -> str:
         """Allow what a run with secure sums asks for."""
-        if not request.config.federation.secure_sums:
-            return "this run has federation.secure_sums=off"
-        if key == wire.SECURE_STAGE:
-            return "" if value in _STAGES else f"there are {', '.join(_STAGES)}"
-        if key == wire.SECURE_PURPOSE:
-            return "" if value in PURPOSES else f"there are {', '.join(PURPOSES)}"
-        if request.kind == "evaluate" and not request.given.keys() & _ASKING:
-            return "it asks for nothing that can be summed"
-        if key == wire.SECURE_SUMS and (strange := sorted({*value} - {*request.sums})):
-            return f"the run's method has {', '.join(request.sums) or 'no sums'}, not {strange[0][:80]}"
+        given = request.given
+        stage, purpose = given.get(wire.SECURE_STAGE), given.get(wire.SECURE_PURPOSE)
+        stages = "" if stage in _STAGES else f"there are {', '.join(_STAGES)}"
+        purposes = "" if purpose in PURPOSES else f"there are {', '.join(PURPOSES)}"
+        if why := request.but(wire.SECURE_STAGE, stages) or request.but(wire.SECURE_PURPOSE, purposes):
+            return why
+        if request.kind == "evaluate" and not given.keys() & _ASKING:
+            bare = (request.but(key, "it asks for nothing that can be summed") for key in _SHARES)
+            return next(filter(None, bare), "")
+        if strange := sorted({*given.get(wire.SECURE_SUMS, ())} - {*request.sums}):
+            known = ", ".join(request.sums) or "no sums"
+            return request.but(wire.SECURE_SUMS, f"the run's method has {known}, not {strange[0][:80]}")
         return ""
 
-    def query(self, call: Call) -> dict[str, Any] | None:
+    def answer(self, call: Question) -> dict[str, Any] | None:
         """Return keys, shares for others, or revealed shares, as the message asks."""
         stage = call.options.get(wire.SECURE_STAGE)
         if stage is None:
             return None
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
-        member = Member(call.state, call.index, call.options[wire.SECURE_PURPOSE])
+        member = Member(call.state(self.name), call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
             keys = member.keys(call.run, call.server_round)
             return _signed_keys(call, keys, (call.server_round, call.options[wire.SECURE_PURPOSE]))
@@ -93,66 +98,57 @@ class SecureSumsOnNode(NodeFeature):
             return answer
         return answer | _signed_keys(call, member.ahead(following), (following, TRAINING))
 
-    def begin(self, call: Call) -> None:
-        """Take in the shares of the other nodes before training.
-
-        Raises:
-            RequestError: If the message lacks them, or they are not those of this round.
-        """
-        if not call.config.federation.secure_sums:
-            return
-        _check(call.options, (*_SHARES, *protocol.COMMON), "a message to train")
-        _receive(Member(call.state, call.index), call)
-
-    def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
+    def on_train(self, call: Call, next: Next) -> Reply:
         """Return the masked vector in the place of weights, contributions and losses.
 
+        The shares of the other nodes are taken in before training.
+
         Raises:
-            RequestError: If a number is not finite or out of range.
+            RequestError: If the message lacks them, they are not those of this round, or a number is not finite or out
+                of range.
         """
-        if not call.config.federation.secure_sums:
-            return reply
-        options, member = call.options, Member(call.state, call.index)
-        sums = read(options[wire.SECURE_SUMS])
-        if sums.keys() != reply.knowledge.keys():
+        options, member = call.options, Member(call.state(self.name), call.index)
+        _check(options, (*_SHARES, *protocol.COMMON), "a message to train")
+        _receive(member, call)
+        reply = next(call)
+        knowledge, most = reply.knowledge or {}, call.config.federation.secure_sums_range
+        sums, terms = read(options[wire.SECURE_SUMS]), options[wire.SECURE_TERMS]
+        if sums.keys() != knowledge.keys():
             raise RequestError(
                 f"secure sums: the server asks for {', '.join(sums) or 'nothing'} in addition to weights, this node "
-                f"has {', '.join(reply.knowledge) or 'nothing'}"
+                f"has {', '.join(knowledge) or 'nothing'}"
             )
-        terms = options[wire.SECURE_TERMS]
-        layout = layout_of(
-            sent, {name: reply.knowledge[name].shape for name in sums}, terms,
-            call.config.federation.secure_sums_range, member.nodes,
-        )  # fmt: skip
-        values = _weights(sent, reply.weights, member.factor)
-        values |= _contributions(reply.knowledge, sums, member)
-        values |= _losses(reply.metrics, terms, member.factor, call.config.federation.secure_sums_range)
+        layout = layout_of(call.sent, {name: knowledge[name].shape for name in sums}, terms, most, member.nodes)
+        values = _weights(call.sent, reply.weights, member.factor)
+        values |= _contributions(knowledge, sums, member)
+        values |= _losses(reply.metrics, terms, member.factor, most)
         common = [str(options[key]) for key in protocol.COMMON]
         masked = member.mask(
-            layout.vector(values), protocol.digest_of(sent, *common), weights=protocol.weights_digest(sent),
+            layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
             rows=any(how in BY_CLASS for how in sums.values()),
         )  # fmt: skip
-        return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
+        return Reply(reply.images, _without_losses(reply.metrics), {wire.MASKED: masked}, {})
 
-    def seal_answer(self, call: Call, sent: Arrays, answer: Answer) -> Answer:
-        """Return the masked vector of an answer's means, times the node's share of images.
+    def on_scores(self, call: Call, next: Next) -> Reply:
+        """Return the masked vector of an answer's means, times the node's share of images; scores as they are.
 
         Raises:
-            RequestError: If it has no means, or one is not finite or out of range.
+            RequestError: If an answer has no means, or one is not finite or out of range.
         """
-        federation = call.config.federation
-        if not federation.secure_sums:
-            return answer
-        if answer.means.keys() != answer.arrays.keys():
+        reply = next(call)
+        if reply.knowledge is None:
+            return reply
+        if reply.means.keys() != reply.knowledge.keys():
             raise RequestError("refused: the answer is no sum, and this run has federation.secure_sums=on")
         _check(call.options, _SHARES, "a question in place of scores")
-        member = Member(call.state, call.index, ANSWERS)
+        member = Member(call.state(self.name), call.index, ANSWERS)
         _receive(member, call)
-        sizes = {name: array.size for name, array in answer.means.items()}
-        layout = of_powers(sizes, answer.powers, federation.secure_sums_range, member.nodes)
-        vector = layout.vector({name: array * member.factor for name, array in answer.means.items()})
+        sizes = {name: array.size for name, array in reply.means.items()}
+        layout = of_powers(sizes, reply.powers, call.config.federation.secure_sums_range, member.nodes)
+        vector = layout.vector({name: array * member.factor for name, array in reply.means.items()})
+        sent = call.sent
         masked = member.mask(vector, protocol.digest_of(sent), weights=protocol.weights_digest(sent))
-        return Answer({wire.MASKED: masked}, answer.images)
+        return replace(reply, knowledge={wire.MASKED: masked}, means={}, powers={})
 
 
 def _receive(member: Member, call: Call) -> None:
@@ -166,7 +162,7 @@ def _receive(member: Member, call: Call) -> None:
                     call.server_round, ", ".join(map(str, bad)))  # fmt: skip
 
 
-def _signed_keys(call: Call, keys: tuple[bytes, bytes], of_sum: tuple[int, str]) -> dict[str, Any]:
+def _signed_keys(call: Question, keys: tuple[bytes, bytes], of_sum: tuple[int, str]) -> dict[str, Any]:
     """Return a node's statement and its public keys of a sum (round, purpose), signed if it has a long-term key."""
     statement = call.statement().written()
     answer = {wire.SECURE_KEYS: list(keys), wire.SECURE_STATEMENTS: [statement]}
@@ -183,7 +179,7 @@ def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) ->
             raise RequestError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
 
 
-def _group(call: Call, publics: tuple[bytes, ...]) -> Group:
+def _group(call: Question, publics: tuple[bytes, ...]) -> Group:
     """Return the group of a sum, with the weights that follow from what its nodes state.
 
     Raises:

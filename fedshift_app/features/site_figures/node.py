@@ -4,8 +4,7 @@ Only the figures, their intervals and the numbers of images and patients leave i
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.features.site_figures.numbers import Scored
-from fedshift_clients.features.base import Client, NodeFeature, Request, word
+from fedshift_clients.base import DomainClient
+from fedshift_clients.features import Call, Next, NodeFeature, Reply, Request
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
@@ -84,26 +84,47 @@ class Watching:
 class SiteFiguresOnNode(NodeFeature):
     """Works out figures of whole test sets."""
 
-    def attach(self, client: Client, config: RunSettings) -> None:
+    def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
         """Let the client know the names of the classes."""
         client.class_names = config.dataset.known().classes
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
+    def refuse(self, request: Request) -> str:
         """Allow it in the rounds in which the run has them."""
         config = request.config
-        if value is True and config.evaluate.scores_sites(
+        asks = request.given.get(ASK_SITE_FIGURES) is True and config.evaluate.scores_sites(
             request.server_round, config.rounds, any_may_count=config.keep != "last"
-        ):
-            return ""
-        have = f"evaluate.site_figures={word(config.evaluate.site_figures)}"
-        return f"this run has {have}, keep={config.keep}, {request.late}"
+        )
+        why = f"this run has evaluate.site_figures=true, keep={config.keep}, {request.late}"
+        return request.but(ASK_SITE_FIGURES, "" if asks else why)
 
-    def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Look on while test images are scored."""
-        whole = frozenset(domain for domain, is_whole, _ in _parts(request) if is_whole)
-        return self._watched(client, request, whole) if whole else nullcontext()
+    def on_scores(self, call: Call, next: Next) -> Reply:
+        """Look on while test images are scored; add the figures of each domain whose images were all scored.
 
-    def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
+        The whole of a test set that simulated nodes share out is scored by the node that has its first part.
+        """
+        whole = frozenset(domain for domain, is_whole, _ in _parts(call.options) if is_whole)
+        reply = next(call.observed_by(self.name, self._watching(call, whole)) if whole else call)
+        figures: Arrays = {}
+        for domain, scores in reply.scores.items():
+            figures |= self._figures(domain, scores)
+        for domain, _, drawn in _parts(call.options):
+            if drawn is None:
+                continue
+            with call.client.observed_by({self.name: self._watching(call, frozenset({domain}))}):
+                for _, test in call.client.tests({DOMAINS: [domain], DRAWN: [drawn]}, mixed=call.mixed):
+                    figures |= self._figures(domain, call.client.score_test(test))
+        if figures:
+            reply.records[SITE_FIGURES] = figures
+        return reply
+
+    def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Watching]:
+        """Return what makes an observer of these whole test sets."""
+        client = call.client
+        logged = STARTS not in call.options
+        terms = Terms(client.setup.least_images, call.server_round, whole, logged, client.class_names)
+        return lambda images: Watching(images, client.model.num_classes, terms)
+
+    def _figures(self, domain: str, scores: Scores) -> Arrays:
         """Return the figures of a domain whose test images were all scored."""
         seen: Seen | None = scores.seen.get(self.name)
         if seen is None or domain not in seen.terms.whole:
@@ -113,25 +134,7 @@ class SiteFiguresOnNode(NodeFeature):
             fields = {"event": "site_figures", "round": seen.terms.server_round, "domain": domain}
             for line in lines_of(numbers, domain, seen.terms):
                 log.info("%s", line, extra=fields)
-        return {SITE_FIGURES: numbers.arrays(domain)}
-
-    def more_records(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> dict[str, Arrays]:
-        """Score the whole of a test set that simulated nodes share out, on the node that has its first part."""
-        records: Arrays = {}
-        for domain, _, drawn in _parts(request):
-            if drawn is None:
-                continue
-            with self._watched(client, request, frozenset({domain})):
-                for _, test in client.tests({DOMAINS: [domain], DRAWN: [drawn]}, mixed=mixed):
-                    records |= self.record(domain, client.score_test(test)).get(SITE_FIGURES, {})
-        return {SITE_FIGURES: records} if records else {}
-
-    def _watched(
-        self, client: Client, request: Mapping[str, Any], whole: frozenset[str]
-    ) -> AbstractContextManager[None]:
-        setup = client.setup
-        terms = Terms(setup.least_images, client.server_round, whole, STARTS not in request, client.class_names)
-        return client.observed_by(self.name, lambda images: Watching(images, client.model.num_classes, terms))
+        return numbers.arrays(domain)
 
 
 def _parts(request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:

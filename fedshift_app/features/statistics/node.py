@@ -1,14 +1,13 @@
 """Statistics of the node's training images, reported once, and those of all nodes (``statistics.share``)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_clients.features.base import Call, Client, NodeFeature, Request, Site
-from fedshift_core.arrays import Arrays
+from fedshift_clients.calls import Site
+from fedshift_clients.features import Call, Next, NodeFeature, Place, Question, Reply, Request
 from fedshift_core.limits import BINS, MOST_STYLES
 from fedshift_core.seeding import order_of
 from fedshift_core.wire.image_styles import ImageStyles, Rows
@@ -23,21 +22,24 @@ OF_IMAGES = "image-statistics"
 class SiteStatisticsOnNode(NodeFeature):
     """Tells the server statistics of the images, and gives the client those of all nodes."""
 
-    def refuse(self, request: Request, key: str, value: Any) -> str:
+    place = Place.INPUTS
+    takes = (SITE_IMAGES, IMAGE_STYLES)
+
+    def refuse(self, request: Request) -> str:
         """Allow the question where the run asks for statistics, and those of all nodes where it sends them."""
         share, images = request.config.statistics.share, request.config.statistics.image_share
-        if request.private:
-            return request.private
-        if key == IMAGE_STYLES:
-            return "" if value is True and images > 0 else f"this run has statistics.image_share={images:g}"
-        wanted = ("server", "nodes") if request.kind == "query" else ("nodes",)
-        return "" if value is True and share in wanted else f"this run has statistics.share={share}"
+        given, goes_along = request.given, request.kind != "query" and share == "nodes"
+        asks = given.get(SITE_IMAGES) is True and (goes_along or request.kind == "query")
+        styles = given.get(IMAGE_STYLES) is True and images > 0
+        return (
+            request.but(SITE_IMAGES, request.private or ("" if asks else f"this run has statistics.share={share}"))
+            or request.but(
+                IMAGE_STYLES, request.private or ("" if styles else f"this run has statistics.image_share={images:g}")
+            )
+            or request.no_record(*(name for name in self.takes if request.kind == "query" or name not in given))
+        )
 
-    def sent_records(self, request: Request) -> tuple[str, ...]:
-        """Allow the record of all nodes with a message that says so."""
-        return tuple(name for name in (SITE_IMAGES, IMAGE_STYLES) if request.kind != "query" and name in request.given)
-
-    def query(self, call: Call) -> dict[str, Any] | None:
+    def answer(self, call: Question) -> dict[str, Any] | None:
         """Return the statistics, or why there are none."""
         if SITE_IMAGES not in call.options:
             return None
@@ -45,20 +47,23 @@ class SiteStatisticsOnNode(NodeFeature):
             return SiteImages(kept=POLICY).to_config()
         least = max(call.least_images, call.config.statistics.least_images)
         site, share = call.site(), call.config.statistics.image_share
-        answer = report_of(site, least)
-        if share > 0 and answer.reports and OF_IMAGES not in call.withheld:
-            answer = replace(answer, styles=styles(site, share, _order(call, len(site.images))))
-        return answer.to_config()
+        report = report_of(site, least)
+        if share > 0 and report.reports and OF_IMAGES not in call.withheld:
+            report = replace(report, styles=styles(site, share, _order(call, len(site.images))))
+        return report.to_config()
 
-    def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
+    def on_train(self, call: Call, next: Next) -> Reply:
         """Give the client means and variances of all nodes; while no node tells any, it has none."""
-        if SITE_IMAGES in records:
-            client.federation_images = FederationImages.from_arrays(records[SITE_IMAGES]) or None
-        if IMAGE_STYLES in records:
-            client.image_styles = ImageStyles.from_arrays(records[IMAGE_STYLES])
+        if SITE_IMAGES in call.records:
+            call.client.federation_images = FederationImages.from_arrays(call.records[SITE_IMAGES]) or None
+        if IMAGE_STYLES in call.records:
+            call.client.image_styles = ImageStyles.from_arrays(call.records[IMAGE_STYLES])
+        return next(call)
+
+    on_scores = on_train
 
 
-def _order(call: Call, images: int) -> NDArray[np.int64]:
+def _order(call: Question, images: int) -> NDArray[np.int64]:
     return order_of(call.secret, call.config.seed, "image-statistics", call.index).permutation(images)
 
 

@@ -14,6 +14,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.features.profile.node import Stopwatch
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.base import ClientSetup, DomainClient
 from fedshift_clients.models.networks import SplitModel, build
@@ -161,13 +162,14 @@ def test_stopwatch_adds_up() -> None:
 
 def test_client_tells_where_its_time_went_if_asked() -> None:
     used = bench()
-    requested, not_asked = client(used, 0), client(used, 0)
-    requested.features.attach(requested, resolve({"profile": True}))
-    not_asked.features.attach(not_asked, resolve({}))
-    for each in (requested, not_asked):
-        each.fit(weights(used), {"server-round": 1})
-    assert {f"seconds/{DATA}", f"seconds/{TRAINING}"} < set(requested.features.finish(requested, 0.0))
-    assert not not_asked.features.finish(not_asked, 0.0)
+    numbers: list[set[str]] = []
+    for profile in (True, False):
+        on = features.of(resolve({"profile": profile}))
+        made = client(used, 0, features=on)
+        on.attach(made, on.config)
+        numbers.append(set(made.fit(weights(used), {"server-round": 1})[2]))
+    assert {f"seconds/{DATA}", f"seconds/{TRAINING}", "process"} < numbers[0] - numbers[1]
+    assert {"loss", "loss/ce"} == numbers[1]
 
 
 def test_what_draws_from_torchs_own_generator_draws_by_seed_node_and_round() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import fedavg, image_set, shared
+from support import fedavg, image_set, scored
 
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.features.site_figures.node import Watching
@@ -30,8 +30,7 @@ def with_groups(images: ImageSet, groups: list[str]) -> ImageSet:
 
 
 def sent(made: Any, request: dict[str, Any], domain: str = "a") -> SiteNumbers:
-    made.evaluate(shared(made), request | ASK)
-    return from_arrays(made.records[SITE_FIGURES], domain)
+    return from_arrays(scored(made, request | ASK).records[SITE_FIGURES], domain)
 
 
 def slow(made: Any, images: ImageSet, domain: str = "a") -> Arrays:
@@ -49,14 +48,12 @@ def close(mine: Arrays, other: Arrays) -> bool:
 
 def test_a_client_works_out_figures_only_where_it_is_asked_and_its_scores_stay() -> None:
     made = fedavg(test_set=lambda domain: image_set(11))
-    _, _, plain = made.evaluate(shared(made), ALL)
-    assert made.records == {}
-    _, _, result = made.evaluate(shared(made), ALL | ASK | {FIGURES: True})
-    assert result == plain and made.records.keys() == {SITE_FIGURES, "counts"}
-    assert close(made.records[SITE_FIGURES], slow(made, image_set(11)))
-    assert from_arrays(made.records[SITE_FIGURES], "a").overall[0, 0] * 11 == result["correct/a"]
-    made.evaluate(shared(made), ALL)
-    assert made.records == {}
+    plain, result = scored(made, ALL), scored(made, ALL | ASK | {FIGURES: True})
+    assert plain.records == {}
+    assert result.metrics == plain.metrics and result.records.keys() == {SITE_FIGURES, "counts"}
+    assert close(result.records[SITE_FIGURES], slow(made, image_set(11)))
+    assert from_arrays(result.records[SITE_FIGURES], "a").overall[0, 0] * 11 == result.metrics["correct/a"]
+    assert scored(made, ALL).records == {}
 
 
 def test_the_node_with_the_first_part_of_a_test_set_works_out_those_of_the_whole() -> None:
@@ -64,12 +61,11 @@ def test_the_node_with_the_first_part_of_a_test_set_works_out_those_of_the_whole
     whole = sent(made, ALL)
     first = sent(made, ALL | {STOPS: [4]})
     assert close(first.arrays("a"), whole.arrays("a"))
-    made.evaluate(shared(made), ALL | {STARTS: [4]} | ASK)
-    assert made.records == {}
+    assert scored(made, ALL | {STARTS: [4]} | ASK).records == {}
     both = {DOMAINS: ["a", "b"], DRAWN: [11, 11], STARTS: [0, 0], STOPS: [11, 6]}
-    made.evaluate(shared(made), both | ASK)
-    assert {name.partition("/")[2] for name in made.records[SITE_FIGURES]} == {"a", "b"}
-    assert from_arrays(made.records[SITE_FIGURES], "b").images == 11
+    figures = scored(made, both | ASK).records[SITE_FIGURES]
+    assert {name.partition("/")[2] for name in figures} == {"a", "b"}
+    assert from_arrays(figures, "b").images == 11
 
 
 class Backwards(Adaptation[Params]):

@@ -12,15 +12,16 @@ from support import INDEX, SEED, InlineRun, fedavg, fit, image_set, refusal_of, 
 from fedshift.export import saving
 from fedshift.report import predictions, reading
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.normalization.node import HARMONISED, ByNodes, NormalizationOnNode
+from fedshift_app.features.normalization.node import HARMONISED, ByNodes
 from fedshift_app.features.statistics import server as statistics_feature
+from fedshift_app.node import requests
+from fedshift_app.node.data import Place
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.params import Params
 from fedshift_core.seeding import torch_seed
 from fedshift_core.wire.site_images import FederationImages
-from fedshift_datasets.base import ImageSet
+from fedshift_datasets.base import ImageSet, Source
 from fedshift_datasets.quality import pixel_statistics
 
 DOMAINS = ("a", "b", "c")
@@ -101,7 +102,7 @@ def test_two_views_have_draws_of_their_own_and_a_round_repeats() -> None:
     made = client(image_set(12, 8))
     first = epoch(made, 2)
     assert any(not np.array_equal(x, second) for x, second in first)
-    NormalizationOnNode("normalization", Params()).before_training(made, {})
+    made.normalizer.restart(made.server_round)
     again = epoch(made, 2)
     for (x, second), (y, other) in zip(first, again, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -139,7 +140,7 @@ def test_a_node_that_trains_ahead_of_a_score_does_as_in_its_next_round(way: str)
     expected = client(image_set(12, 32), way)
     fit(expected, 6)
     made = client(image_set(12, 32), way)
-    NormalizationOnNode("normalization", Params()).before_training(made, {})
+    made.normalizer.restart(made.server_round)
     epoch(made)  # has drawn nodes
     alone = [tensor.numpy().copy() for tensor in made.class_prototypes()]
     with made.of_domain("a"):
@@ -234,11 +235,11 @@ def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
 
 
 def test_a_message_to_train_without_statistics_is_refused() -> None:
-    from fedshift_clients.features.base import Call
-
-    call = Call(resolve({"set": ON}), {}, 1, 0, "1", {})
-    text = refusal_of(FedShiftError, NormalizationOnNode("normalization", Params()).begin, call)
-    assert text == "images.normalization=fedrdn: the message lacks site-statistics"
+    config = resolve({"set": ON})
+    given = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": "{}"}
+    where = Place(config.dataset.domains[0], 0, 4, Source(None), shared=True, threads=1)
+    why = requests.NodeRequest.of("train", given, config, where)
+    assert why.features.refuse(why) == "images.normalization=fedrdn: the message lacks site-statistics"
 
 
 def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: InlineRun) -> None:

@@ -128,6 +128,7 @@ def test_a_vector_inside_a_secure_sum_is_logged_as_masked() -> None:
     config = resolve({"method": "fedproto", "set": "federation.secure_sums=on"})
     assert [out_log._word(kind, f"{record}/masked", config) for kind, record in
             (("train", "arrays"), ("evaluate", "knowledge"))] == ["masked", "masked"]  # fmt: skip
+    config = resolve({"set": "model.name=cnn_bn evaluate.bn=[averaged,retaken]"})
     assert out_log._word("evaluate", "knowledge/sum/encoder.1", config) == "sum over classes"
 
 

@@ -183,7 +183,7 @@ def test_a_node_with_one_image_tells_no_sums(folders: list[NodeFolder], real: An
         ("", {"figures": 1}, "evaluate.figures=true"),
         ("", {"validation": True}, "allocation.validation_fraction=0"),
         ("", {"bn_ways": ["own"], "bn_images": 1000}, "evaluate.bn=[averaged]"),
-        ("", {"bn_images": 1000}, "without bn-ways"),
+        ("", {"bn_images": 1000}, "evaluate.bn=[averaged]"),
         (f"{BN} evaluate.bn=[averaged,own]", {"bn_ways": ["averaged", "own"], "bn_images": 2}, "bn_images=1000"),
         (f"{BN} evaluate.bn=[averaged,own]", {"bn_ways": ["own"], "bn_images": 1000}, "evaluate.bn=[averaged,own]"),
         (f"{BN} evaluate.bn=[averaged,own]", {}, "without bn-ways"),

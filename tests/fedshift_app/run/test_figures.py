@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from support import InlineRun, fedavg, image_set, node
+from support import InlineRun, fedavg, image_set, node, scored
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import server as figures
@@ -126,18 +126,13 @@ def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
     made = fedavg(test_set=lambda domain: image_set(11))
-    state = made.model.state_dict()
-    weights = [state[name].numpy().copy() for name in made.shared_names]
     parts = {DOMAINS: ["a", "b"], STARTS: [0, 4], STOPS: [11, 9]}
-    _, _, plain = made.evaluate(weights, parts)
-    assert made.records == {}
-    _, _, result = made.evaluate(weights, parts | {FIGURES: True})
-    assert result == plain
+    plain, result = scored(made, parts), scored(made, parts | {FIGURES: True})
+    assert plain.records == {} and result.metrics == plain.metrics
     for domain, images in (("a", 11), ("b", 5)):
-        counts = from_arrays(made.records["counts"], domain)
-        assert counts.images == images and counts.classes[1].sum() == result[f"correct/{domain}"]
-    made.evaluate(weights, parts)
-    assert made.records == {}
+        counts = from_arrays(result.records["counts"], domain)
+        assert counts.images == images and counts.classes[1].sum() == result.metrics[f"correct/{domain}"]
+    assert scored(made, parts).records == {}
 
 
 # --- in runs -------------------------------------------------------------------------------------------

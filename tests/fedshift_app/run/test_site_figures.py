@@ -17,7 +17,6 @@ from fedshift.report import command, reading
 from fedshift.report.sites import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.site_figures.node import SiteFiguresOnNode
 from fedshift_app.features.site_figures.section import Sites
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
@@ -113,8 +112,11 @@ def test_a_node_refuses_to_work_out_figures_in_other_rounds() -> None:
     def why(server_round: int, value: Any = True, **given: Any) -> str:
         config = resolve({"rounds": 3, **given})
         where = node_data.Place("scan", 0, 1, config.dataset.source(), False, 1)
-        request = NodeRequest.of("evaluate", {"server-round": server_round}, config, where)
-        return SiteFiguresOnNode("site-figures", None).refuse(request, "site-figures", value)  # type: ignore[arg-type]
+        given = {"server-round": server_round, "site-figures": value}
+        request = NodeRequest.of("evaluate", given, config, where)
+        if "site-figures" not in request.features.keys["evaluate"]:
+            return request.features.refuse_key("evaluate", "site-figures")
+        return request.features.refuse(request).partition(", but ")[2]
 
     assert why(3) == "" and why(1, set="allocation.validation_fraction=0.2 keep=best-validation") == ""
     assert why(2) == "this run has evaluate.site_figures=true, keep=last, rounds=3, evaluate.last=5"

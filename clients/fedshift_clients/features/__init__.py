@@ -1,1 +1,0 @@
-"""What composes with every method, on the node: one class each."""
