@@ -146,21 +146,6 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     if device.type == "cpu":
         keep_freed_memory()
     network = own_network(config, where)
-    of_products, _ = precision.parts(precision.arithmetic(config.train, device))
-    train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
-    about = ClientSetup(
-        config.seed,
-        index,
-        device,
-        network,
-        train,
-        config.images,
-        config.rounds,
-        where.least_images,
-        None if where.guard is None else where.guard.secret,
-        where.domain,
-        config.evaluate.bn_order,
-    )
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     if not where.shared:
@@ -168,7 +153,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     bench = _bench(config, network, device)
     client: DomainClient = client_class(
         model=bench.model,
-        setup=about,
+        setup=_client_setup(config, where, index, network, device),
         params=config.params(),
         train_set=own.train,
         test_set=lambda domain: test_images(config, where, domain),
@@ -181,6 +166,27 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     )
     client.features.attach(client, config)
     return client
+
+
+def _client_setup(
+    config: RunConfig, where: Place, index: int, network: ModelConfig, device: torch.device
+) -> ClientSetup:
+    """Return who a client is and how it trains, with the precision of products for its own device."""
+    of_products, _ = precision.parts(precision.arithmetic(config.train, device))
+    train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})
+    return ClientSetup(
+        config.seed,
+        index,
+        device,
+        network,
+        train,
+        config.images,
+        config.rounds,
+        where.least_images,
+        secret=None if where.guard is None else where.guard.secret,
+        domain=where.domain,
+        bn_order=config.evaluate.bn_order,
+    )
 
 
 @extensions.cleared_on_change
