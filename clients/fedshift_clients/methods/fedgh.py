@@ -14,8 +14,6 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 (the code: always, at norm 50).
 """
 
-from typing import ClassVar
-
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.prototypes import PrototypeClient
@@ -27,7 +25,7 @@ from fedshift_core.methods.fedgh import FedGHParams
 class FedGHClient(PrototypeClient[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
 
-    heterogeneous: ClassVar[bool] = True
+    heterogeneous = True
 
     @classmethod
     def check_run(cls, params: FedGHParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:

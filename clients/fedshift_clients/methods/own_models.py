@@ -1,6 +1,6 @@
 """Nodes that keep their whole model and are led by the server's prototypes, so that their networks may differ."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from typing_extensions import TypeVar
@@ -18,7 +18,7 @@ OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
 class OwnModelClient(PrototypeClient[OwnModelP]):
     """Shares class prototypes, and weights only with ``params.share_weights``; classifies by ``params.predict_by``."""
 
-    heterogeneous: ClassVar[bool] = True
+    heterogeneous = True
 
     @classmethod
     def check_run(cls, params: OwnModelP, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
