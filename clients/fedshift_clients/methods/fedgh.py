@@ -14,20 +14,16 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 (the code: always, at norm 50).
 """
 
-from typing import ClassVar
-
 from fedshift_clients.methods import heads
-from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.methods.own_models import KeepsModel
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedgh import FedGHParams
 
 
-class FedGHClient(PrototypeClient[FedGHParams]):
+class FedGHClient(PrototypeClient[FedGHParams], KeepsModel[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
-
-    heterogeneous: ClassVar[bool] = True
 
     @classmethod
     def check_run(cls, params: FedGHParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
@@ -36,11 +32,6 @@ class FedGHClient(PrototypeClient[FedGHParams]):
             raise ConfigError(
                 f"model.head={model.head}: method fedgh trains a linear head on the server; allowed is linear"
             )
-
-    @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: FedGHParams) -> frozenset[str]:
-        """Keep the whole model on the node; of the head each round brings another."""
-        return frozenset(model.state_dict())
 
     def received(self) -> None:
         """Put the global head into the model; before there is one, the node's own serves."""

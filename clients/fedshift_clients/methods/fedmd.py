@@ -24,11 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.base import Phase
+from fedshift_clients.methods.own_models import KeepsModel
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.node import MODEL_PART
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.methods.fedmd import FedMDParams
@@ -49,17 +48,11 @@ def digestion(logits: Tensor, consensus: Tensor) -> Tensor:
     return (logits.float() - consensus.float()).abs().mean()
 
 
-class FedMDClient(DomainClient[FedMDParams]):
+class FedMDClient(KeepsModel[FedMDParams]):
     """Digests the mean scores on public images, revisits its own; contributes its scores."""
 
-    heterogeneous = True
     equal_features = False
     uses_public = True
-
-    @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: FedMDParams) -> frozenset[str]:
-        """Keep the whole model on the node."""
-        return frozenset(model.state_dict())
 
     def start_round(self, server_round: int) -> None:
         """Read the mean scores and which public images they are of; see whether the node has trained before."""

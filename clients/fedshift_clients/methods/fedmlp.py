@@ -16,7 +16,7 @@ from torch import Tensor
 from fedshift_clients.losses.common import unit
 from fedshift_clients.losses.prototypes import prototype_distance
 from fedshift_clients.training.batches import Batch
-from fedshift_clients.training.prototypes import PrototypeClient, by_class
+from fedshift_clients.training.prototypes import PrototypeClient, sent_prototypes
 from fedshift_core.methods.fedmlp import FedMLPParams
 
 
@@ -44,7 +44,7 @@ class FedMLPClient(PrototypeClient[FedMLPParams]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and make the semantic ones."""
-        self._global = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        self._global = sent_prototypes(self)
         if self._global is not None:
             self._semantic = semantic_prototypes(*self._global, self.params.tau)  # C x D
 

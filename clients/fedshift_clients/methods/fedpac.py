@@ -20,7 +20,7 @@ from fedshift_clients.base import Phase
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.batches import Batch
-from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedpac import FedPACParams
@@ -99,7 +99,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
             h, v = statistics(means, squares, counts)
             self._statistics = {"class-features": h.cpu().numpy(), "variance": v.cpu().numpy()}
         self._targets: Tensor | None = None
-        prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        prototypes = sent_prototypes(self)
         if self.params.lambda_align > 0 and prototypes is not None:
             self._targets = torch.where(prototypes[1][:, None], prototypes[0], means)
 

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedshift_clients.base import DomainClient
 from fedshift_clients.methods import heads
-from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.methods.own_models import KeepsModel
 from fedshift_clients.training.batches import Batch
-from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -96,21 +95,14 @@ def collaboration(
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 
 
-class FedPallClient(DomainClient[FedPallParams]):
+class FedPallClient(KeepsModel[FedPallParams]):
     """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
-
-    heterogeneous = True
 
     @classmethod
     def check_run(cls, params: FedPallParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a classifier of two layers: the server trains one linear layer."""
         if params.take > 0 and model.head != "linear":
             raise ConfigError(f"method fedpall needs model.head=linear, found {model.head}: the server trains that one")
-
-    @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: FedPallParams) -> frozenset[str]:
-        """Return the names of everything."""
-        return frozenset(model.state_dict())
 
     def start_round(self, server_round: int) -> None:
         """Put the server's classifier into the model, and read amplifier and prototypes."""
@@ -122,7 +114,7 @@ class FedPallClient(DomainClient[FedPallParams]):
             for name, array in self.knowledge.items()
             if name.startswith(AMPLIFIER)
         }
-        self._prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        self._prototypes = sent_prototypes(self)
 
     def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, weighted; the contrast from round 2 on."""

@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 from fedshift_clients.losses import prototypes as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
 from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.prototypes import sent_prototypes
 from fedshift_core.methods.fedproto import DistanceParams
 
 FedProtoP = TypeVar("FedProtoP", bound=DistanceParams, default=Any)
@@ -29,7 +30,7 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes."""
-        self._targets = self.global_prototypes()
+        self._targets = sent_prototypes(self)
 
     def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the distance, weighted, where there are global prototypes."""

@@ -29,7 +29,7 @@ from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
-from fedshift_clients.training.prototypes import by_class, contribution
+from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -319,7 +319,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and start this round's generator."""
         self._rng = self.torch_rng("fedseproto-noise", server_round)
-        self._targets = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)  # c_g
+        self._targets = sent_prototypes(self)  # c_g
         scale = self.setup.images.mean, self.setup.images.std
         self._mean, self._std = (torch.tensor(v, device=self.setup.device).view(3, 1, 1) for v in scale)
 

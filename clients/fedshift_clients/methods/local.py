@@ -6,21 +6,10 @@ epochs of cross-entropy, as many as in a federated run, from the run's initial w
 Deviations: none. The optimiser's momentum starts anew each round, as in every federated run.
 """
 
-from typing import ClassVar
-
-from fedshift_clients.base import DomainClient
-from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training.settings import ModelConfig
-from fedshift_core.params import Params
+from fedshift_clients.methods.own_models import KeepsModel
 
 
-class LocalClient(DomainClient):
+class LocalClient(KeepsModel):
     """Keeps the whole model on the node, so that nodes may have different networks."""
 
-    heterogeneous: ClassVar[bool] = True
-    equal_features: ClassVar[bool] = False
-
-    @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
-        """Return the names of everything."""
-        return frozenset(model.state_dict())
+    equal_features = False

@@ -1,24 +1,37 @@
-"""Nodes that keep their whole model and are led by the server's prototypes, so that their networks may differ."""
+"""Nodes that keep their whole model, so that their networks may differ; some are led by the server's prototypes."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.prototypes import nearness
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training.prototypes import PrototypeClient, by_class
+from fedshift_clients.training.prototypes import PrototypeClient, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.prototypes import OwnModelParams
+from fedshift_core.params import P
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
+
+
+class KeepsModel(DomainClient[P]):
+    """Keeps the whole model on the node, so that nodes may have different networks."""
+
+    heterogeneous = True
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: P) -> frozenset[str]:
+        """Return the names of everything."""
+        return frozenset(model.state_dict())
 
 
 class OwnModelClient(PrototypeClient[OwnModelP]):
     """Shares class prototypes, and weights only with ``params.share_weights``; classifies by ``params.predict_by``."""
 
-    heterogeneous: ClassVar[bool] = True
+    heterogeneous = True
 
     @classmethod
     def check_run(cls, params: OwnModelP, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
@@ -39,9 +52,5 @@ class OwnModelClient(PrototypeClient[OwnModelP]):
     def predict(self, x: Tensor) -> Tensor:
         """Return the classifier's logits, or how near the newest global prototypes are."""
         features, logits = self.forward(x)
-        targets = self.global_prototypes() if self.params.predict_by == "prototype" else None
+        targets = sent_prototypes(self) if self.params.predict_by == "prototype" else None
         return logits if targets is None else nearness(features, *targets)
-
-    def global_prototypes(self) -> tuple[Tensor, Tensor] | None:
-        """Return G (C, D) and which classes have one (C,); None while no class has."""
-        return by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)

@@ -7,6 +7,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.training.node import NodeTools
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.prototypes import PrototypeParams
 
@@ -45,6 +46,11 @@ def by_class(prototypes: Tensor | None, labels: Tensor | None, num_classes: int)
     present = torch.zeros(num_classes, dtype=torch.bool, device=dense.device)
     dense[labels], present[labels] = prototypes, True
     return dense, present
+
+
+def sent_prototypes(client: NodeTools) -> tuple[Tensor, Tensor] | None:
+    """Return the global prototypes that the server sent, as :func:`by_class`."""
+    return by_class(client.tensor("prototypes"), client.tensor("labels"), client.model.num_classes)
 
 
 def contribution(prototypes: Tensor, counts: Tensor) -> Arrays:

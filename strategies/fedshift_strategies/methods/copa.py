@@ -37,7 +37,7 @@ class CopaStrategy(DomainStrategy):
     ``federation.domains``.
     """
 
-    sends: ClassVar[tuple[str, ...]] = (HEADS + "*",)
+    sends = (HEADS + "*",)
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"head": Range(0, LARGEST_COUNT)}
 
     def start_run(self, weights: ArrayRecord) -> None:

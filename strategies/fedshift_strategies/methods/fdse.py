@@ -12,7 +12,7 @@ tensor of zeros has the cosine 0 with all others, where the code divides by zero
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -41,7 +41,7 @@ class FDSEStrategy(DomainStrategy[FDSEParams]):
     node n, which only that node is sent.
     """
 
-    sends: ClassVar[tuple[str, ...]] = tuple(f"*{part}*" for part in ERASERS)
+    sends = tuple(f"*{part}*" for part in ERASERS)
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Return the same weight for each node: of statistics, norms and the mean of the erasers."""

@@ -49,7 +49,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
     contributed: ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
+    sends = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     behind: ClassVar[Mapping[str, Word]] = {

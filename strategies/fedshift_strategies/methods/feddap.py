@@ -39,7 +39,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
     Knowledge: ``prototypes`` (P, D), ``labels`` (P,) and ``domains`` (P,), places in ``federation.domains``.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "domains")
+    sends = ("prototypes", "labels", "domains")
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"domain": Range(0, LARGEST_COUNT)}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:

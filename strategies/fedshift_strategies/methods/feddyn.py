@@ -41,9 +41,9 @@ MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
 class FedDynStrategy(DomainStrategy[FedDynParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
-    sends: ClassVar[tuple[str, ...]] = ()
+    sends = ()
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
-    of_sums: ClassVar[tuple[str, ...]] = ("merge",)
+    of_sums = ("merge",)
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of d, and of the mean where it is scored: each as large as the weights."""

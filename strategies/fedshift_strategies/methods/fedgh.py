@@ -14,19 +14,17 @@ in random order (the code: node by node); (3) rows of classes that no node of a 
 would push them down.
 """
 
-from typing import ClassVar
-
 import numpy as np
+from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedgh import FedGHParams
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods import dense
 from fedshift_strategies.methods.dense import Floats
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import as_kept, minibatches, stack_prototypes, uploaded
+from fedshift_strategies.methods.prototypes import FloatArray, as_kept, minibatches, uploaded
 
 CLIP = 50.0  # longest gradient of a step, as in the code
 
@@ -37,15 +35,14 @@ class FedGHStrategy(PrototypeStrategy[FedGHParams]):
     Knowledge: ``head/weight`` (C, D) and ``head/bias`` (C,), from the end of round 1.
     """
 
-    sends: ClassVar[tuple[str, ...]] = (HEAD + "*",)
+    sends = (HEAD + "*",)
 
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Train the head on the prototypes of this round.
 
         Raises:
             FederationError: If it comes to numbers that are not finite.
         """
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         points, labels = uploaded(p, counts)
         run, params = self.federation, self.params
         kept = self.knowledge or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedgh-initial"))
@@ -59,7 +56,7 @@ class FedGHStrategy(PrototypeStrategy[FedGHParams]):
                     slopes = dense.slopes(head, points[some].astype(np.float64), labels[some])
                     slope_w, slope_b = cut(slopes["linear1"] * held[:, None], slopes["bias"] * held, CLIP)
                     weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
-        self.knowledge = as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
+        return as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
 
 
 def initial(classes: int, width: int, rng: np.random.Generator) -> Arrays:

@@ -14,7 +14,7 @@ nodes had. Both matter with partial participation only.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -39,7 +39,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
     masks ``rounds`` () int64 and ``rises/NAME``, how often each number of u_n was 0 or above, of the weights' shapes.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ()
+    sends = ()
 
     def __init__(self, federation: RunContext, params: FedHEALParams, observer: Observer) -> None:
         super().__init__(federation, params, observer)

@@ -28,7 +28,7 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 class FedICONStrategy(DomainStrategy[FedICONParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
-    sends: ClassVar[tuple[str, ...]] = ()
+    sends = ()
     tells: ClassVar[Mapping[str, ScalarBounds]] = {PHASE: (ENCODER, CLASSIFIER)}
 
     @classmethod

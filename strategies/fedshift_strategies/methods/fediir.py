@@ -40,7 +40,7 @@ class FedIIRStrategy(DomainStrategy[FedIIRParams]):
     Knowledge: ``head-gradient`` (P,), from the end of round 1.
     """
 
-    sends: ClassVar[tuple[str, ...]] = (GRADIENT,)
+    sends = (GRADIENT,)
     contributes: ClassVar[Declaration] = {GRADIENT: ("P",)}
     behind: ClassVar[Mapping[str, Word]] = {GRADIENT: "class"}
 

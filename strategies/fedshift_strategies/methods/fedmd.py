@@ -37,7 +37,7 @@ class FedMDStrategy(DomainStrategy[FedMDParams]):
     Knowledge: ``scores`` (S, C) and ``window`` (2,), the first of these images and one past the last of them.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("scores", "window")
+    sends = ("scores", "window")
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
     behind: ClassVar[Mapping[str, Word]] = {"scores": "model"}  # of public images

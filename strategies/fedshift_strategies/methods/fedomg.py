@@ -17,8 +17,6 @@ began with them); (2) of 50 nodes the code doubles the rate, here ``rate`` holds
 ``aggregation.weights`` q may be others than equal ones, which the code has.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
@@ -36,7 +34,7 @@ DROP_AFTER, DROP = 30, 0.5  # the rate of SGD is halved after so many steps, as 
 class FedOMGStrategy(DomainStrategy[FedOMGParams]):
     """Moves the weights by FedAvg's change and by a mixture of the nodes' changes that lags behind in it."""
 
-    sends: ClassVar[tuple[str, ...]] = ()
+    sends = ()
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Weigh each node the same, unless the method is off."""

@@ -49,7 +49,7 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
     combined heads ``heads/NAME`` (N, ...). A node is sent the prototypes and ``head/NAME``, its own.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*")
+    sends = ("prototypes", "labels", HEAD + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
     behind: ClassVar[Mapping[str, Word]] = {"class-features": "class", "variance": "sum over classes"}
 

@@ -51,7 +51,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
     keeps of both, under ``momentum/``, and ``nodes``, which node has which of the amplifier's outputs.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
+    sends = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
 
     @property

@@ -33,7 +33,7 @@ class FedPLVMStrategy(DomainStrategy[FedPLVMParams]):
     Knowledge: ``prototypes`` (P, D) and ``labels`` (P,).
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+    sends = ("prototypes", "labels")
     contributes: ClassVar[Declaration] = {"prototypes": (P, "D"), "labels": (P,), "counts": (P,)}
 
     def expected(self) -> Declaration:

@@ -13,21 +13,17 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fedshift_core.params import Params
-from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import Scalars
 from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.hooks import ScalarBounds
-from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
-from fedshift_strategies.methods.prototypes import mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
 
 
 class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, 1, whole=False)}
 
     @classmethod
@@ -38,17 +34,6 @@ class FedProcStrategy(PrototypeStrategy):
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell the round's alpha; nothing before there are prototypes."""
         return {"alpha": contrast_share(ask.server_round, self.federation.rounds)} if self.knowledge else {}
-
-    @classmethod
-    def sums(cls, params: Params) -> Mapping[str, Sum]:
-        """Return that each node that holds a class counts the same."""
-        return BY_NODES
-
-    def merge_knowledge(self, updates: list[Update]) -> None:
-        """Average over the nodes of this round that hold a class."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
-        g, held = mean_prototypes(p, counts > 0)
-        self.knowledge = one_per_class(g, held, self.knowledge)
 
 
 def contrast_share(server_round: int, rounds: int) -> float:

@@ -12,39 +12,33 @@ a round holds keeps its prototype.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedproto import FedProtoParams
 from fedshift_core.secure.layout import Sum
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
 from fedshift_strategies.methods.prototypes import (
     FloatArray,
-    mean_prototypes,
     one_per_class,
-    stack_prototypes,
 )
 
 
 class FedProtoStrategy(PrototypeStrategy[FedProtoParams]):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
     @classmethod
     def sums(cls, params: FedProtoParams) -> Mapping[str, Sum]:
         """Return that each image of a class counts the same, or each node that holds it."""
         return BY_IMAGES if params.prototype_mean == "weighted" else BY_NODES
 
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Average over the nodes of this round that hold a class."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
-        weighted = self.params.prototype_mean == "weighted"
-        g, held = weighted_prototypes(p, counts) if weighted else mean_prototypes(p, counts > 0)
-        self.knowledge = one_per_class(g, held, self.knowledge)
+        if self.params.prototype_mean == "plain":
+            return super().merge_prototypes(p, counts)
+        return one_per_class(*weighted_prototypes(p, counts), self.knowledge)
 
 
 def weighted_prototypes(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.bool_]]:

@@ -15,18 +15,17 @@ Deviation: a class that no node of a round holds keeps its anchor, as in the cod
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedsa import FedSAParams
 from fedshift_core.secure.layout import Sum
 from fedshift_core.seeding import generator
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, one_per_class
 
 EPS = 1e-5  # of BatchNorm
 
@@ -37,7 +36,7 @@ class FedSAStrategy(PrototypeStrategy[FedSAParams]):
     Knowledge: ``anchors`` (C, D); with ``predict_by=prototype`` also ``prototypes`` (K, D) and ``labels`` (K,), G^k.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("anchors", "prototypes", "labels")
+    sends = ("anchors", "prototypes", "labels")
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Draw the anchors."""
@@ -50,16 +49,11 @@ class FedSAStrategy(PrototypeStrategy[FedSAParams]):
         """Return that each node that holds a class counts the same."""
         return BY_NODES
 
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Average the prototypes of this round and move the anchors towards them."""
-        g, held = mean_prototypes(*self._held(updates))
+        g, held = mean_prototypes(p, counts > 0)
         known = one_per_class(g, held, self.knowledge) if self.params.predict_by == "prototype" else {}
-        self.knowledge = {"anchors": moved(self.knowledge["anchors"], g, held, self.params.momentum)} | known
-
-    @staticmethod
-    def _held(updates: list[Update]) -> tuple[FloatArray, NDArray[np.bool_]]:
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
-        return p, counts > 0
+        return {"anchors": moved(self.knowledge["anchors"], g, held, self.params.momentum)} | known
 
 
 def initial_anchors(classes: int, width: int, rng: np.random.Generator) -> FloatArray:

@@ -19,7 +19,6 @@ the code sends one that nothing was drawn to.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -28,9 +27,8 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_core.seeding import generator
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import as_kept, mean_prototypes, minibatches, stack_prototypes, uploaded
+from fedshift_strategies.methods.prototypes import FloatArray, as_kept, mean_prototypes, minibatches, uploaded
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -87,29 +85,27 @@ class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):
     classes that some node has held so far.
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of the embeddings and of F."""
         width = self.federation.feature_dim
         return 4 * width * (self.federation.num_classes + 2 * width + 2)
 
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Train embeddings and F on the prototypes of this round.
 
         Raises:
             FederationError: If it comes to numbers that are not finite.
         """
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         points, labels = uploaded(p, counts)
         if not len(labels):
-            return
+            return self.knowledge
         made = self._trained(points.astype(np.float64), labels, margin(p, counts > 0, self.params.margin_cap))
         parts = vars(made) | {"prototypes": made.made_of(made.hidden())}
         kept = as_kept(parts, self.server_round, self.params.server_lr)
         known = np.union1d(self.knowledge.get("labels", labels), labels)
-        self.knowledge = {"prototypes": kept.pop("prototypes")[known], "labels": known}
+        prototypes = kept.pop("prototypes")[known]
         self.state = kept
+        return {"prototypes": prototypes, "labels": known}
 
     def _trained(self, points: Floats, labels: Labels, delta: float) -> TrainedPrototypes:
         """Return what this round's epochs on prototypes (U, D) of classes (U,) make of the state."""

@@ -29,7 +29,7 @@ class FedTHEStrategy(DomainStrategy[FedTHEParams]):
     Knowledge: ``feature`` (D,).
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("feature",)
+    sends = ("feature",)
 
     contributes: ClassVar[Declaration] = {"feature": ("D",)}
     behind: ClassVar[Mapping[str, Word]] = {"feature": "sum over classes"}

@@ -9,19 +9,17 @@ Symbols: p_n^k prototype of node n and class k, P^k the cluster prototypes of cl
 Deviation: a class that no node of a round holds keeps its clusters.
 """
 
-from typing import ClassVar
+import numpy as np
+from numpy.typing import NDArray
 
-from fedshift_strategies.federation.updates import Update
+from fedshift_core.arrays import Arrays
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
+from fedshift_strategies.methods.prototypes import FloatArray, cluster_prototypes, keep_absent_classes
 
 
 class FPLStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does; clusters the nodes' prototypes of each class by FINCH."""
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Turn the prototypes of each class into the means of its clusters; the nodes average those to U."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
-        self.knowledge = keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
+        return keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)

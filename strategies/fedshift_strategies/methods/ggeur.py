@@ -66,7 +66,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
     ``means`` (M, C, F) and ``counts`` (M, C).
     """
 
-    sends: ClassVar[tuple[str, ...]] = ("eigenvalues", "eigenvectors", "prototypes", "labels")
+    sends = ("eigenvalues", "eigenvectors", "prototypes", "labels")
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"statistics": Range(1, 1)}
     contributes: ClassVar[Declaration] = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),

@@ -12,21 +12,19 @@ Deviations: (1) means and weights run over the nodes that hold a class (the pape
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.arrays import Arrays
 from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.secure.layout import Sum
-from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
 from fedshift_strategies.methods.prototypes import (
     FloatArray,
     cluster_prototypes,
     keep_absent_classes,
     mean_prototypes,
-    stack_prototypes,
 )
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
@@ -35,21 +33,17 @@ SAME = 1e-12  # below this total distance all prototypes of a class count as one
 class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
-    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
     @classmethod
     def sums(cls, params: I2PFLParams) -> Mapping[str, Sum]:
         """Return that each node that holds a class counts the same, where prototypes are averaged and no more."""
         return BY_NODES if params.inter_proto == "average" else {}
 
-    def merge_knowledge(self, updates: list[Update]) -> None:
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Eqs 3-5 over the nodes of this round."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # M x C x D, M x C
         if self.params.inter_proto == "finch":
-            self.knowledge = keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
-            return
+            return keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
         prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
-        self.knowledge = {"prototypes": prototypes, "labels": labels}
+        return {"prototypes": prototypes, "labels": labels}
 
     def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
         if self.params.inter_proto == "average":

@@ -41,7 +41,7 @@ FloatArray = NDArray[np.float32]
 class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
     """The plain mean of the nodes' weights, and a control variate that goes with them."""
 
-    sends: ClassVar[tuple[str, ...]] = (SERVERS,)
+    sends = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
     behind: ClassVar[Mapping[str, Word]] = {CHANGE: "model"}
     behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {"method.option=I": {CHANGE: "class"}}

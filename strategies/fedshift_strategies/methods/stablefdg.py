@@ -40,7 +40,7 @@ class StableFDGStrategy(DomainStrategy[StableFDGParams]):
     State: ``nodes`` (N,), those whose style is known, and ``styles`` (N, 2, 2, S).
     """
 
-    sends: ClassVar[tuple[str, ...]] = (STYLE,)
+    sends = (STYLE,)
     contributes: ClassVar[Declaration] = {STYLE: (2, 2, "S")}
     behind: ClassVar[Mapping[str, Word]] = {STYLE: "sum over classes"}
 
