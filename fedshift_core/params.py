@@ -48,7 +48,7 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
     return False
 
 
-class SectionOfRooms(ConfigModel):
+class SectionOfRooms(ConfigModel, defer_build=True):
     """Base of sections of a configuration whose further keys features declare (``fedshift_core.features``)."""
 
     if TYPE_CHECKING:
