@@ -12,7 +12,7 @@ from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
-from fedshift_app.features.figures.section import images_text
+from fedshift_app.features.figures.show import images_text
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, round_name
 from fedshift_core.plural import capital, plural

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.features.figures.section import Figures
+from fedshift_app.features.figures.show import Figures
 from fedshift_app.features.figures.server import CountedFigures
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.features.site_figures.server import SiteFigures
-from fedshift_app.features.statistics.section import Statistics
+from fedshift_app.features.statistics.show import Statistics
 from fedshift_app.features.statistics.server import SiteStatistics
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedshift.results import loading
 from fedshift.results.loading import Run
-from fedshift_app.features.figures.section import SHORT
+from fedshift_app.features.figures.show import SHORT
 from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.atomic_io import write_atomically

@@ -24,8 +24,8 @@ from fedshift.results.settings import (
 )
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.figures.section import Figures
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.figures.show import Figures
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.facts import facts
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds

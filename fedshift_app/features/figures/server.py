@@ -24,7 +24,7 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.features.figures.section import SHORT, Figures, images_text
+from fedshift_app.features.figures.show import SHORT, Figures, images_text
 from fedshift_core.accuracies import average, percent
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain

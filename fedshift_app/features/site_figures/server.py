@@ -1,6 +1,6 @@
 """Figures that nodes work out of their own test images, with 95 % intervals (docs/guide/figures.md).
 
-Their numbers are checked here. What a run shows of them is in :mod:`fedshift_app.features.site_figures.section`.
+Their numbers are checked here. What a run shows of them is in :mod:`fedshift_app.features.site_figures.show`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.features.site_figures import section as site_section
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.site_figures import show as site_section
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import interval
 from fedshift_core.limits import MOST_NAME, Refused, plain

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from fedshift_app.features.statistics import section as statistics_section
+from fedshift_app.features.statistics import show as statistics_section
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, some

@@ -30,7 +30,7 @@ from fedshift.report.predictions import View
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.figures.section import Figures
+from fedshift_app.features.figures.show import Figures
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support import node as node_of
 from support import server_feature
 
-from fedshift_app.features.site_figures import section as site_section
+from fedshift_app.features.site_figures import show as site_section
 from fedshift_app.features.site_figures import server as site_figures
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.section import AVERAGED, MIX_BOUND, POOLED, Sites
+from fedshift_app.features.site_figures.show import AVERAGED, MIX_BOUND, POOLED, Sites
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused

@@ -18,7 +18,7 @@ from fedshift.report.sites import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.site_figures.node import SiteFiguresOnNode
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
