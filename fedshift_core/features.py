@@ -11,14 +11,17 @@ names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have 
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedshift_core.disclosure import CLASS, IMAGE, SUM, Word
 from fedshift_core.extensions import Registry
 from fedshift_core.params import Params
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
 
 #: Values of an option with which a feature does nothing.
@@ -85,6 +88,8 @@ class Feature:
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
         word: What its numbers and arrays tell of a node's images (``fedshift_core.disclosure``); None: nothing.
         shows: It decides no number of a run, which may go on with it or without.
+        show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
+        section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
     """
 
     name: str
@@ -104,11 +109,18 @@ class Feature:
     tells: str = ""
     word: Word | None = None
     shows: bool = False
+    show: str | Callable[[History], Shown] = ""
+    section: str | type[BaseModel] = ""
 
     @property
     def key(self) -> str:
         """The key of the configuration that turns it on."""
         return self.option.partition("=")[0]
+
+    @property
+    def file(self) -> str:
+        """The key of its section in ``results.json``, with which its files begin."""
+        return self.name.replace("-", "_")
 
     def is_on(self, config: Any) -> bool:
         """Tell whether a run's configuration turns it on; other packages' are on where it names them."""
@@ -172,6 +184,7 @@ OURS = (
             Key(wire.PROCESS, "int", "number of the process that worked"),
         ),
         shows=True,
+        show="fedshift_app.features.profile.show:show",
     ),
     Feature(
         "public-set", "One copy of the public images on all nodes", "dataset.public",
@@ -198,6 +211,7 @@ OURS = (
             Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
         ),
         word=SUM, tells="sums over the node's training images of each channel, of at least two images",
+        show="fedshift_app.features.bn_statistics.show:show",
     ),
     Feature(
         "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
@@ -229,6 +243,7 @@ OURS = (
         ),
         word=SUM, tells="means, variances, percentiles and histograms of the node's training images; with "
         "statistics.image_share means and deviations of single ones",
+        show="fedshift_app.features.statistics.show:show", section="fedshift_app.features.statistics.show:Statistics",
     ),
     Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
             node="fedshift_app.features.normalization.node:NormalizationOnNode"),
@@ -236,6 +251,7 @@ OURS = (
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "fedshift_app.features.privacy.server:Privacy", "fedshift_app.features.privacy.node:PrivacyOnNode",
         train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
+        show="fedshift_app.features.privacy.show:show",
     ),
     Feature(
         "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",
@@ -273,6 +289,7 @@ OURS = (
             Key(wire.SECURE_SEED, "bytes", "commitment to the seed of the node's mask"),
             Key(wire.SECURE_REVEALED, "list of bytes", "shares: of seeds of nodes in the sum, of keys of lost ones"),
         ),
+        show="fedshift_app.features.secure_sums.show:show",
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
             "fedshift_app.features.robust.server:Robust"),
@@ -309,6 +326,7 @@ OURS = (
             Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set", images=True),
         ),
         word=SUM, tells="correct predictions on test images",
+        show="fedshift_app.features.client_scores.show:show",
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
@@ -316,6 +334,7 @@ OURS = (
         evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
         records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
         word=CLASS, tells="counts of test images by class, prediction and confidence", shows=True,
+        show="fedshift_app.features.figures.show:show", section="fedshift_app.features.figures.show:Figures",
     ),
     Feature(
         "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
@@ -327,6 +346,7 @@ OURS = (
         ),
         word=CLASS, tells="metrics of test images over all and by class, with numbers of images and patients",
         shows=True,
+        show="fedshift_app.features.site_figures.show:show", section="fedshift_app.features.site_figures.show:Sites",
     ),
     Feature(
         "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
@@ -346,9 +366,11 @@ OURS = (
         ),
         introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
         word=SUM, tells="correct predictions and summed loss on validation images",
+        show="fedshift_app.features.validation.show:show",
     ),
     Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
-            "fedshift_app.features.missing_tests.server:MissingTests"),
+            "fedshift_app.features.missing_tests.server:MissingTests",
+            show="fedshift_app.features.missing_tests.show:show"),
 )  # fmt: skip
 
 FEATURES: Registry[Feature] = Registry(

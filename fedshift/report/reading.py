@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,20 @@ from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
 from fedshift_app.features.figures.show import Figures
-from fedshift_app.features.figures.server import CountedFigures
 from fedshift_app.features.site_figures.show import Sites
-from fedshift_app.features.site_figures.server import SiteFigures
 from fedshift_app.features.statistics.show import Statistics
-from fedshift_app.features.statistics.server import SiteStatistics
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import Feature, of_run
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
+from fedshift_core.registry import imported
+from fedshift_core.shown import History
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -119,27 +119,31 @@ def read(folder: Path, command: str = "report") -> Record:
             "missing or damaged, expected is a line for each round"
         )
     made: dict[str, Any] = {}
-    for feature in (CountedFigures, SiteFigures, SiteStatistics):
+    for feature, _ in of_run(config.features):
         try:
-            made[feature.key] = _section(feature, path, results, lines, config)
+            made[feature.file] = _section(feature, path, results, lines, config)
         except ValidationError as error:
             problem, given = config_file.first_problem(error)
             raise ConfigError(
-                f"{command}: {path / RESULTS_FILE}: {feature.key}: {problem}, found {as_found(given)}"
+                f"{command}: {path / RESULTS_FILE}: {feature.file}: {problem}, found {as_found(given)}"
             ) from None
-    kept_round = _kept_round(lines, config)
+    history = [resuming.round_result(line) for line in lines]
+    kept_round = _kept_round(history, config)
+    checkpoint = _checkpoint(path / checkpoints.FOLDER, kept_round, command)
     return Record(
         folder=path,
         config=config,
         config_file=recorded,
         lines=lines,
-        results=_so_far(lines, config) if results is None else results,
+        results=_so_far(History(config, history, checkpoint.nodes if checkpoint else ()))
+        if results is None
+        else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
+        checkpoint=checkpoint,
         kept_round=kept_round,
-        figures=made[CountedFigures.key],
-        sites=made[SiteFigures.key],
-        statistics=made[SiteStatistics.key],
+        figures=made["figures"],
+        sites=made["site_figures"],
+        statistics=made["statistics"],
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction="; ".join(
             filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
@@ -148,22 +152,18 @@ def read(folder: Path, command: str = "report") -> Record:
 
 
 def _section(
-    feature: type[ServerFeature],
-    path: Path,
-    results: dict[str, Any] | None,
-    lines: list[dict[str, Any]],
-    config: RunConfig,
+    feature: Feature, path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig
 ) -> Any:
     """Return what a feature made of one round of a run.
 
     An unfinished run has that of its last round that was scored on all test images.
     """
-    if results is not None:
-        content = results.get(feature.key)
-    else:
-        scored = scored_rounds(lines)
-        content = sections.kept(path, scored[-1] if scored else None, config).get(feature.key)
-    return None if content is None or feature.section is None else feature.section.model_validate(content)
+    if not feature.section:
+        return None
+    scored = scored_rounds(lines)
+    known = sections.kept(path, scored[-1] if scored else None, config) if results is None else results
+    content = known.get(feature.file)
+    return None if content is None else imported(feature.section).model_validate(content)
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:
@@ -178,23 +178,15 @@ def _results(path: Path, command: str) -> dict[str, Any] | None:
     return content
 
 
-def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
-    """Summarise the rounds of an unfinished run, without the scores of client models."""
-    history = _history(lines, config)
-    scored = bool(fully_scored(history))
-    return summary.finite(summary.summary(history)) if scored else None
+def _so_far(history: History) -> dict[str, Any] | None:
+    """Summarise the rounds of an unfinished run."""
+    return summary.finite(summary.summary(history)) if history.scored else None
 
 
-def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
-    """Return the rounds without the scores of client models."""
-    rounds = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    return [resuming.round_result(line, config) for line in rounds]
-
-
-def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
+def _kept_round(history: Sequence[RoundResult], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 if it keeps the last."""
-    kept = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
-    return 0 if kept is None else kept.server_round
+    kept = model_selection.best(history) if config.keep == model_selection.BEST else None
+    return 0 if kept is None else int(kept.server_round)
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

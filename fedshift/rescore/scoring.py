@@ -17,7 +17,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate, with_former_values
-from fedshift_app.features.validation.server import Validation
+from fedshift_app.features.validation.show import KEY, LOSS
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
@@ -256,7 +256,7 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def _not_scored(result: RoundResult) -> RoundResult:
     """Return a round without its scores, which used other settings; the data of the chosen round stay."""
-    shown = {key: result.shown[key] for key in Validation.line_keys() if key in result.shown}
+    shown = {key: result.shown[key] for key in (KEY, LOSS) if key in result.shown}
     return replace(result, accuracy={}, test_loss={}, others={}, spread={}, shown=shown)
 
 

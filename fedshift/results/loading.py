@@ -27,13 +27,14 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import Figures
 from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.facts import facts
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
+from fedshift_app.run.shown import facts
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.losses import UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
+from fedshift_core.shown import History
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 
@@ -351,7 +352,6 @@ def _read(place: Path) -> Run:
     images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
     scored = frozenset(rounds if place.is_dir() else results.curve)
     shown_of = {**content, UNSCORED: results.unscored}
-    counts = resolved.evaluate.untrained == "count"
     return Run(
         place,
         results,
@@ -364,7 +364,7 @@ def _read(place: Path) -> Run:
         images,
         said,
         scored_rounds=scored,
-        facts=tuple(facts(shown_of, counts=counts)),
+        facts=tuple(facts(History(resolved, results=shown_of))),
     )
 
 

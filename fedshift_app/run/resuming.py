@@ -25,7 +25,6 @@ from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.catalog import classes
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
@@ -261,7 +260,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         try:
             checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, checkpoint)
-            _check_chosen(past, config, [round_result(line, config) for line in lines[:number]])
+            _check_chosen(past, config, [round_result(line) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as damage:
@@ -271,7 +270,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             log.warning(
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
-        history = [round_result(line, config) for line in lines[:number]]
+        history = [round_result(line) for line in lines[:number]]
         return _counted(replace(past, checkpoint=checkpoint, history=history), recorded, len(lines))
     if damaged and server_round:
         raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
@@ -324,24 +323,27 @@ def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
             raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
 
 
-def round_result(line: Mapping[str, Any], config: RunConfig) -> RoundResult:
+def round_result(line: Mapping[str, Any]) -> RoundResult:
     """Return the round of a line of ``metrics.jsonl``, with a bounded number of losses and scores."""
-    share = line.get("evaluated_share")
+    rest = dict(line)
+    rest.pop("avg", None)
+    share = rest.pop("evaluated_share", None)
+    losses = few(rest.pop("losses"))
     return RoundResult(
-        server_round=line["round"],
-        accuracy=line["accuracy"] or {},
-        test_loss=line["test_loss"] or {},
-        losses={name: math.nan if value is None else value for name, value in few(line["losses"]).items()},
-        nodes=line["nodes"],
-        left_out=line["left_out"],
-        bytes_down=line["bytes_down"],
-        bytes_up=line["bytes_up"],
-        seconds=line["seconds"],
-        others=few(line.get("others", {})),
+        server_round=rest.pop("round"),
+        accuracy=rest.pop("accuracy") or {},
+        test_loss=rest.pop("test_loss") or {},
+        losses={name: math.nan if value is None else value for name, value in losses.items()},
+        nodes=rest.pop("nodes"),
+        left_out=rest.pop("left_out"),
+        bytes_down=rest.pop("bytes_down"),
+        bytes_up=rest.pop("bytes_up"),
+        seconds=rest.pop("seconds"),
+        others=few(rest.pop("others", {})),
         evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
-        started_anew=line.get("started_anew", []),
-        lost=line.get("lost", []),
-        untrained=line.get("untrained", []),
-        spread=line.get("spread_over_nodes", {}),
-        shown={key: line[key] for one in classes(config.features) for key in one.line_keys() if key in line},
+        started_anew=rest.pop("started_anew", []),
+        lost=rest.pop("lost", []),
+        untrained=rest.pop("untrained", []),
+        spread=rest.pop("spread_over_nodes", {}),
+        shown=rest,  # what features have
     )

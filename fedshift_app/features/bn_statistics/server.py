@@ -34,7 +34,7 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record
-from fedshift_strategies.features.base import Means, Question, ServerFeature, Session, View
+from fedshift_strategies.features.base import Means, Question, ServerFeature, Session
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Evaluation, Observe
@@ -134,11 +134,6 @@ def statistics_of(run: RunContext) -> tuple[str, ...]:
     return wanted if run.model.batchnorms else tuple(name for name in wanted if name != RETAKEN)
 
 
-def scored_with(results: Mapping[str, Any]) -> str:
-    """Return the BatchNorm statistics that a run's accuracies were scored with (``results.json``)."""
-    return str(results.get("scored_with", AVERAGED))
-
-
 class BatchNormStatistics(ServerFeature):
     """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
 
@@ -216,14 +211,6 @@ class BatchNormStatistics(ServerFeature):
     def other_scores(self) -> tuple[str, ...]:
         """Return the names of the scores with all statistics but those of the accuracy."""
         return tuple(BN_SCORE + name for name in self.bn_names[1:])
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return a line on the statistics behind the accuracies, where there are others than the averaged ones."""
-        first = scored_with(results)
-        if first == AVERAGED and not any(name.startswith(BN_SCORE) for name in results.get("others", {})):
-            return View()
-        return View(notes=(f"BatchNorm statistics: {first}; columns bn=... show the same rounds with others",))
 
     def counts_other(self, name: str, *, held: bool) -> bool:
         """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""

@@ -6,13 +6,11 @@ it does not answer, the accuracy of its domain is over fewer images than before,
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
-from fedshift_core.losses import LOST, MISSING_TESTS, images_line
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.losses import MISSING_TESTS, images_line
 from fedshift_strategies.features.base import LeaveOut, ServerFeature, Training
 from fedshift_strategies.federation import announced
-from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import Update
@@ -25,8 +23,6 @@ Missing = dict[str, list[int]]
 class MissingTests(ServerFeature):
     """Writes into a round's line, by domain, how many of its test images were scored, where they are not all."""
 
-    key = MISSING_TESTS
-    before = LOST
     _nodes: Sequence[Node] = ()
     _said: Missing | None = None
 
@@ -42,7 +38,7 @@ class MissingTests(ServerFeature):
             return
         missing = self._missing(evaluation, result)
         if missing:
-            result.shown[self.key] = missing
+            result.shown[MISSING_TESTS] = missing
         if missing != (self._said or {}):
             for domain, (number, of_all) in missing.items():
                 fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
@@ -61,10 +57,3 @@ class MissingTests(ServerFeature):
                 number = sum(scored.values())
                 missing[domain] = [number, number + sum(absent)]
         return missing
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return them by averaged round; nothing where none is missing."""
-        averaged = fully_scored(history)[-LAST_ROUNDS:]
-        missing = {str(r.server_round): r.shown[cls.key] for r in averaged if cls.key in r.shown}
-        return {cls.key: missing} if missing else {}

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedshift_app.features.privacy.show import KEY
 from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
@@ -23,7 +24,6 @@ MOST_EPSILON = 1e12
 class Privacy(ServerFeature):
     """Allows for the noise of honest nodes, and keeps what each says that it has spent."""
 
-    key = "privacy"
     _spent: dict[str, float]
     _trained: dict[str, int]
     _deviation = 0.0
@@ -119,7 +119,7 @@ class Privacy(ServerFeature):
                 spent[index] = max(spent.get(index, 0.0), bound)
         if spent:
             spent = dict(sorted(spent.items(), key=lambda item: int(item[0])))
-            result.shown[self.key] = {"epsilon": spent, "delta": self.run.config.privacy.delta}
+            result.shown[KEY] = {"epsilon": spent, "delta": self.run.config.privacy.delta}
 
     def noise(self) -> float:
         """Return the standard deviation of the noise on each weight."""
@@ -140,17 +140,3 @@ class Privacy(ServerFeature):
             return train.lr * math.sqrt(spends.steps)
         of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
         return train.lr / (1 - train.momentum) * of_step * math.sqrt(spends.steps)
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return the last epsilon of each node, and the largest."""
-        spent: dict[str, float] = {}
-        delta = None
-        for result in history:
-            shown = result.shown.get(cls.key, {})
-            spent |= shown.get("epsilon", {})
-            delta = shown.get("delta", delta)
-        if not spent:
-            return {}
-        ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
-        return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}

@@ -1,16 +1,14 @@
 """Where the time of a round goes, if the run asks for it (``profile=true``)."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fedshift_core.options.run import RunSettings
-from fedshift_core.wire.names import PROCESS, SECONDS, WORK
+from fedshift_app.features.profile.show import KEY
+from fedshift_core.wire.names import PROCESS, SECONDS
 from fedshift_strategies.features.base import ServerFeature
 from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult
 from fedshift_strategies.federation.nodes import Node
-
-WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
 class Clock:
@@ -66,9 +64,6 @@ class Clock:
 class Profile(ServerFeature):
     """Measures each round where ``profile=true``."""
 
-    key = "profile"
-    before = "started_anew"
-
     def start_round(self) -> None:
         """Begin a round."""
         self._clock = Clock(on=self.run.config.profile, shared_processes=self.run.engine.is_simulation)
@@ -85,52 +80,4 @@ class Profile(ServerFeature):
     def finish_round(self, result: RoundResult) -> None:
         """Write the round's report."""
         if report := self._clock.report():
-            result.shown[self.key] = report
-
-    @classmethod
-    def ending(cls, config: RunSettings, history: Sequence[RoundResult], writing: float) -> tuple[dict[str, Any], str]:
-        """Return where the time of the whole run went, and its table."""
-        if not config.profile:
-            return {}, ""
-        total = summary((result.shown.get(cls.key, {}) for result in history), writing)
-        return total, table(total)
-
-
-def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, Any]:
-    """Add up the reports of all rounds.
-
-    Args:
-        rounds: The report of each round.
-        writing: Seconds spent on the run folder.
-
-    Returns:
-        Seconds of the whole run by part, on the server and on all nodes together; ``waiting`` belongs to the nodes.
-    """
-    server: dict[str, float] = {}
-    nodes: dict[str, float] = {}
-    number, workers = 0, 0
-    for report in filter(None, rounds):  # rounds before a resume may not have been measured
-        number += 1
-        workers = max(workers, report["side_by_side"])
-        # The nodes of a resumed run of an earlier version may have sent other names.
-        known = {part: seconds for part, seconds in report["nodes"].items() if part in WORK}
-        for total, parts in ((server, report["server"]), (nodes, known | {"waiting": report["waiting"]})):
-            for part, seconds in parts.items():
-                total[part] = total.get(part, 0.0) + seconds
-    return {"rounds": number, "side_by_side": workers, "server": server | {WRITING: writing}, "nodes": nodes}
-
-
-def table(profile: Mapping[str, Any]) -> str:
-    """Return the summary as text: seconds a round and the share of the total, on the server and on the nodes."""
-    rounds = max(profile["rounds"], 1)
-    heads = {"server": "the server", "nodes": f"the nodes, {profile['side_by_side']} side by side"}
-    lines = [""]
-    for side, head in heads.items():
-        seconds_by_part = profile[side]
-        total = sum(seconds_by_part.values()) or 1.0
-        lines.append(f"where the time of {head} went    seconds a round   share")
-        lines += [
-            f"  {part:42} {seconds / rounds:12.2f} {100 * seconds / total:6.1f} %"
-            for part, seconds in sorted(seconds_by_part.items(), key=lambda item: -item[1])
-        ]
-    return "\n".join([*lines, ""])
+            result.shown[KEY] = report

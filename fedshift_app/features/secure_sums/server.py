@@ -27,6 +27,7 @@ from flwr.app import Message
 from fedshift_app.features.bn_statistics.server import statistics_of
 from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides
 from fedshift_app.features.secure_sums.replies import Keys, stated
+from fedshift_app.features.secure_sums.show import KEY
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
@@ -97,8 +98,6 @@ class _Round:
 
 class SecureSums(ServerFeature):
     """Deals keys and shares among the nodes of a round, adds their masked vectors and unmasks the sum."""
-
-    key = "secure_sums"
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         super().__init__(name, run, params)
@@ -193,7 +192,7 @@ class SecureSums(ServerFeature):
                 f"round {exchange.result.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
         self._ahead = exchange.result.server_round + 1, dealing.ahead
-        exchange.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
+        exchange.result.shown[KEY] = self._shown(dealing, added, layout.error(self._range))
         self._round = None
         return Sifted([update], added.problems, 0, len(replies))
 
@@ -245,7 +244,7 @@ class SecureSums(ServerFeature):
     def finish_round(self, result: RoundResult) -> None:
         """Write the second sum into the round's line."""
         if self._answers:
-            result.shown[self.key] = result.shown.get(self.key, {}) | {ANSWERS: self._answers}
+            result.shown[KEY] = result.shown.get(KEY, {}) | {ANSWERS: self._answers}
 
     # --- parts -------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ from pydantic import BaseModel, Field, model_validator
 from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
 
+KEY = "site_figures"
 TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
 #: Class mixes of two sites differ where so large a share of the images of one would have to be of another class.
 MIX_BOUND = 0.2
@@ -26,6 +28,13 @@ MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a results file
 MOST_NAMED = 3  # sites and classes that a warning names
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def show(history: History) -> Shown:
+    """Return the figures of the last round; nothing if no node sent any."""
+    given = history.rounds[-1].passing.get(KEY, ()) if history.rounds else ()
+    sites = [(site.node.index, site.domain, site.numbers) for site in given if site.numbers is not None]
+    return Shown(section=content(sites, history.rounds[-1].server_round, history.classes) if sites else None)
 
 
 class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):

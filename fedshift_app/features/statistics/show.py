@@ -8,13 +8,23 @@ from pydantic import BaseModel, Field
 
 from fedshift_core import site_differences
 from fedshift_core.options.statistics import BINS
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 
+KEY = "statistics"
 MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a file
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Triple = tuple[Share, Share, Share]
+
+
+def show(history: History) -> Shown:
+    """Return what the nodes report until the last round; nothing if none was asked."""
+    sites = history.rounds[-1].passing.get(KEY) if history.rounds else None
+    if not sites:
+        return Shown()
+    return Shown(section=content(sites, history.rounds[-1].server_round, history.classes, history.nodes))
 
 
 class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):

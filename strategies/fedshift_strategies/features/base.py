@@ -1,15 +1,12 @@
 """Hooks of a feature on the server. They do nothing unless a feature overrides them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
-from pydantic import BaseModel
 
-from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.scores import Part
@@ -22,7 +19,6 @@ from fedshift_strategies.federation.update_norms import SentWeights
 from fedshift_strategies.federation.updates import Sifted, Update
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
-Column = tuple[Mapping[str, float | str | None], float | str | None, str]
 
 
 @dataclass(frozen=True)
@@ -132,40 +128,6 @@ class Exchange:
     present: Sequence[Node] = ()
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of text that stands under the final table of a run.
-
-    Attributes:
-        head: The headings.
-        rows: The cells of each row.
-        below: How many of the last rows stand under a second rule.
-        notes: Lines under it.
-    """
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    below: int
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class View:
-    """What a feature adds to the final table of a run.
-
-    Attributes:
-        columns: Columns by heading: the values of the domains, of AVG and of STD.
-        spare: Columns that are left out where the others leave no room.
-        notes: Lines under the table.
-        tables: Tables of its own.
-    """
-
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    spare: Mapping[str, Column] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-
-
 class ServerFeature:
     """The server's side of a feature: one object a run.
 
@@ -174,27 +136,13 @@ class ServerFeature:
         run: The run.
         state: What it keeps from round to round; saved with the checkpoint, never sent. Names begin with one of
             ``prefixes``.
-        key: The key of its results in ``RoundResult.shown``, which are in a round's line of ``metrics.jsonl``, and in
-            ``results.json``; its files begin with it.
-        more_keys: Keys of further results in ``RoundResult.shown`` and the line.
-        before: The field before which its own stand in the line and in ``results.json``; empty: they come last.
-        section: The model of what it has in ``results.json`` of one round alone, and in files; None: it has nothing.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ()
-    key: ClassVar[str] = ""
-    more_keys: ClassVar[tuple[str, ...]] = ()
-    before: ClassVar[str] = ""
-    section: ClassVar[type[BaseModel] | None] = None
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         self.name, self.run, self.params = name, run, params
         self.state: Arrays = {}
-
-    @classmethod
-    def line_keys(cls) -> tuple[str, ...]:
-        """Return the keys of its results in ``RoundResult.shown`` and in a round's line."""
-        return (cls.key, *cls.more_keys)
 
     def description(self) -> str:
         """Return a line on what the feature does in this run, for its beginning; empty for nothing."""
@@ -325,50 +273,3 @@ class ServerFeature:
 
     def finish_round(self, result: RoundResult) -> None:
         """Write into the round's result what is known only at its end."""
-
-    # --- what a run shows of it --------------------------------------------------------------------
-
-    @classmethod
-    def section_of(
-        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
-    ) -> dict[str, Any] | None:
-        """Return the content of its ``section`` by a round; None where the round has none.
-
-        Args:
-            result: The round.
-            classes: Names of the classes.
-            nodes: All nodes of the run.
-            drawn: Each node drew test images of its own (``shift.label_mix=own``).
-        """
-        return None
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return fields of ``results.json`` by all rounds of a run; arguments as of :meth:`section_of`."""
-        return {}
-
-    @classmethod
-    def ending(cls, config: RunSettings, history: Sequence[RoundResult], writing: float) -> tuple[dict[str, Any], str]:
-        """Return the content of its file of the run folder and a text for the log; both empty for nothing.
-
-        Args:
-            config: The configuration.
-            history: All rounds.
-            writing: Seconds that writing the run folder took.
-        """
-        return {}, ""
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return what the final table of a run shows of ``results.json``."""
-        return View()
-
-
-def chosen(result: RoundResult, images: str) -> dict[str, Any]:
-    """Return a chosen round with its accuracy on the test images."""
-    return {
-        "round": result.server_round,
-        "chosen_on": images,
-        "domains": result.accuracy,
-        "avg": average(result.accuracy),
-    }

@@ -1,6 +1,6 @@
 """All features of a run on the server, as the strategy passes them. FedShift's own come first, then other packages'."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, Message
@@ -18,11 +18,6 @@ from fedshift_strategies.federation.update_norms import SentWeights
 from fedshift_strategies.federation.updates import Sifted, Update
 
 Made = TypeVar("Made", bound=ServerFeature)
-
-
-def classes(entries: Iterable[Mapping[str, Any]] = ()) -> list[type[ServerFeature]]:
-    """Return the classes of FedShift's features, then those that a run's section ``features`` names."""
-    return [imported(feature.server) for feature, _ in of_run(entries) if feature.server]
 
 
 class Features:

@@ -851,10 +851,10 @@ def test_the_table_names_scored_rounds_that_are_not_the_last_ones(copied: Run) -
     record = replace(reading.read(copied.folder), lines=lines)
     assert record.results is not None and "averaged_over" not in record.results
     content = report_summary.content(record)
-    assert content["columns"][0]["head"] == "last 2 scored rounds"
+    assert content["final"].heads[0] == "last 2 scored rounds"
     assert "Last 2 scored rounds: 1, 3." in content["accuracy"].notes
     named = replace(record, lines=[], results=record.results | {"averaged_over": [1, 3]})
-    assert report_summary.content(named)["columns"][0]["head"] == "last 2 scored rounds"
+    assert report_summary.content(named)["final"].heads[0] == "last 2 scored rounds"
 
 
 def test_one_domain_has_no_spread_and_a_long_name_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
