@@ -5,12 +5,25 @@ with a round right after it, with all rounds at the end, and with the content of
 run folder. It imports neither Flower nor torch, as the files of many runs are read with it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedshift_core.accuracies import average
 from fedshift_core.options.run import RunSettings
+
+
+class FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of a file of a run folder."""
+
+    @classmethod
+    def short(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what ``compare --keep`` keeps of the content."""
+        return content
+
 
 Cell = float | str | None  # an accuracy, None where it is missing; an ``int`` or a text is shown as it is
 #: The values of the domains, of AVG and of STD.
@@ -108,3 +121,9 @@ def chosen(result: Any, images: str) -> dict[str, Any]:
         "domains": result.accuracy,
         "avg": average(result.accuracy),
     }
+
+
+def site_names(sites: Sequence[tuple[int, str, Any]]) -> list[str]:
+    """Return a name for each node and its domain that no other has: the domain, where no other node has it."""
+    number_of = Counter(domain for _, domain, _ in sites)
+    return [domain if number_of[domain] == 1 else f"{domain} (node {node})" for node, domain, _ in sites]

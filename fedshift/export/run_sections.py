@@ -20,7 +20,7 @@ def of_run(record: Record) -> list[Shown]:
         warning = [f"Warning: {record.contradiction}."] if record.contradiction else []
         facts = [f"{capital(fact)}." for fact in shown.facts(history)]
         parts.append(_shown("What the run says of its scores", [*warning, evaluated, *facts]))
-        by_site = sites.section(record.sites)
+        by_site = sites.section(record.sections.get("site_figures"))
         table = by_site.tables[0] if by_site.tables else None
         parts.append(
             _shown(

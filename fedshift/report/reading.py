@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,11 @@ from pydantic import ValidationError
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.features.figures.show import Figures
-from fedshift_app.features.site_figures.show import Sites
-from fedshift_app.features.statistics.show import Statistics
-from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
+from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
+from fedshift_app.run.shown import features_of
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import Feature, of_run
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.registry import imported
@@ -44,9 +41,8 @@ class Record:
         results: ``results.json``; for an unfinished run, the summary of its rounds so far. None if no round was scored
             on all test images.
         finished: Whether the folder has a ``results.json``.
-        figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
-        sites: The figures that sites worked out in the last such round; None without.
-        statistics: What nodes report of their images; None if none was asked.
+        sections: By feature (``Feature.file``), what it has of the last round that was scored on all test images, or of
+            the one that the run keeps; without those that it lacks.
         checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
@@ -61,9 +57,7 @@ class Record:
     results: dict[str, Any] | None
     finished: bool
     checkpoint: Checkpoint | None
-    figures: Figures | None = None
-    sites: Sites | None = None
-    statistics: Statistics | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
     kept_round: int = 0
     lacking: str = ""
     contradiction: str = ""
@@ -109,8 +103,8 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     recorded = read_yaml(path / CONFIG_FILE)
     config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
-    config, lacking = written.read_back(sections), written.lacking(sections)
+    settings = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
+    config, lacking = written.read_back(settings), written.lacking(settings)
     lines = files.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     if results is not None and not lines:
@@ -118,16 +112,7 @@ def read(folder: Path, command: str = "report") -> Record:
             f"{command}: {path / METRICS_FILE} holds no full round, but {RESULTS_FILE} those of a finished run: it is "
             "missing or damaged, expected is a line for each round"
         )
-    made: dict[str, Any] = {}
-    for feature, _ in of_run(config.features):
-        try:
-            made[feature.file] = _section(feature, path, results, lines, config)
-        except ValidationError as error:
-            problem, given = config_file.first_problem(error)
-            raise ConfigError(
-                f"{command}: {path / RESULTS_FILE}: {feature.file}: {problem}, found {as_found(given)}"
-            ) from None
-    history = [resuming.round_result(line) for line in lines]
+    history = [summary.round_of(line) for line in lines]
     kept_round = _kept_round(history, config)
     checkpoint = _checkpoint(path / checkpoints.FOLDER, kept_round, command)
     return Record(
@@ -141,9 +126,7 @@ def read(folder: Path, command: str = "report") -> Record:
         finished=results is not None,
         checkpoint=checkpoint,
         kept_round=kept_round,
-        figures=made["figures"],
-        sites=made["site_figures"],
-        statistics=made["statistics"],
+        sections=_sections(path, results, lines, config, command),
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction="; ".join(
             filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
@@ -151,19 +134,26 @@ def read(folder: Path, command: str = "report") -> Record:
     )
 
 
-def _section(
-    feature: Feature, path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig
-) -> Any:
-    """Return what a feature made of one round of a run.
+def _sections(
+    path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig, command: str
+) -> dict[str, Any]:
+    """Return what features made of one round of a run.
 
     An unfinished run has that of its last round that was scored on all test images.
     """
-    if not feature.section:
-        return None
     scored = scored_rounds(lines)
     known = sections.kept(path, scored[-1] if scored else None, config) if results is None else results
-    content = known.get(feature.file)
-    return None if content is None else imported(feature.section).model_validate(content)
+    made = {}
+    for feature in features_of(config):
+        try:
+            if feature.section and known.get(feature.file) is not None:
+                made[feature.file] = imported(feature.section).model_validate(known[feature.file])
+        except ValidationError as error:
+            problem, given = config_file.first_problem(error)
+            raise ConfigError(
+                f"{command}: {path / RESULTS_FILE}: {feature.file}: {problem}, found {as_found(given)}"
+            ) from None
+    return made
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
 from fedshift.results.places import finished, named_by, read_json
@@ -34,7 +34,7 @@ from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.losses import UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
-from fedshift_core.shown import History
+from fedshift_core.shown import FromFile, History
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 
@@ -48,18 +48,14 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Domains = Annotated[dict[str, Percent | None], Field(min_length=1, max_length=MOST_DOMAINS)]
 
 
-class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A section of ``results.json``."""
-
-
-class Chosen(_Results):
+class Chosen(FromFile):
     """A chosen round."""
 
     round: int
     domains: Domains
 
 
-class Clients(_Results):
+class Clients(FromFile):
     """Scores of client models, in percent."""
 
     lta: float | None
@@ -71,7 +67,7 @@ class Clients(_Results):
     by_domain: dict[str, float | None]
 
 
-class Results(_Results):
+class Results(FromFile):
     """The part of ``results.json`` that comparisons use; accuracies in percent, None where missing."""
 
     method: str

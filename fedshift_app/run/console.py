@@ -20,6 +20,7 @@ from fedshift_core.options.run import RunSettings
 from fedshift_core.options.scoring import INITIAL_MODEL
 from fedshift_core.plural import plural
 from fedshift_core.shown import Cell, History
+from fedshift_core.text_columns import columns
 from fedshift_strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -151,17 +152,8 @@ def _text(cell: Cell) -> str:
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
     """Return aligned lines, the last ``below`` of them under a second rule."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    rule = "  ".join("-" * width for width in widths)
-    lines = [_row(row, widths) for row in rows]
-    return [_row(head, widths), rule, *lines[:-below], rule, *lines[-below:]]
-
-
-def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = (cell for cell in cells)
-    return "  ".join(
-        [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-    ).rstrip()
+    lines = columns([head, *rows], "", numbers=True, ruled=True)
+    return [*lines[:-below], lines[1], *lines[-below:]]
 
 
 def duration(seconds: float) -> str:

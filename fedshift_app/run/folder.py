@@ -232,9 +232,9 @@ class RunFolder:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
 
-    def take_over(self, history: Sequence[RoundResult], seconds: float) -> None:
+    def take_over(self, history: Sequence[RoundResult], seconds: float, repeated: int = 0) -> None:
         """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
-        self.history, self._before = list(history), seconds
+        self.history, self._before, self.repeated = list(history), seconds, repeated
         lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 

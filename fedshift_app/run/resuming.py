@@ -1,7 +1,6 @@
 """Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,11 @@ from fedshift_app.run import changes, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.folder import Past
+from fedshift_app.run.summary import round_of
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_core.limits import MOST_ROUNDS, as_found, few, whole
+from fedshift_core.limits import MOST_ROUNDS, as_found, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
@@ -29,8 +29,6 @@ from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
-
-_BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
 
 def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | None]:
@@ -260,7 +258,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         try:
             checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, checkpoint)
-            _check_chosen(past, config, [round_result(line) for line in lines[:number]])
+            _check_chosen(past, config, [round_of(line) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as damage:
@@ -270,7 +268,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             log.warning(
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
-        history = [round_result(line) for line in lines[:number]]
+        history = [round_of(line) for line in lines[:number]]
         return _counted(replace(past, checkpoint=checkpoint, history=history), recorded, len(lines))
     if damaged and server_round:
         raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
@@ -321,29 +319,3 @@ def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
             raise Damaged(str(error)) from None
         if kept < expected:
             raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
-
-
-def round_result(line: Mapping[str, Any]) -> RoundResult:
-    """Return the round of a line of ``metrics.jsonl``, with a bounded number of losses and scores."""
-    rest = dict(line)
-    rest.pop("avg", None)
-    share = rest.pop("evaluated_share", None)
-    losses = few(rest.pop("losses"))
-    return RoundResult(
-        server_round=rest.pop("round"),
-        accuracy=rest.pop("accuracy") or {},
-        test_loss=rest.pop("test_loss") or {},
-        losses={name: math.nan if value is None else value for name, value in losses.items()},
-        nodes=rest.pop("nodes"),
-        left_out=rest.pop("left_out"),
-        bytes_down=rest.pop("bytes_down"),
-        bytes_up=rest.pop("bytes_up"),
-        seconds=rest.pop("seconds"),
-        others=few(rest.pop("others", {})),
-        evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
-        started_anew=rest.pop("started_anew", []),
-        lost=rest.pop("lost", []),
-        untrained=rest.pop("untrained", []),
-        spread=rest.pop("spread_over_nodes", {}),
-        shown=rest,  # what features have
-    )

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.config_file import first_problem
-from fedshift_core.features import Feature, of_run
+from fedshift_app.run.shown import features_of
+from fedshift_core.features import Feature
 from fedshift_core.limits import as_found
 from fedshift_core.registry import imported
 
@@ -33,7 +34,7 @@ def kept(folder: Path, server_round: int | None, config: RunConfig) -> dict[str,
     A warning names a file that cannot be used.
     """
     known: dict[str, Any] = {}
-    for feature, _ in of_run(config.features) if server_round is not None else ():
+    for feature in features_of(config) if server_round is not None else ():
         for file in files(folder, feature.file, server_round or 0) if feature.section else ():
             if feature.file not in known and (content := _read(file, feature)) and content["round"] == server_round:
                 known[feature.file] = content

@@ -13,6 +13,7 @@ from fedshift_core.accuracies import average
 from fedshift_core.features import FEATURES, Feature, of_run
 from fedshift_core.limits import MOST_SHOWN, few
 from fedshift_core.losses import Losses
+from fedshift_core.options.run import RunSettings
 from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from fedshift_core.registry import imported
@@ -22,10 +23,15 @@ LEAST_WIDTH = 6  # of a column of the final table
 MOST_BEFORE_SPARE = 60  # characters of the columns of accuracies that leave room for others
 
 
+def features_of(config: RunSettings) -> list[Feature]:
+    """Return the features that a run may have something of, without those of packages that are not here."""
+    here = [entry for entry in config.features if entry["name"] in FEATURES]
+    return [feature for feature, _ in of_run(here)]
+
+
 def of_features(history: History) -> Iterator[tuple[Feature, Shown]]:
-    """Yield what each feature of a run shows; features of packages that are not here show nothing."""
-    here = [entry for entry in history.config.features if entry["name"] in FEATURES]
-    for feature, _ in of_run(here):
+    """Yield what each feature of a run shows."""
+    for feature in features_of(history.config):
         if feature.show:
             yield feature, imported(feature.show)(history)
 

@@ -7,10 +7,19 @@ from typing import Any
 from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_app.run.shown import of_features
 from fedshift_core.accuracies import average, mean, rank
+from fedshift_core.limits import few
 from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.shown import History, chosen
 from fedshift_strategies.federation.context import RoundResult
+
+_BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
+#: Fields of a round that each line has, and those that some have by their key there.
+ALWAYS = ("losses", "nodes", "left_out", "bytes_up", "bytes_down", "seconds")
+SOMETIMES = {
+    "others": "others", "spread_over_nodes": "spread", "started_anew": "started_anew", "lost": "lost",
+    "untrained": "untrained",
+}  # fmt: skip
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
@@ -20,20 +29,24 @@ def line_of(result: RoundResult) -> dict[str, Any]:
         "accuracy": result.accuracy or None,
         "avg": average(result.accuracy),
         "test_loss": result.test_loss or None,
-        "losses": result.losses,
-        "nodes": result.nodes,
-        "left_out": result.left_out,
-        "bytes_up": result.bytes_up,
-        "bytes_down": result.bytes_down,
+        **{name: getattr(result, name) for name in ALWAYS},
         "seconds": round(result.seconds, 3),
     }
     if result.evaluated_share < 1:
         line["evaluated_share"] = round(result.evaluated_share, 4)
-    some = {
-        "others": result.others, "spread_over_nodes": result.spread, "started_anew": result.started_anew,
-        "lost": result.lost, "untrained": result.untrained,
-    }  # fmt: skip
-    return line | {name: value for name, value in some.items() if value} | result.shown
+    return line | {key: value for key, name in SOMETIMES.items() if (value := getattr(result, name))} | result.shown
+
+
+def round_of(line: Mapping[str, Any]) -> RoundResult:
+    """Return the round of a line, with a bounded number of losses and scores."""
+    rest = {key: value for key, value in line.items() if key != "avg"}
+    share, losses = rest.pop("evaluated_share", None), few(rest["losses"])
+    given = {name: rest.pop(name) for name in ALWAYS} | {"others": few(rest.pop("others", {}))}
+    given |= {name: rest.pop(key) for key, name in SOMETIMES.items() if key in rest}
+    given |= {name: rest.pop(name) or {} for name in ("accuracy", "test_loss")}
+    given["losses"] = {name: math.nan if value is None else value for name, value in losses.items()}
+    given["evaluated_share"] = 1.0 if share is None else min(share, _BELOW_ALL)
+    return RoundResult(rest.pop("round"), **given, shown=rest)
 
 
 def summary(run: History) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def show(history: History) -> Shown:
     rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
     rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
-    head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
+    head = ("client models (%)", last_rounds(scores.get("averaged_rounds", LAST_ROUNDS)))
     notes = (f"missing: {scores['why_missing']}",) if "why_missing" in scores else ()
     return Shown({KEY: scores}, tables=(Table(head, tuple(rows), 4, notes),))
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.losses import Losses
 from fedshift_core.options.run import RunSettings
 from fedshift_core.options.scoring import round_name
-from fedshift_core.shown import Column, History, Shown
+from fedshift_core.shown import Column, FromFile, History, Shown
 from fedshift_core.wire.counts import Counts, Ints
 
 KEY = "figures"
@@ -39,11 +39,7 @@ SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
 MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
 
 
-class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A part of the figures of a run folder."""
-
-
-class PerClass(_FromFile):
+class PerClass(FromFile):
     """Figures by class in percent; None if a class has no test image or is never predicted."""
 
     recall: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
@@ -51,7 +47,7 @@ class PerClass(_FromFile):
     n: tuple[int, ...] = Field((), max_length=MOST_CLASSES)
 
 
-class Of(_FromFile):
+class Of(FromFile):
     """The figures of a domain, or of all domains."""
 
     n: int = Field(ge=0)  # scores: an image counts once for each model scored on it
@@ -71,13 +67,22 @@ class Of(_FromFile):
         return images_text(self.n, self.images)
 
 
-class Figures(_FromFile):
+class Figures(FromFile):
     """The key ``figures`` of ``results.json``."""
 
     round: int
     classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
     domains: dict[str, Of | None] = Field(max_length=MOST_DOMAINS)
     overall: Of | None = None
+
+    @classmethod
+    def short(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the figures that are one number."""
+        domains = {
+            name: figure and {key: figure.get(key) for key in ("n", "images", *SHORT)}
+            for name, figure in content["domains"].items()
+        }
+        return {"round": content["round"], "domains": domains}
 
 
 def images_text(scores: int, images: int | None, noun: str = "", mark: str = "") -> str:

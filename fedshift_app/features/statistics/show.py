@@ -1,14 +1,13 @@
 """What a run shows of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from fedshift_core import site_differences
 from fedshift_core.options.statistics import BINS
-from fedshift_core.shown import History, Shown
+from fedshift_core.shown import FromFile, History, Shown, site_names
 from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 
@@ -27,11 +26,7 @@ def show(history: History) -> Shown:
     return Shown(section=content(sites, history.rounds[-1].server_round, history.classes, history.nodes))
 
 
-class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A part of a file of a run folder."""
-
-
-class Site(_FromFile):
+class Site(FromFile):
     """What one node reports of its training images; numbers are None where it tells nothing."""
 
     site: str
@@ -50,7 +45,7 @@ class Site(_FromFile):
     modes: dict[str, int] = Field(default_factory=dict)
 
 
-class Statistics(_FromFile):
+class Statistics(FromFile):
     """The key ``statistics`` of ``results.json``."""
 
     round: int
@@ -72,11 +67,7 @@ class Named(NamedTuple):
 
 def named(sites: Sequence[tuple[int, str, SiteImages]]) -> list[Named]:
     """Return nodes with names: their domain, where no other node has it."""
-    number_of = Counter(domain for _, domain, _ in sites)
-    return [
-        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, report)
-        for node, domain, report in sites
-    ]
+    return [Named(name, *site) for name, site in zip(site_names(sites), sites, strict=True)]
 
 
 def differing(sites: Sequence[Named]) -> str:

@@ -244,10 +244,10 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     with pytest.raises(ConfigError, match=r"figures: domains\.a\.n: Input should be .* equal to 0, found -4"):
         reading.read(copied.folder)
     results.unlink()  # not finished: those of figures.json
-    kept = reading.read(copied.folder).figures
+    kept = reading.read(copied.folder).sections["figures"]
     assert kept is not None and [domain.n for domain in kept.domains.values() if domain is not None] == [90] * 4
     (copied.folder / "figures.json").unlink()  # a run of an earlier version
-    assert reading.read(copied.folder).figures is None
+    assert "figures" not in reading.read(copied.folder).sections
     without = by_class.section(None)
     assert without.missing.startswith("No node counted by class") and without.empty
     assert without.lacks == {"By class": "no node counted by class"}
