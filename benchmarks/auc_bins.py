@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedshift_app.features.figures import server as figures
+from fedshift_app.features.figures import show as figures
 from fedshift_app.features.figures.node import count
 
 IMAGES, RUNS = 1000, 5

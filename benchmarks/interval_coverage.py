@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.section import content
+from fedshift_app.features.site_figures.show import content
 from fedshift_core.wire.counts import CALIBRATION_BINS
 
 Floats = NDArray[np.float64]

@@ -311,9 +311,7 @@ def _rounds(
         state_store.keep_last(folder.nodes_folder, folder.resumed_after, chosen)
     except atomic_io.DiskError as error:  # the run is finished without
         console.log.warning("files that are not needed any more stay: %s", error)
-    console.log.info(
-        "%s", console.table(results, config.features), extra={"event": "finished", "round": len(folder.history)}
-    )
+    console.log.info("%s", console.table(results, config), extra={"event": "finished", "round": len(folder.history)})
     if ending:
         console.log.info("%s", ending)
 

@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Literal, Self, cast
 
+from pydantic import BaseModel
+
 from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params, SectionOfRooms
 from fedshift_core.registry import Method
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
 
 #: Values of an option with which a feature does nothing.
@@ -156,6 +159,8 @@ class Feature:
         mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
         arrays: Returns of a configuration how many arrays as large as the weights the server keeps for it.
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
+        show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
+        section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
     """
 
     name: str
@@ -185,6 +190,8 @@ class Feature:
     mixed: Callable[[Any], str] | None = None
     arrays: Callable[[Any], int] | None = None
     rounds_key: str = ""
+    show: str | Callable[[History], Shown] = ""
+    section: str | type[BaseModel] = ""
 
     @property
     def key(self) -> str:
@@ -195,6 +202,11 @@ class Feature:
         """Return the key that turns it on, or another one, with its value in a run's configuration."""
         key = key or self.key
         return said(key, value_of(config, key)) if key else f"features={self.name}"
+
+    @property
+    def file(self) -> str:
+        """The key of its section in ``results.json``, with which its files begin."""
+        return self.name.replace("-", "_")
 
     def is_on(self, config: Any) -> bool:
         """Tell whether a run's configuration turns it on; other packages' are on where it names them."""

@@ -1,5 +1,6 @@
 """Decides which rounds a run and its nodes keep, so that a run can continue after any of them."""
 
+FOLDER = "checkpoint"  # of a run folder
 KEEP_STEPS = (1, 2, 4, 8)  # rounds back
 
 

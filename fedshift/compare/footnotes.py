@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,10 @@ from fedshift.results import contents, grouping, metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
-from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.accuracies import AVG, OVERALL, WORST
 from fedshift_core.plural import plural
 from fedshift_core.rounds import LAST_ROUNDS
-from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
+from fedshift_core.wire.names import BATCH, BN_SCORE
 
 #: First words of the notes about values that the paper leaves open.
 OPEN = "where the paper is silent or unclear (our reading in brackets)"
@@ -33,10 +33,6 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         lowest: Whether the lowest number is the best.
     """
     notes = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
-    kinds = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
-    if accuracy and kinds:
-        kinds_text = " and ".join(sorted(f"{kind} ({BN_STATISTICS_TEXT.get(kind, kind)})" for kind in kinds))
-        notes.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {kinds_text}")
     notes += _test_batches(rows)
     singles = [part for row in rows for run in row.runs for part in run.singles]
     rounds = {run.results.averaged_rounds for run in singles} - {LAST_ROUNDS}
@@ -84,13 +80,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     ]  # fmt: skip
     notes += _pairings(rows)
     notes += _lacking(rows)
-    notes += [
-        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)}: {fact}"
-        for row in rows
-        for run in row.runs
-        for part in run.singles
-        for fact in part.facts
-    ]
+    notes += _facts(rows)
     if len({row.scored for row in rows}) > 1:
         if all(run.parts for row in rows for run in row.runs):
             notes.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
@@ -111,6 +101,19 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
                 f"standard deviation over nodes {each}"
             )
     return notes
+
+
+def _facts(rows: Sequence[Row]) -> list[str]:
+    """Return what changes how numbers are read, by run; once where it is the same in all of several runs."""
+    singles = [(row, run, part) for row in rows for run in row.runs for part in run.singles]
+    facts = [(fact, row, run, part) for row, run, part in singles for fact in part.facts]
+    runs_of = Counter(fact for fact, *_ in facts)
+    notes = [
+        f"all runs: {fact}" if runs_of[fact] == len(singles) > 1
+        else f"{named(row)}, seed {part.results.seed}{_left_out(run, part)}: {fact}"
+        for fact, row, run, part in facts
+    ]  # fmt: skip
+    return list(dict.fromkeys(notes))
 
 
 def of_test_images(rows: Sequence[Row], headline: str, score: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
-from fedshift_app.features.figures.section import total_images_text
+from fedshift_app.features.figures.show import total_images_text
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, plain, some

@@ -15,7 +15,7 @@ from fedshift.compare.table import mix_warnings, numbers
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results.metrics import LAST_OR_KEPT
 from fedshift.tables import columns
-from fedshift_app.features.site_figures.section import Figure, Site, Sites, how_intervals
+from fedshift_app.features.site_figures.show import Figure, Site, Sites, how_intervals
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain

@@ -10,7 +10,7 @@ from fedshift.evaluate.models import Model
 from fedshift.report import reading
 from fedshift.tables import columns
 from fedshift_app.config import registry
-from fedshift_app.features.figures.server import test_images
+from fedshift_app.features.figures.show import test_images
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.cells import csv_text
 from fedshift_core.limits import few, plain

@@ -3,22 +3,24 @@
 from collections.abc import Sequence
 
 from fedshift.export.saved import MOST_LINES, MOST_TEXT, Shown
-from fedshift.report import sites, summary
+from fedshift.report import sites
 from fedshift.report.reading import Record
-from fedshift_app.run import files
+from fedshift_app.run import shown
 from fedshift_core.limits import MOST_NAME, plain, shortened
+from fedshift_core.plural import capital
+from fedshift_core.shown import History
 
 
 def of_run(record: Record) -> list[Shown]:
     """Return the sections of the card that are about the run; of an unfinished one what protected it, and limits."""
-    parts = []
+    parts, history = [], History(record.config, results=record.results or {})
+    protection = [line for _, each in shown.of_features(history) for line in each.protection]
     if record.finished and record.results is not None:
-        over = files.averaged_over(record.results, record.lines)
-        _, notes = summary.columns_of(record.results, record.config, over)
-        notes = [note for note in notes if not note.startswith(("*", "+"))]  # of columns that the card has not
+        evaluated = f"Top-1 accuracy (%) of the {record.results['evaluated']}."
         warning = [f"Warning: {record.contradiction}."] if record.contradiction else []
-        parts.append(_shown("What the run says of its scores", [*warning, *notes]))
-        by_site = sites.section(record.sites)
+        facts = [f"{capital(fact)}." for fact in shown.facts(history)]
+        parts.append(_shown("What the run says of its scores", [*warning, evaluated, *facts]))
+        by_site = sites.section(record.sections.get("site_figures"))
         table = by_site.tables[0] if by_site.tables else None
         parts.append(
             _shown(
@@ -26,7 +28,7 @@ def of_run(record: Record) -> list[Shown]:
                 *([table.heads, *table.rows] if table else ()),
             )
         )  # fmt: skip
-    return [*parts, _shown("What protected the nodes", _protection(record)), _shown("Use and limits", _limits(record))]
+    return [*parts, _shown("What protected the nodes", protection), _shown("Use and limits", _limits(record))]
 
 
 def _shown(title: str, notes: Sequence[str], *table: Sequence[str]) -> Shown:
@@ -38,18 +40,6 @@ def _shown(title: str, notes: Sequence[str], *table: Sequence[str]) -> Shown:
 
 def _text(text: str) -> str:
     return shortened(plain(text, MOST_TEXT), MOST_TEXT)
-
-
-def _protection(record: Record) -> list[str]:
-    privacy = record.config.privacy
-    return [
-        "Privacy: none was promised; weights can tell of single images."
-        if privacy.name == "none"
-        else f"Privacy: {privacy.name}, delta {privacy.delta:g}; what it spent is among the notes on scores.",
-        "Secure sums: the server saw sums over nodes alone."
-        if record.config.federation.secure_sums
-        else "Secure sums: none; the server saw the weights of each node.",
-    ]
 
 
 def _limits(record: Record) -> list[str]:

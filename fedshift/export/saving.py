@@ -14,7 +14,7 @@ from fedshift.report import reading
 from fedshift.report.reading import Record
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.figures.server import CountedFigures, test_images
+from fedshift_app.features.figures.show import KEY, test_images
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
@@ -351,7 +351,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     line = record.lines[checkpoint.server_round - 1]
     adapts, keep = setup.adaptation(config), config.model.bn_keep
     accuracy, others = line["accuracy"], line.get("others", {})
-    figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(CountedFigures.key, {})
+    figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(KEY, {})
     if before:
         makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)

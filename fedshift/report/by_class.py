@@ -14,7 +14,7 @@ from fedshift.html.drawing import (  # fmt: skip
     titled,
 )
 from fedshift.report.sections import Section, Table
-from fedshift_app.features.figures.section import SHORT, Figures, Of
+from fedshift_app.features.figures.show import SHORT, Figures, Of
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
 from fedshift_core.plural import plural

@@ -13,7 +13,7 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
-from fedshift_app.features.figures.section import images_text
+from fedshift_app.features.figures.show import Figures, images_text
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.plural import capital, plural
 from fedshift_core.rounds import round_name
@@ -48,14 +48,14 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
             part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in missing.items())
             part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
     parts[0].notes = [*who, *parts[0].notes]
-    counted_by_class = by_class.section(record.figures, requested=record.config.evaluate.figures)
-    images = [site_images.section(record.statistics)] if record.statistics else []
-    return [*images, counted_by_class, report_sites.section(record.sites), *parts]
+    counted_by_class = by_class.section(record.sections.get("figures"), requested=record.config.evaluate.figures)
+    images = [site_images.section(known)] if (known := record.sections.get("statistics")) else []
+    return [*images, counted_by_class, report_sites.section(record.sections.get("site_figures")), *parts]
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:
     """Return the nodes' confusion matrices of domains that the report does not score completely."""
-    figures = record.figures
+    figures: Figures | None = record.sections.get("figures")
     matrices: dict[str, Ints] = {}
     for domain in record.config.dataset.domains if figures is not None else ():
         of_domain = figures.domains.get(domain) if figures is not None else None
@@ -105,10 +105,8 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
     drawn = _worst_matrices(record, sight, counted)
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted and domain in drawn:
-            of_domain = record.figures.domains.get(domain) if record.figures else None
-            number = images_text(
-                int(counted[domain].sum()), of_domain.images if of_domain else None, " test images", ","
-            )
+            of_domain = record.sections["figures"].domains[domain]
+            number = images_text(int(counted[domain].sum()), of_domain.images, " test images", ",")
             scored = f"{domain}: all {number}, as its nodes counted them in the run"
             section.figures.append(maps.confusion_of(domain, counted[domain], classes, place, scored))
         if view := sight.views.get(domain):

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,18 @@ from pydantic import ValidationError
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.features.figures.section import Figures
-from fedshift_app.features.figures.server import CountedFigures
-from fedshift_app.features.site_figures.section import Sites
-from fedshift_app.features.site_figures.server import SiteFigures
-from fedshift_app.features.statistics.section import Statistics
-from fedshift_app.features.statistics.server import SiteStatistics
-from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
+from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
+from fedshift_app.run.shown import features_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
+from fedshift_core.registry import imported
+from fedshift_core.shown import History
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -44,9 +41,8 @@ class Record:
         results: ``results.json``; for an unfinished run, the summary of its rounds so far. None if no round was scored
             on all test images.
         finished: Whether the folder has a ``results.json``.
-        figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
-        sites: The figures that sites worked out in the last such round; None without.
-        statistics: What nodes report of their images; None if none was asked.
+        sections: By feature (``Feature.file``), what it has of the last round that was scored on all test images, or of
+            the one that the run keeps; without those that it lacks.
         checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
@@ -61,9 +57,7 @@ class Record:
     results: dict[str, Any] | None
     finished: bool
     checkpoint: Checkpoint | None
-    figures: Figures | None = None
-    sites: Sites | None = None
-    statistics: Statistics | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
     kept_round: int = 0
     lacking: str = ""
     contradiction: str = ""
@@ -109,8 +103,8 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     recorded = read_yaml(path / CONFIG_FILE)
     config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
-    config, lacking = written.read_back(sections), written.lacking(sections)
+    settings = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
+    config, lacking = written.read_back(settings), written.lacking(settings)
     lines = files.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     if results is not None and not lines:
@@ -118,28 +112,21 @@ def read(folder: Path, command: str = "report") -> Record:
             f"{command}: {path / METRICS_FILE} holds no full round, but {RESULTS_FILE} those of a finished run: it is "
             "missing or damaged, expected is a line for each round"
         )
-    made: dict[str, Any] = {}
-    for feature in (CountedFigures, SiteFigures, SiteStatistics):
-        try:
-            made[feature.key] = _section(feature, path, results, lines, config)
-        except ValidationError as error:
-            problem, given = config_file.first_problem(error)
-            raise ConfigError(
-                f"{command}: {path / RESULTS_FILE}: {feature.key}: {problem}, found {as_found(given)}"
-            ) from None
-    kept_round = _kept_round(lines, config)
+    history = [summary.round_of(line) for line in lines]
+    kept_round = _kept_round(history, config)
+    checkpoint = _checkpoint(path / checkpoints.FOLDER, kept_round, command)
     return Record(
         folder=path,
         config=config,
         config_file=recorded,
         lines=lines,
-        results=_so_far(lines, config) if results is None else results,
+        results=_so_far(History(config, history, checkpoint.nodes if checkpoint else ()))
+        if results is None
+        else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
+        checkpoint=checkpoint,
         kept_round=kept_round,
-        figures=made[CountedFigures.key],
-        sites=made[SiteFigures.key],
-        statistics=made[SiteStatistics.key],
+        sections=_sections(path, results, lines, config, command),
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction="; ".join(
             filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
@@ -147,23 +134,26 @@ def read(folder: Path, command: str = "report") -> Record:
     )
 
 
-def _section(
-    feature: type[ServerFeature],
-    path: Path,
-    results: dict[str, Any] | None,
-    lines: list[dict[str, Any]],
-    config: RunConfig,
-) -> Any:
-    """Return what a feature made of one round of a run.
+def _sections(
+    path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig, command: str
+) -> dict[str, Any]:
+    """Return what features made of one round of a run.
 
     An unfinished run has that of its last round that was scored on all test images.
     """
-    if results is not None:
-        content = results.get(feature.key)
-    else:
-        scored = scored_rounds(lines)
-        content = sections.kept(path, scored[-1] if scored else None, config).get(feature.key)
-    return None if content is None or feature.section is None else feature.section.model_validate(content)
+    scored = scored_rounds(lines)
+    known = sections.kept(path, scored[-1] if scored else None, config) if results is None else results
+    made = {}
+    for feature in features_of(config):
+        try:
+            if feature.section and known.get(feature.file) is not None:
+                made[feature.file] = imported(feature.section).model_validate(known[feature.file])
+        except ValidationError as error:
+            problem, given = config_file.first_problem(error)
+            raise ConfigError(
+                f"{command}: {path / RESULTS_FILE}: {feature.file}: {problem}, found {as_found(given)}"
+            ) from None
+    return made
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:
@@ -178,23 +168,15 @@ def _results(path: Path, command: str) -> dict[str, Any] | None:
     return content
 
 
-def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
-    """Summarise the rounds of an unfinished run, without the scores of client models."""
-    history = _history(lines, config)
-    scored = bool(fully_scored(history))
-    return summary.finite(summary.summary(history)) if scored else None
+def _so_far(history: History) -> dict[str, Any] | None:
+    """Summarise the rounds of an unfinished run."""
+    return summary.finite(summary.summary(history)) if history.scored else None
 
 
-def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
-    """Return the rounds without the scores of client models."""
-    rounds = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    return [resuming.round_result(line, config) for line in rounds]
-
-
-def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
+def _kept_round(history: Sequence[RoundResult], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 if it keeps the last."""
-    kept = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
-    return 0 if kept is None else kept.server_round
+    kept = model_selection.best(history) if config.keep == model_selection.BEST else None
+    return 0 if kept is None else int(kept.server_round)
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

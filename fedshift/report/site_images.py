@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedshift.html.drawing import TEXT, Drawing, canvas, finish
 from fedshift.report.sections import Section, Table
-from fedshift_app.features.statistics.section import Site, Statistics
+from fedshift_app.features.statistics.show import Site, Statistics
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.site_differences import CHANNELS, channels_text

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedshift.report.sections import Section, Table
-from fedshift_app.features.site_figures.section import AVERAGED, Figure, Site, Sites, how_intervals
+from fedshift_app.features.site_figures.show import AVERAGED, Figure, Site, Sites, how_intervals
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.plural import plural
 from fedshift_core.rounds import round_name

@@ -1,7 +1,6 @@
 """The parts of the page from a run's text files: accuracy, losses, costs, configuration."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from fedshift.html import drawing
@@ -10,18 +9,14 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
-from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
-from fedshift_app.features.bn_statistics.server import scored_with
-from fedshift_app.run import files
-from fedshift_app.run.facts import facts
-from fedshift_core.accuracies import average, percent
-from fedshift_core.limits import MOST_SHOWN, few, plain
+from fedshift_app.run import shown
+from fedshift_app.run.shown import Final
+from fedshift_core.accuracies import percent
+from fedshift_core.limits import plain
 from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
-from fedshift_core.rounds import INITIAL_MODEL, last_rounds
-from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
+from fedshift_core.shown import History
 from fedshift_core.yaml_files import as_yaml
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
@@ -70,12 +65,10 @@ def _head(record: Record) -> dict[str, Any]:
 def _results(record: Record) -> dict[str, Any]:
     results, lines, domains = record.results, record.lines, record.config.dataset.domains
     accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
-    columns: list[dict[str, Any]] = []
+    final = None
     if results is not None:
-        over = files.averaged_over(results, lines)
-        columns, accuracy.notes = columns_of(results, record.config, over)
-        if record.contradiction:
-            accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
+        final = shown.final(History(record.config, results=results), lines)
+        accuracy.notes = notes_of(record, final)
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
     if lines:
         accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
@@ -84,11 +77,9 @@ def _results(record: Record) -> dict[str, Any]:
     else:
         training.notes = ["There is no full round."]
     return {
-        "domains": list(results["domains"]) if results else list(domains),
-        "columns": columns,
+        "final": final,
         "colours": drawing.DOMAINS,
         "accuracy": accuracy,
-        "clients": _clients(results or {}),
         "training": training,
         "events": _events(lines),
         "nodes": _nodes(record),
@@ -96,71 +87,15 @@ def _results(record: Record) -> dict[str, Any]:
     }
 
 
-def columns_of(
-    results: dict[str, Any], config: RunConfig, over: Sequence[int] = ()
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the columns of the table of results and the notes on their marks.
-
-    Args:
-        results: Content of ``results.json``.
-        config: The run's configuration.
-        over: The rounds of the mean, where they are not the last ones.
-    """
-    trained, losses = results.get("rounds") != 0, Losses.of(results)
-    overall = losses.overall(results["domains"])
-    first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
-    marks = {name: losses.mark(name) for name in results["domains"]}
-    columns = [_column(first, results["domains"], overall.avg, overall.std, marks)]
-    if trained:
-        columns.append(_column("final", results["final"], average(results["final"])))
-    others = results.get("others", {})
-    columns += [_column(name, by, losses.overall(by).avg) for name, by in few(others).items()]
-    if over_nodes := results.get("spread_over_nodes"):
-        columns.append(_column("std over nodes", over_nodes, average(over_nodes)))
-    notes = [f"{capital(first)}: {', '.join(map(str, over))}."] if over else []
-    if len(others) > MOST_SHOWN:
-        notes.append(
-            f"{plural(len(others) - MOST_SHOWN, 'more way to score is', 'more ways to score are')} in results.json."
-        )
-    tested, validated = "after seeing test results", "on validation images"
-    for mark, key, how in (("*", "best_test", tested), ("+", "best_validation", validated)):
-        if trained and (best := results.get(key)):
-            columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], average(best["domains"])))
-            notes.append(f"{mark} chosen {how}.")
+def notes_of(record: Record, final: Final) -> list[str]:
+    """Return what stands under the table of results."""
+    results = record.results or {}
+    notes = [f"Warning: {record.contradiction}."] if record.contradiction else []
+    notes += [f"Top-1 accuracy (%) of the {results['evaluated']}."] if "evaluated" in results else []
+    notes += [f"{capital(line)}." for line in final.notes]
     if chosen := results.get("chosen_round"):
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
-    if partly := results.get("partly_scored_rounds"):
-        notes.append(
-            f"{plural(partly, 'round was', 'rounds were')} scored on a part of the test images; they are in no column."
-        )
-    counts = config.evaluate.untrained == "count"
-    notes += [f"{capital(fact)}." for fact in facts(results, counts=counts)]
-    kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
-    if kinds or scored_with(results) != AVERAGED:
-        text = BN_STATISTICS_TEXT
-        further = "".join(f"; bn={kind}: the same rounds with those {text.get(kind, kind)}" for kind in kinds)
-        first = scored_with(results)
-        batch = f"; batches of {plural(config.images.eval_batch, 'test image')}" if BATCH in (first, *kinds) else ""
-        notes.insert(0, f"BatchNorm's statistics: {first} ({text.get(first, first)}){further}{batch} (evaluate.bn).")
-    if "evaluated" in results:
-        notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
-    return columns, notes
-
-
-def _column(
-    head: str, domains: dict[str, Any], avg: float | None, std: float | None = None, marks: dict[str, str] | None = None
-) -> dict[str, Any]:
-    return {"head": head, "domains": domains, "avg": avg, "std": std, "marks": marks or {}}
-
-
-def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
-    scores = results.get("client_models")
-    if scores is None:
-        return None
-    rows = [(f"all on {domain}", value) for domain, value in scores["by_domain"].items()]
-    rows += [(f"ATA {domain}", value) for domain, value in scores["ata"].items()]
-    rows += [(name.upper(), scores[name]) for name in ("lta", "gata", "gasa", "cprr")]
-    return {"rounds": last_rounds(scores["averaged_rounds"]), "rows": rows, "why": scores.get("why_missing", "")}
+    return [*notes, *(f"{capital(fact)}." for fact in final.facts)]
 
 
 def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
@@ -170,8 +105,8 @@ def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
         events += [(line["round"], f"left out: {who}") for who in line["left_out"]]
         events += [(line["round"], f"started without its private parts: {who}") for who in line.get("started_anew", [])]
     more = len(events) - EVENTS
-    shown = [(number, plain(what, MOST_EVENT)) for number, what in events[:EVENTS]]
-    return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown
+    listed = [(number, plain(what, MOST_EVENT)) for number, what in events[:EVENTS]]
+    return [*listed, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else listed
 
 
 def _nodes(record: Record) -> list[tuple[str, int, int, str]]:

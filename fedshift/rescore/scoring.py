@@ -17,7 +17,8 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate, with_former_values
-from fedshift_app.features.validation.server import Validation
+from fedshift_app.features.privacy import show as privacy
+from fedshift_app.features.validation import show as validation
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
@@ -211,7 +212,8 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
             StateStore(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
         if federation.model.start:
             node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
-        folder.take_over([_not_scored(earlier) for earlier in past.history[:-1]], checkpoint.seconds)
+        history = [_not_scored(earlier) for earlier in past.history[:-1]]
+        folder.take_over(history, checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
             result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
@@ -255,8 +257,9 @@ def _results(folder: Path) -> dict[str, Any]:
 
 
 def _not_scored(result: RoundResult) -> RoundResult:
-    """Return a round without its scores, which used other settings; the data of the chosen round stay."""
-    shown = {key: result.shown[key] for key in Validation.line_keys() if key in result.shown}
+    """Return a round without its scores, which used other settings; what was chosen and spent stays."""
+    kept = (validation.KEY, validation.LOSS, privacy.KEY)
+    shown = {key: result.shown[key] for key in kept if key in result.shown}
     return replace(result, accuracy={}, test_loss={}, others={}, spread={}, shown=shown)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from fedshift.results import loading
 from fedshift.results.loading import Run
-from fedshift_app.features.figures.section import SHORT
+from fedshift_app.run import shown
 from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
+from fedshift_core.registry import imported
 from fedshift_core.yaml_files import read_yaml
 
 #: Keys of ``config.yaml`` that describe how a result was made. The typed command is left out: it has local paths.
@@ -55,21 +56,9 @@ def _content(run: Run) -> dict[str, Any]:
     config = read_yaml(place / CONFIG_FILE)
     kept_config = _without_paths({key: config[key] for key in _CONFIG_KEYS if key in config})
     results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
-    if figures := results.get("figures"):  # without what grows with the classes
-        short = {
-            name: figure and {key: figure.get(key) for key in ("n", "images", *SHORT)}
-            for name, figure in figures["domains"].items()
-        }
-        results["figures"] = {"round": figures["round"], "domains": short}
-    if sites := results.get("site_figures"):
-        grows = ("per_class", "images_of_class")
-        of_sites = [*sites["sites"], *([sites["overall"]] if sites.get("overall") else [])]
-        short_sites = [{key: value for key, value in site.items() if key not in grows} for site in of_sites]
-        number = len(sites["sites"])
-        overall = {"overall": short_sites[number]} if len(short_sites) > number else {}
-        results["site_figures"] = {
-            "round": sites["round"], "sites": short_sites[:number], **overall, "mix": sites.get("mix") or {},
-        }  # fmt: skip
+    for feature in shown.features_of(run.resolved):
+        if feature.section and feature.file in results:  # without what grows with the classes
+            results[feature.file] = imported(feature.section).short(results[feature.file])
     by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
     if over := run.averaged_in("last5"):

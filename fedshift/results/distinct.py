@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedshift_app.features.figures.section import Figures, Of
+from fedshift_app.features.figures.show import Figures, Of
 from fedshift_app.run.files import ON_ALL
 
 GLOBAL = "global model"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
 from fedshift.results.places import finished, named_by, read_json
@@ -24,16 +24,17 @@ from fedshift.results.settings import (
 )
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.figures.section import Figures
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.figures.show import Figures
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.facts import facts
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
+from fedshift_app.run.shown import facts
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.losses import UNSCORED, Losses, unscored
 from fedshift_core.paths import user_path
 from fedshift_core.rounds import LAST_ROUNDS, apart
+from fedshift_core.shown import FromFile, History
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 
@@ -47,18 +48,14 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Domains = Annotated[dict[str, Percent | None], Field(min_length=1, max_length=MOST_DOMAINS)]
 
 
-class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A section of ``results.json``."""
-
-
-class Chosen(_Results):
+class Chosen(FromFile):
     """A chosen round."""
 
     round: int
     domains: Domains
 
 
-class Clients(_Results):
+class Clients(FromFile):
     """Scores of client models, in percent."""
 
     lta: float | None
@@ -70,7 +67,7 @@ class Clients(_Results):
     by_domain: dict[str, float | None]
 
 
-class Results(_Results):
+class Results(FromFile):
     """The part of ``results.json`` that comparisons use; accuracies in percent, None where missing."""
 
     method: str
@@ -351,7 +348,6 @@ def _read(place: Path) -> Run:
     images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
     scored = frozenset(rounds if place.is_dir() else results.curve)
     shown_of = {**content, UNSCORED: results.unscored}
-    counts = resolved.evaluate.untrained == "count"
     return Run(
         place,
         results,
@@ -364,7 +360,7 @@ def _read(place: Path) -> Run:
         images,
         said,
         scored_rounds=scored,
-        facts=tuple(facts(shown_of, counts=counts)),
+        facts=tuple(facts(History(resolved, results=shown_of))),
     )
 
 

@@ -27,12 +27,13 @@ from typing import Any
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
+from fedshift_core.kept_rounds import FOLDER as FOLDER
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.plural import plural
 from fedshift_strategies.federation.nodes import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
-FOLDER, NODES_FOLDER = "checkpoint", "nodes"
+NODES_FOLDER = "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
 _NODE_FIELDS = tuple(each.name for each in fields(Node) if each.compare)
 _FILE = re.compile(r"[a-z_]+-(\d{5,})\.(?:json|safetensors)(?:\.part)?")

@@ -8,24 +8,22 @@ from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
-from fedshift_app.run.facts import facts
-from fedshift_app.run.files import averaged_over, changed_text
+from fedshift_app.run import shown
+from fedshift_app.run.files import changed_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import MOST_NAME, few, plain
-from fedshift_core.losses import Losses
+from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
-from fedshift_core.rounds import INITIAL_MODEL, last_rounds
-from fedshift_strategies.features.base import Column
-from fedshift_strategies.features.catalog import classes
+from fedshift_core.rounds import INITIAL_MODEL
+from fedshift_core.run_settings import RunSettings
+from fedshift_core.shown import Cell, History
+from fedshift_core.text_columns import columns
 from fedshift_strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
-LEAST_WIDTH = 6  # of a column of the final table
-MOST_BEFORE_SPARE = 60  # characters of the columns of accuracies that leave room for others
 
 
 class _Stdout(logging.Handler):
@@ -120,78 +118,42 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     return "  ".join(parts)
 
 
-def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the final table: top-1 accuracy in percent per domain, and what features show of the run.
+def table(results: Mapping[str, Any], config: RunSettings) -> str:
+    """Return the final table with its notes, facts and further tables.
 
     Args:
         results: Content of ``results.json``.
-        entries: The section ``features`` of the configuration.
+        config: The run's configuration.
     """
-    trained, losses = results.get("rounds") != 0, Losses.of(results)
-    overall, over = losses.overall(results["domains"]), averaged_over(results)
-    first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
-    columns: dict[str, Column] = {
-        first: (
-            {name: _marked(value, losses.mark(name)) for name, value in results["domains"].items()},
-            overall.avg,
-            "" if overall.std is None else percent(overall.std),
-        ),
-    }
-    if trained:
-        columns["final"] = (results["final"], average(results["final"]), "")
-    for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
-        columns[name] = (domains, losses.overall(domains).avg, "")
-    if over_nodes := results.get("spread_over_nodes"):
-        columns["std over nodes"] = (over_nodes, average(over_nodes), "")
-    views = [feature.view(results) for feature in classes(entries)]
-    for view in views:
-        columns |= view.columns
-    for view in views:
-        if sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_SPARE:
-            columns |= view.spare
-    notes = [f"{first}: {', '.join(map(str, over))}"] if over else []
-    notes += [note for view in views for note in view.notes]
-    notes += facts(results)
-    if changed := results.get("changed"):
-        notes.append(changed_text(changed))
-    rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
-    rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
-    rows.append(("STD", *(std for _, _, std in columns.values())))
+    final = shown.final(History(config, results=results))
     about = " (approximation)" if results.get("approximation") else ""
-    what = f"{results['method']}{about}" if trained else INITIAL_MODEL
+    what = INITIAL_MODEL if results.get("rounds") == 0 else f"{results['method']}{about}"
     title = (
         f"{what} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {plural(len(results['nodes']), 'node')}, seed {results['seed']}"
     )
-    lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]
-    for below in (table for view in views for table in view.tables):
+    changed = [changed_text(results["changed"])] if results.get("changed") else []
+    marks = {name: f" ({mark})" for name, mark in final.marks.items() if mark}
+    rows = [
+        (str(name), f"{_text(first)}{marks.get(str(name), '')}", *map(_text, cells))
+        for name, first, *cells in final.rows
+    ]
+    lines = ["", title, *_columns(("domain", *final.heads), rows, below=2)]
+    lines += [*final.notes, *final.facts, *changed, ""]
+    for below in final.tables:
         lines += [*_columns(below.head, below.rows, below.below), *below.notes, ""]
     return "\n".join(lines)
 
 
-def _marked(value: float | None, mark: str) -> float | str | None:
-    """Return a value with what its cell carries, as text; without a mark the value."""
-    return f"{percent(value)} ({mark})" if mark else value
-
-
-def _cell(value: float | str | None) -> str:
-    """Return an accuracy or a number as text, and text as it is."""
-    return str(value) if isinstance(value, int | str) else percent(value)
+def _text(cell: Cell) -> str:
+    """Return an accuracy as text, and a number or a text as it is."""
+    return str(cell) if isinstance(cell, int | str) else percent(cell)
 
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
     """Return aligned lines, the last ``below`` of them under a second rule."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    rule = "  ".join("-" * width for width in widths)
-    lines = [_row(row, widths) for row in rows]
-    return [_row(head, widths), rule, *lines[:-below], rule, *lines[-below:]]
-
-
-def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = (cell for cell in cells)
-    return "  ".join(
-        [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-    ).rstrip()
+    lines = columns([head, *rows], "", numbers=True, ruled=True)
+    return [*lines[:-below], lines[1], *lines[-below:]]
 
 
 def duration(seconds: float) -> str:

@@ -53,14 +53,6 @@ def averaged_over(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     return rounds if apart(rounds, lines[-1]["round"]) else []
 
 
-def early_stop_text(stopped: Mapping[str, Any]) -> str:
-    """Return a text that says where and why a run ended early (``results.json``, key ``stopped_early``)."""
-    return (
-        f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
-        f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
-    )
-
-
 def changed_text(changed: Sequence[Mapping[str, Any]]) -> str:
     """Return a line on the settings that were changed between rounds (``results.json``, key ``changed``)."""
     texts = [

@@ -18,9 +18,10 @@ from flwr.app import ArrayRecord
 
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, config_file, model_selection, naming, one_class, sections, tracking
+from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
+from fedshift_app.run.shown import of_features
 from fedshift_app.run.summary import finite, line_of, summary
 from fedshift_app.run.versions import versions
 from fedshift_core import atomic_io
@@ -29,10 +30,10 @@ from fedshift_core.atomic_io import Lock, write_atomically
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.losses import Losses
+from fedshift_core.shown import History
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
-from fedshift_strategies.features.catalog import classes
 from fedshift_strategies.federation.context import RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
@@ -88,6 +89,7 @@ class RunFolder:
         run_id: Names the run for its nodes.
         resumed_after: The rounds after which the run was resumed.
         changed: The settings that were changed between rounds, as ``results.json`` has them.
+        repeated: Number of rounds that were begun once more as the run was resumed.
         history: All full rounds.
         writing: Seconds that writing took.
         lost: What a finished run went without, as one line; empty if it is complete.
@@ -136,8 +138,8 @@ class RunFolder:
         self._before = 0.0  # seconds of the run before this process
         self._started = self._saved = time.perf_counter()
         self._weights = ArrayRecord()
-        self._one_class = one_class.Watch(config)
         self.changed = () if past is None else past.changed
+        self.repeated = 0 if past is None else past.repeated
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
@@ -230,9 +232,9 @@ class RunFolder:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
 
-    def take_over(self, history: Sequence[RoundResult], seconds: float) -> None:
+    def take_over(self, history: Sequence[RoundResult], seconds: float, repeated: int = 0) -> None:
         """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
-        self.history, self._before = list(history), seconds
+        self.history, self._before, self.repeated = list(history), seconds, repeated
         lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 
@@ -277,25 +279,21 @@ class RunFolder:
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(
-            replace(result, passing={}, statistics={}, kept={})
-        )  # those of all rounds would fill the memory
-        names, number = self.config.dataset.known().classes, result.server_round
-        for feature in classes(self.config.features):
-            if section := feature.section_of(result, names, nodes, drawn=self.config.shift.label_mix == "own"):
-                self._sections[feature.key] = finite(section)
-                for file in sections.files(self.path, feature.key, number, chosen=number in self.chosen):
-                    write_atomically(file, as_text(self._sections[feature.key]))
+        # Those of all rounds would fill the memory.
+        self.history.append(replace(result, passing={}, statistics={}, kept={}))
+        number = result.server_round
+        round_alone = History(self.config, (result,), nodes, classes=self.config.dataset.known().classes)
+        for feature, shown in of_features(round_alone):
+            if shown.section is not None:
+                self._sections[feature.file] = finite(shown.section)
+                for file in sections.files(self.path, feature.file, number, chosen=number in self.chosen):
+                    write_atomically(file, as_text(self._sections[feature.file]))
         arrays = decode(weights)
         kept = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
         averaged = {name: arrays[name] for name in kept}
         arrays |= kept
         self._weights = encode(arrays) if averaged else weights
-        line = line_of(result)
-        if constant := one_class.predicted(result, names):
-            line[one_class.KEY] = constant
-        self._one_class.look(result, constant)
-        atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
+        atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
         checkpoint = Checkpoint(
             server_round=result.server_round,
             weights=arrays,
@@ -330,13 +328,11 @@ class RunFolder:
 
     def end(self) -> str:
         """Write the files that features have of the whole run; return their texts for the log."""
-        texts = []
-        for feature in classes(self.config.features):
-            content, text = feature.ending(self.config, self.history, self.writing)
-            texts += [text] if text else []
-            if content:
-                write_atomically(self.path / f"{feature.key}.json", json.dumps(content, indent=2) + "\n")
-        return "\n".join(texts)
+        known = list(of_features(History(self.config, self.history, writing=self.writing)))
+        for feature, shown in known:
+            if shown.file:
+                write_atomically(self.path / f"{feature.file}.json", json.dumps(shown.file, indent=2) + "\n")
+        return "\n".join(shown.log for _, shown in known if shown.log)
 
     def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
         """Write and return the summary ``results.json``, by which the run counts as finished.
@@ -344,28 +340,21 @@ class RunFolder:
         Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
         """
         many = len(nodes) > MOST_INDENTED
-        results = (
-            summary(self.history, nodes, self.config.features, drawn=self.config.shift.label_mix == "own")
-            | model_selection.results(self.config, self.history)
-            | {
-                "method": self.config.method["name"],
-                "experiment": self.config.experiment,
-                "dataset": self.config.dataset.name,
-                "model": self.config.model.name,
-                "bn": self.config.model.bn,
-                "scored_with": self.config.evaluate.bn[0],
-                "evaluated": self._evaluated,
-                "seed": self.config.seed,
-                "engine": self.engine,
-                "seconds": round(self.seconds, 3),
-                "nodes": _NODES if many else [_summary_of(node) for node in nodes],
-                "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
-                "weights_sha256": weights_hash(decode(self._weights)),
-            }
-        )
+        results = summary(History(self.config, self.history, nodes, repeated=self.repeated)) | {
+            "method": self.config.method["name"],
+            "experiment": self.config.experiment,
+            "dataset": self.config.dataset.name,
+            "model": self.config.model.name,
+            "bn": self.config.model.bn,
+            "evaluated": self._evaluated,
+            "seed": self.config.seed,
+            "engine": self.engine,
+            "seconds": round(self.seconds, 3),
+            "nodes": _NODES if many else [_summary_of(node) for node in nodes],
+            "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
+            "weights_sha256": weights_hash(decode(self._weights)),
+        }
         results |= self._approximation()
-        if constant := one_class.in_all_rounds(self.path / METRICS_FILE):
-            results[one_class.KEY] = constant | {"advice": one_class.advice(self.config)}
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
         if self.changed:

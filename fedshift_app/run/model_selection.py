@@ -1,29 +1,19 @@
-"""Chooses the round of a run (``keep``), further rounds to keep (``keep_rounds``) and its end (``evaluate.patience``).
+"""Rounds that a run keeps for their validation accuracy (``keep``) or on request (``keep_rounds``), and its early end.
 
-The best round by validation has the highest accuracy on the nodes' validation parts: the mean over the domains, each
-the share of all its nodes' images. The lower loss on them decides a tie, then the earlier round. A round that lacks a
-domain ranks below one that does not. A run ends early by the accuracy alone. Nodes report how many of how many images
-were right, and the sum of their losses; the server sees no image. The rounds in the run folder decide all this, so a
-resumed run chooses and ends as it would have without the interruption.
+Nodes report how many of how many images were right, and the sum of their losses; the server sees no image. The rounds
+in the run folder decide all this, so a resumed run chooses and ends as it would have without the interruption.
 """
 
-import logging
 from collections.abc import Sequence
-from typing import Any
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.validation import server as validation
-from fedshift_app.run import checkpoints
-from fedshift_core.accuracies import average
+from fedshift_app.features.validation.show import BEST as BEST
+from fedshift_app.features.validation.show import best as best
+from fedshift_app.features.validation.show import is_over as is_over
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
-from fedshift_strategies.features.base import chosen
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
-
-BEST = "best-validation"  # of ``keep``
-log = logging.getLogger("fedshift")
-best = validation.best
 
 
 def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]:
@@ -39,14 +29,6 @@ def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]
     return tuple(sorted(kept))
 
 
-def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:
-    """Return whether a run ends early after these rounds."""
-    validated, gain = validation.validated(history), validation.last_gain(history)
-    if not config.evaluate.patience or gain is None or len(history) >= config.rounds:
-        return False
-    return validated[-1].server_round - gain.server_round >= config.evaluate.patience
-
-
 def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
     """Refuse to choose a round by the validation parts of nodes that have none.
 
@@ -60,26 +42,3 @@ def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
             f"{config.allocation.validation_fraction:g} of their training images is less than one image, or than "
             "least_images of their owners' policies"
         )
-
-
-def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]:
-    """Return the fields of ``results.json`` on the chosen round and on an early end; empty without both."""
-    fields: dict[str, Any] = {}
-    best_result = best(history)
-    if config.keep == BEST and best_result is not None:
-        files = (f"{kind}-{best_result.server_round:05d}.safetensors" for kind in ("weights", "knowledge"))
-        fields["keep"] = BEST
-        fields["chosen_round"] = chosen(best_result, "validation images") | {
-            "validation": validation.of(best_result),
-            "validation_avg": average(validation.of(best_result)),
-            "files": [f"{checkpoints.FOLDER}/{name}" for name in files],
-        }
-    gain = validation.last_gain(history)
-    if gain is not None and is_over(config, history):
-        fields["stopped_early"] = {
-            "after_round": len(history),
-            "of": config.rounds,
-            "best_round": gain.server_round,
-            "patience": config.evaluate.patience,
-        }
-    return fields

@@ -1,7 +1,6 @@
 """Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,22 +16,20 @@ from fedshift_app.run import changes, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.folder import Past
+from fedshift_app.run.summary import round_of
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.features import on_in, value_of
-from fedshift_core.limits import MOST_ROUNDS, as_found, few, whole
+from fedshift_core.limits import MOST_ROUNDS, as_found, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.features.catalog import classes
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
-
-_BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
 
 def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | None]:
@@ -262,7 +259,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         try:
             checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, checkpoint)
-            _check_chosen(past, config, [round_result(line, config) for line in lines[:number]])
+            _check_chosen(past, config, [round_of(line) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as damage:
@@ -272,7 +269,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             log.warning(
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
-        history = [round_result(line, config) for line in lines[:number]]
+        history = [round_of(line) for line in lines[:number]]
         return _counted(replace(past, checkpoint=checkpoint, history=history), recorded, len(lines))
     if damaged and server_round:
         raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
@@ -323,26 +320,3 @@ def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
             raise Damaged(str(error)) from None
         if kept < expected:
             raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
-
-
-def round_result(line: Mapping[str, Any], config: RunConfig) -> RoundResult:
-    """Return the round of a line of ``metrics.jsonl``, with a bounded number of losses and scores."""
-    share = line.get("evaluated_share")
-    return RoundResult(
-        server_round=line["round"],
-        accuracy=line["accuracy"] or {},
-        test_loss=line["test_loss"] or {},
-        losses={name: math.nan if value is None else value for name, value in few(line["losses"]).items()},
-        nodes=line["nodes"],
-        left_out=line["left_out"],
-        bytes_down=line["bytes_down"],
-        bytes_up=line["bytes_up"],
-        seconds=line["seconds"],
-        others=few(line.get("others", {})),
-        evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
-        started_anew=line.get("started_anew", []),
-        lost=line.get("lost", []),
-        untrained=line.get("untrained", []),
-        spread=line.get("spread_over_nodes", {}),
-        shown={key: line[key] for one in classes(config.features) for key in one.line_keys() if key in line},
-    )

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.config_file import first_problem
+from fedshift_app.run.shown import features_of
+from fedshift_core.features import Feature
 from fedshift_core.limits import as_found
-from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.features.catalog import classes
+from fedshift_core.registry import imported
 
 log = logging.getLogger("fedshift")
 
@@ -32,20 +33,20 @@ def kept(folder: Path, server_round: int | None, config: RunConfig) -> dict[str,
 
     A warning names a file that cannot be used.
     """
-    found: dict[str, Any] = {}
-    for feature in classes(config.features) if server_round is not None else ():
-        for file in files(folder, feature.key, server_round or 0) if feature.section is not None else ():
-            if feature.key not in found and (content := _read(file, feature)) and content["round"] == server_round:
-                found[feature.key] = content
-    return found
+    known: dict[str, Any] = {}
+    for feature in features_of(config) if server_round is not None else ():
+        for file in files(folder, feature.file, server_round or 0) if feature.section else ():
+            if feature.file not in known and (content := _read(file, feature)) and content["round"] == server_round:
+                known[feature.file] = content
+    return known
 
 
-def _read(file: Path, feature: type[ServerFeature]) -> dict[str, Any] | None:
-    if not file.is_file() or feature.section is None:
+def _read(file: Path, feature: Feature) -> dict[str, Any] | None:
+    if not file.is_file():
         return None
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        feature.section.model_validate(content)
+        imported(feature.section).model_validate(content)
     except ValidationError as error:
         problem, value = first_problem(error)
         log.warning("%s is left out: %s, found %s", file, problem, as_found(value))

@@ -5,13 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedshift_app.run.files import AVERAGED_OVER
+from fedshift_app.run.shown import of_features
 from fedshift_core.accuracies import average, mean, rank
+from fedshift_core.limits import few
 from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
 from fedshift_core.rounds import LAST_ROUNDS, apart
-from fedshift_strategies.features.base import chosen
-from fedshift_strategies.features.catalog import classes
-from fedshift_strategies.federation.context import RoundResult, fully_scored
-from fedshift_strategies.federation.nodes import Node
+from fedshift_core.shown import History, chosen
+from fedshift_strategies.federation.context import RoundResult
+
+_BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
+#: Fields of a round that each line has, and those that some have by their key there.
+ALWAYS = ("losses", "nodes", "left_out", "bytes_up", "bytes_down", "seconds")
+SOMETIMES = {
+    "others": "others", "spread_over_nodes": "spread", "started_anew": "started_anew", "lost": "lost",
+    "untrained": "untrained",
+}  # fmt: skip
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
@@ -21,51 +29,32 @@ def line_of(result: RoundResult) -> dict[str, Any]:
         "accuracy": result.accuracy or None,
         "avg": average(result.accuracy),
         "test_loss": result.test_loss or None,
-        "losses": result.losses,
-        "nodes": result.nodes,
-        "left_out": result.left_out,
-        "bytes_up": result.bytes_up,
-        "bytes_down": result.bytes_down,
+        **{name: getattr(result, name) for name in ALWAYS},
         "seconds": round(result.seconds, 3),
     }
     if result.evaluated_share < 1:
         line["evaluated_share"] = round(result.evaluated_share, 4)
-    some = {
-        "others": result.others, "spread_over_nodes": result.spread, "started_anew": result.started_anew,
-        "lost": result.lost, "untrained": result.untrained,
-    }  # fmt: skip
-    before = {key: feature.before for feature in classes() for key in feature.line_keys()}
-    return line | _placed(some, [(before.get(key, ""), {key: value}) for key, value in result.shown.items()])
+    return line | {key: value for key, name in SOMETIMES.items() if (value := getattr(result, name))} | result.shown
 
 
-def _placed(fields: Mapping[str, Any], more: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the fields that are not empty, and those of features, each before the field that it names or last."""
-    placed: dict[str, Any] = {}
-    for name, value in (*fields.items(), ("", None)):
-        for before, added in more:
-            placed |= added if before == name or (not name and before not in fields) else {}
-        placed |= {name: value} if value else {}
-    return placed
+def round_of(line: Mapping[str, Any]) -> RoundResult:
+    """Return the round of a line, with a bounded number of losses and scores."""
+    rest = {key: value for key, value in line.items() if key != "avg"}
+    share, losses = rest.pop("evaluated_share", None), few(rest["losses"])
+    given = {name: rest.pop(name) for name in ALWAYS} | {"others": few(rest.pop("others", {}))}
+    given |= {name: rest.pop(key) for key, name in SOMETIMES.items() if key in rest}
+    given |= {name: rest.pop(name) or {} for name in ("accuracy", "test_loss")}
+    given["losses"] = {name: math.nan if value is None else value for name, value in losses.items()}
+    given["evaluated_share"] = 1.0 if share is None else min(share, _BELOW_ALL)
+    return RoundResult(rest.pop("round"), **given, shown=rest)
 
 
-def summary(
-    history: list[RoundResult],
-    nodes: Sequence[Node] = (),
-    entries: Sequence[Mapping[str, Any]] = (),
-    *,
-    drawn: bool = False,
-) -> dict[str, Any]:
+def summary(run: History) -> dict[str, Any]:
     """Return the summary of all rounds in percent: last-five mean, final and best round by domain, totals.
 
     Rounds without scores on all test images count in the totals only.
-
-    Args:
-        history: All rounds.
-        nodes: All nodes of the run.
-        entries: The section ``features`` of the configuration.
-        drawn: Each node drew test images of its own (``shift.label_mix=own``).
     """
-    scored = fully_scored(history)
+    history, scored = run.rounds, run.scored
     accuracies = [result.accuracy for result in scored]
     names = list(accuracies[-1])
     last = accuracies[-LAST_ROUNDS:]
@@ -74,7 +63,6 @@ def summary(
     best = max(scored, key=lambda result: rank(result.accuracy))
     lacking = unscored({result.server_round: result.accuracy for result in scored[-LAST_ROUNDS:]})
     overall = Losses(rounds=lacking).overall(domains)
-    more = [(feature.before, feature.results(history, nodes, drawn=drawn)) for feature in classes(entries)]
     return {
         "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
@@ -87,13 +75,14 @@ def summary(
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
         "best_test": chosen(best, "test images"),
-        **_placed(_optional_fields(scored), more),
+        **{name: value for name, value in _optional_fields(scored).items() if value},
         "missing": [name for name in names if domains[name] is None],
         **({UNSCORED: lacking} if lacking else {}),
         **({LOST: lost} if (lost := lost_nodes(history)) else {}),
         **({"untrained": untrained} if (untrained := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
+        **{key: value for _, shown in of_features(run) for key, value in shown.results.items()},
     }
 
 

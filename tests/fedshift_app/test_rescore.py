@@ -12,9 +12,10 @@ import yaml
 from support import InlineRun, Run
 
 from fedshift.compare import compare
-from fedshift.rescore import command
+from fedshift.rescore import command, scoring
 from fedshift.sweep.records import read_run
 from fedshift_core.errors import ConfigError
+from fedshift_strategies.federation.context import RoundResult
 
 QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
 SHIFTED = "shift.name=corruption shift.severity=3"
@@ -248,3 +249,9 @@ def test_a_scored_run_is_a_whole_run_folder(finished_run: InlineRun, tmp_path: P
     assert json.loads((scored.folder / "status.json").read_text())["state"] == "completed"
     [third] = again(scored, tmp_path / "third", "shift.name=none")  # by name it may be asked, too
     assert third.results["final"] == run.results["final"]
+
+
+def test_a_round_keeps_what_was_chosen_and_spent_but_no_score() -> None:
+    shown = {name: {"a": 1.0} for name in ("validation", "validation_loss", "privacy", "client_models", "secure_sums")}
+    trained = scoring._not_scored(RoundResult(2, {"a": 50.0}, shown=shown))
+    assert trained.accuracy == {} and set(trained.shown) == {"validation", "validation_loss", "privacy"}

@@ -88,8 +88,8 @@ def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
     assert json.loads((run.folder / "statistics.json").read_text())["sites"] == shown["sites"]
 
     record = reading.read(run.folder)
-    assert record.statistics is not None
-    part = site_images.section(record.statistics)
+    assert record.sections.get("statistics") is not None
+    part = site_images.section(record.sections.get("statistics"))
     assert [row[0] for row in part.tables[0].rows] == [site["site"] for site in shown["sites"]]
     assert part.notes[1] == f"Warning: {shown['differ']}."
     assert len(part.figures) == 1

@@ -101,6 +101,7 @@ FEATURE = Feature(
     "evaluate.bn",
     "fedshift_app.features.bn_statistics.server:BatchNormStatistics",
     "fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
+    show="fedshift_app.features.bn_statistics.show:show",
     place=30,
     options=Options,
     rules=_rules,

@@ -5,7 +5,6 @@ square. Sums add up, so the merged mean and variance are those of all images tog
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -34,7 +33,7 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record
-from fedshift_strategies.features.base import Question, Scoring, ServerFeature, Steps, View
+from fedshift_strategies.features.base import Question, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.evaluation import Asked, Observe
@@ -134,11 +133,6 @@ def statistics_of(run: RunContext) -> tuple[str, ...]:
     return wanted if run.model.batchnorms else tuple(name for name in wanted if name != RETAKEN)
 
 
-def scored_with(results: Mapping[str, Any]) -> str:
-    """Return the BatchNorm statistics that a run's accuracies were scored with (``results.json``)."""
-    return str(results.get("scored_with", AVERAGED))
-
-
 class BatchNormStatistics(ServerFeature):
     """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
 
@@ -208,14 +202,6 @@ class BatchNormStatistics(ServerFeature):
                 f"round {scoring.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
             )
         return merge(usable, layers)
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return a line on the statistics behind the accuracies, where there are others than the averaged ones."""
-        first = scored_with(results)
-        if first == AVERAGED and not any(name.startswith(BN_SCORE) for name in results.get("others", {})):
-            return View()
-        return View(notes=(f"BatchNorm statistics: {first}; columns bn=... show the same rounds with others",))
 
 
 def together(means: Arrays, weights: ArrayRecord, layers: Sequence[str], max_value: float) -> tuple[Arrays, int]:

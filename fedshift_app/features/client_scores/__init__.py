@@ -48,6 +48,7 @@ FEATURE = Feature(
     "evaluate.client_models",
     "fedshift_app.features.client_scores.server:ClientModels",
     "fedshift_app.features.client_scores.node:ClientModelsOnNode",
+    show="fedshift_app.features.client_scores.show:show",
     place=130,
     options=Options,
     rules=_rules,

@@ -11,21 +11,19 @@ Deviations: where only some clients train in a round, m runs over those, n over 
 """
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.accuracies import mean, percent
+from fedshift_app.features.client_scores.show import KEY, apart
 from fedshift_core.limits import Refused
-from fedshift_core.rounds import LAST_ROUNDS, last_rounds
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
-from fedshift_strategies.features.base import ServerFeature, Steps, Table, Training, View
+from fedshift_strategies.features.base import ServerFeature, Steps, Training
 from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
-from fedshift_strategies.federation.context import RoundResult, RunContext
+from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import Update
@@ -78,11 +76,6 @@ def read(
     return ClientScores(apart(nodes, drawn=run.own_tests), accuracy, own)
 
 
-def apart(nodes: Sequence[Node], *, drawn: bool) -> tuple[Node, ...]:
-    """Return nodes of which none was scored on what was drawn for another (``shift.label_mix=own``)."""
-    return tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes)
-
-
 def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
     """Return the accuracy in percent of a node's own model on the domains that it was asked for.
 
@@ -107,8 +100,6 @@ def own_accuracy(metrics: Mapping[str, float]) -> float | None:
 class ClientModels(ServerFeature):
     """Has nodes score their own models in the rounds of ``evaluate.client_models``."""
 
-    key = "client_models"
-
     def on_round(self, training: Training) -> Steps:
         """Ask nodes for the scores of their own models, and write what they say."""
         if not (training.scored and self.run.config.evaluate.scores_clients(training.server_round, self.run.rounds)):
@@ -117,7 +108,7 @@ class ClientModels(ServerFeature):
         seen = {} if self.run.own_tests else {node.domain: node.num_test for node in training.present}
         yield Asked(lambda node: asked_of(node, self.run), bounds=lambda node: self._bounds(node, seen), check=_check)
         scores = read(training.updates, training.all_nodes, self.run, training.leave_out)
-        training.result.shown[self.key] = client_models(scores)
+        training.result.shown[KEY] = client_models(scores)
 
     def _bounds(self, node: Node, seen: Mapping[str, int]) -> Known:
         """Return the numbers of each domain that the node was asked for, and of its own test set.
@@ -135,25 +126,6 @@ class ClientModels(ServerFeature):
         if tests and node.shared_test and node.num_test:
             known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, node.num_test)}
         return known
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return the mean scores over the last rounds that have any."""
-        lines = [result.shown[cls.key] for result in history if cls.key in result.shown]
-        return {cls.key: mean_client_models(lines, apart(nodes, drawn=drawn))} if lines else {}
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return the table of the mean scores."""
-        scores = results.get(cls.key)
-        if not scores:
-            return View()
-        rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
-        rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
-        rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
-        head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
-        notes = (f"missing: {scores['why_missing']}",) if "why_missing" in scores else ()
-        return View(tables=(Table(head, tuple(rows), 4, notes),))
 
 
 def _check(metrics: Mapping[str, Any]) -> None:
@@ -230,7 +202,8 @@ def cprr(a: Matrix, domain_of: Sequence[str]) -> float:
         a: Accuracies, (N, N), float64; NaN where unknown.
         domain_of: The domain of each client, N of them.
     """
-    return _ratio(gata(a, domain_of), gasa(a, domain_of))
+    whole = gasa(a, domain_of)
+    return 100 * gata(a, domain_of) / whole if whole else math.nan
 
 
 def matrix_of(scores: ClientScores) -> tuple[Matrix, tuple[str, ...]]:
@@ -267,29 +240,6 @@ def client_models(scores: ClientScores) -> dict[str, Any]:
     return line | ({"own": {str(index): value for index, value in scores.own.items()}} if scores.own else {})
 
 
-def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the mean scores over the last five of the rounds (at least one) for ``results.json``.
-
-    CPRR is the ratio of the averages, as in the paper's tables. ``why_missing`` is present if a score is missing.
-
-    Args:
-        lines: What :func:`client_models` returned for each round.
-        nodes: All nodes of the run, as :func:`apart` returns them.
-    """
-    last = lines[-LAST_ROUNDS:]
-    means: dict[str, Any] = {"averaged_rounds": len(last), "matrix": _mean_matrix(last)}
-    means["by_domain"] = _by_domain(means["matrix"])
-    means["lta"] = mean(line["lta"] for line in last)
-    means["ata"] = {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]}
-    means |= {name: mean(line[name] for line in last) for name in ("gata", "gasa")}
-    unknown = means["gata"] is None or means["gasa"] is None
-    means["cprr"] = None if unknown else _known(_ratio(means["gata"], means["gasa"]))
-    unsure = (means["lta"], means["gata"], means["gasa"], *means["ata"].values(), *means["by_domain"].values())
-    if None in unsure:
-        means["why_missing"] = _why_missing(nodes)
-    return means
-
-
 def _trained(a: Matrix) -> NDArray[np.bool_]:
     """Return a mask (N,) of the clients whose models were scored."""
     return np.asarray(~np.isnan(a).all(axis=1))
@@ -299,41 +249,5 @@ def _mean(values: Sequence[float] | Matrix) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _ratio(part: float, whole: float) -> float:
-    return 100 * part / whole if whole else math.nan
-
-
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _mean_matrix(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return each node's mean accuracy on each domain over the rounds that have it."""
-    values_of: dict[str, dict[str, list[float]]] = {}
-    for line in lines:
-        for index, accuracy in line["matrix"].items():
-            for domain, value in accuracy.items():
-                values_of.setdefault(index, {}).setdefault(domain, []).append(value)
-    return {i: {d: statistics.fmean(v) for d, v in values_of[i].items()} for i in sorted(values_of, key=int)}
-
-
-def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
-    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting).
-
-    None where a client has no score: real nodes score their own domains alone, over which a mean is another quantity.
-    """
-    domains = dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
-    columns = {domain: [accuracy.get(domain) for accuracy in matrix.values()] for domain in domains}
-    return {domain: None if None in column else mean(column) for domain, column in columns.items()}
-
-
-def _why_missing(nodes: Sequence[Node]) -> str:
-    reasons = []
-    if not all(node.shared_test for node in nodes):
-        reasons.append("nodes have test images of their own only, so no model was scored on another node's")
-    untested = ", ".join(str(node) for node in nodes if not any(map(node.tests_of, node.domains)))
-    if untested:
-        reasons.append(f"without test images: {untested}")
-    if len({node.domain for node in nodes}) == 1:
-        reasons.append("all nodes hold one domain")
-    return "; ".join(reasons) or "no node of some domain trained and scored its model"

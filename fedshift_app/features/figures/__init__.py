@@ -25,6 +25,8 @@ FEATURE = Feature(
     "evaluate.figures",
     "fedshift_app.features.figures.server:CountedFigures",
     "fedshift_app.features.figures.node:FiguresOnNode",
+    show="fedshift_app.features.figures.show:show",
+    section="fedshift_app.features.figures.show:Figures",
     place=140,
     options=Options,
     evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),

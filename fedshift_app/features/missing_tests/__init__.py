@@ -7,5 +7,6 @@ FEATURE = Feature(
     "Which test images of real nodes were not scored",
     "evaluate.test",
     "fedshift_app.features.missing_tests.server:MissingTests",
+    show="fedshift_app.features.missing_tests.show:show",
     place=180,
 )

@@ -5,15 +5,10 @@ it does not answer, the accuracy of its domain is over fewer images than before,
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Any
 
-from fedshift_core.losses import LOST, MISSING_TESTS, images_line
-from fedshift_core.rounds import LAST_ROUNDS
+from fedshift_core.losses import MISSING_TESTS, images_line
 from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import announced
-from fedshift_strategies.federation.context import RoundResult, fully_scored
-from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 #: By domain: test images that were scored, and those of all its nodes.
@@ -23,8 +18,6 @@ Missing = dict[str, list[int]]
 class MissingTests(ServerFeature):
     """Writes into a round's line, by domain, how many of its test images were scored, where they are not all."""
 
-    key = MISSING_TESTS
-    before = LOST
     _said: Missing | None = None
 
     def on_scores(self, scoring: Scoring) -> Steps:
@@ -35,7 +28,7 @@ class MissingTests(ServerFeature):
             return
         missing = self._missing(scoring)
         if missing:
-            result.shown[self.key] = missing
+            result.shown[MISSING_TESTS] = missing
         if missing != (self._said or {}):
             for domain, (number, of_all) in missing.items():
                 fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
@@ -55,10 +48,3 @@ class MissingTests(ServerFeature):
                 number = sum(scored.values())
                 missing[domain] = [number, number + sum(absent)]
         return missing
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return them by averaged round; nothing where none is missing."""
-        averaged = fully_scored(history)[-LAST_ROUNDS:]
-        missing = {str(r.server_round): r.shown[cls.key] for r in averaged if cls.key in r.shown}
-        return {cls.key: missing} if missing else {}

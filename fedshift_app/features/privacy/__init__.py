@@ -188,6 +188,7 @@ FEATURE = Feature(
     "privacy.name",
     "fedshift_app.features.privacy.server:Privacy",
     "fedshift_app.features.privacy.node:PrivacyOnNode",
+    show="fedshift_app.features.privacy.show:show",
     place=60,
     options=Options,
     needs=(Need("weights alone", ("local-dp",)), Need("single images", ("dp-sgd",))),

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift_app.features.privacy import Options
+from fedshift_app.features.privacy.show import KEY
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
 from fedshift_strategies.features.base import ServerFeature, Steps, Training
 from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Asked
 from fedshift_strategies.federation.nodes import Node
 
@@ -25,7 +25,6 @@ MOST_EPSILON = 1e12
 class Privacy(ServerFeature):
     """Allows for the noise of honest nodes, and keeps what each says that it has spent."""
 
-    key = "privacy"
     _deviation = 0.0
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
@@ -119,7 +118,7 @@ class Privacy(ServerFeature):
                 bound = self._spending(node.num_examples).epsilon(training.server_round + self.run.repeated)
                 spent[index] = max(spent.get(index, 0.0), bound)
         ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
-        training.result.shown[self.key] = {"epsilon": ordered, "delta": self.run.config.privacy.delta}
+        training.result.shown[KEY] = {"epsilon": ordered, "delta": self.run.config.privacy.delta}
 
     def _spending(self, images: int) -> Spending:
         config, prototypes = self.run.config, self.run.model.prototypes
@@ -139,20 +138,6 @@ class Privacy(ServerFeature):
         of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
         left: float = 1 - train.momentum
         return rate / left * of_step * math.sqrt(spends.steps)
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return the last epsilon of each node, and the largest."""
-        spent: dict[str, float] = {}
-        delta = None
-        for result in history:
-            shown = result.shown.get(cls.key, {})
-            spent |= shown.get("epsilon", {})
-            delta = shown.get("delta", delta)
-        if not spent:
-            return {}
-        ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
-        return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}
 
 
 def _check(metrics: Mapping[str, Any]) -> None:

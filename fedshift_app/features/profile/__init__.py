@@ -19,6 +19,7 @@ FEATURE = Feature(
     "profile=true",
     "fedshift_app.features.profile.server:Profile",
     "fedshift_app.features.profile.node:ProfileOnNode",
+    show="fedshift_app.features.profile.show:show",
     place=10,
     options=Options,
     train_reply=(

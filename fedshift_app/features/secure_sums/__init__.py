@@ -61,6 +61,7 @@ FEATURE = Feature(
     "federation.secure_sums",
     "fedshift_app.features.secure_sums.server:SecureSums",
     "fedshift_app.features.secure_sums.node:SecureSumsOnNode",
+    show="fedshift_app.features.secure_sums.show:show",
     place=70,
     options=Options,
     needs=(Need("sums"),),

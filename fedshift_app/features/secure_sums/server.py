@@ -28,6 +28,7 @@ from fedshift_app.features.bn_statistics.server import statistics_of
 from fedshift_app.features.secure_sums import Options
 from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides
 from fedshift_app.features.secure_sums.replies import Keys, stated
+from fedshift_app.features.secure_sums.show import KEY
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
@@ -99,8 +100,6 @@ class _Round:
 
 class SecureSums(ServerFeature):
     """Deals keys and shares among the nodes of a round, adds their masked vectors and unmasks the sum."""
-
-    key = "secure_sums"
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         super().__init__(name, run, params)
@@ -177,7 +176,7 @@ class SecureSums(ServerFeature):
                 f"round {training.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
         self._ahead = training.server_round + 1, dealing.ahead
-        training.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
+        training.result.shown[KEY] = self._shown(dealing, added, layout.error(self._range))
         return Sifted([update], added.problems, 0, len(replies))
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
@@ -220,7 +219,7 @@ class SecureSums(ServerFeature):
         weight = dealing.weight(added.nodes)
         answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
         shown = scoring.result.shown
-        shown[self.key] = shown.get(self.key, {}) | {ANSWERS: answers}
+        shown[KEY] = shown.get(KEY, {}) | {ANSWERS: answers}
         sums = layout.values(total, len(added.nodes))
         return {name: value / weight for name, value in sums.items()}
 

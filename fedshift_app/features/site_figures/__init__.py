@@ -36,6 +36,8 @@ FEATURE = Feature(
     "evaluate.site_figures",
     "fedshift_app.features.site_figures.server:SiteFigures",
     "fedshift_app.features.site_figures.node:SiteFiguresOnNode",
+    show="fedshift_app.features.site_figures.show:show",
+    section="fedshift_app.features.site_figures.show:Sites",
     place=150,
     options=Options,
     evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),

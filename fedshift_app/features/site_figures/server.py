@@ -1,6 +1,6 @@
 """Figures that nodes work out of their own test images, with 95 % intervals (docs/guide/figures.md).
 
-Their numbers are checked here. What a run shows of them is in :mod:`fedshift_app.features.site_figures.section`.
+Their numbers are checked here. What a run shows of them is in :mod:`fedshift_app.features.site_figures.show`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,12 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.features.site_figures import section as site_section
-from fedshift_app.features.site_figures.section import Sites
-from fedshift_core.arrays import Arrays
+from fedshift_app.features import records
+from fedshift_app.features.site_figures.show import KEY
 from fedshift_core.intervals import interval
-from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
-from fedshift_core.wire.records import array_record
 from fedshift_core.wire.scores import Part
 from fedshift_core.wire.site_figures import (
     BY_CLASS,
@@ -33,10 +31,8 @@ from fedshift_core.wire.site_figures import (
     shapes,
 )  # fmt: skip
 from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Answer, Asked
 from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import decode
 
 ROUNDING = 1e-9
 
@@ -52,9 +48,6 @@ class OfNode(NamedTuple):
 class SiteFigures(ServerFeature):
     """Asks nodes for figures of their test images in the rounds of ``evaluate.site_figures``."""
 
-    key = "site_figures"
-    section = Sites
-
     def on_scores(self, scoring: Scoring) -> Steps:
         """Ask nodes for figures, and hand on those of all, in the order of the domains and of the plan."""
         config = self.run.config
@@ -68,7 +61,7 @@ class SiteFigures(ServerFeature):
         yield Asked(lambda node: {ASK_SITE_FIGURES: True}, when=asks, reads=(SITE_FIGURES,), read=self._read)
         if asks():
             each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
-            scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
+            scoring.result.passing[KEY] = [given for given in each if given.numbers is not None]
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return the figures of each domain of which the node scored all images, or has the first part."""
@@ -77,17 +70,6 @@ class SiteFigures(ServerFeature):
             answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
             for answer in answers
         }
-
-    @classmethod
-    def section_of(
-        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
-    ) -> dict[str, Any] | None:
-        """Return the figures of a round; None if no node sent any."""
-        given: Sequence[OfNode] = result.passing.get(cls.key, ())
-        if not given:
-            return None
-        sites = [(site.node.index, site.domain, site.numbers) for site in given if site.numbers is not None]
-        return site_section.content(sites, result.server_round, classes)
 
 
 def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[str, SiteNumbers]:
@@ -101,37 +83,14 @@ def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[s
     Raises:
         Refused: If a name, shape, type or number is not what it should be.
     """
-    if SITE_FIGURES not in content:
-        return {}
-    record = array_record(content, SITE_FIGURES)
-    if record is None:
-        raise Refused(f"the record {SITE_FIGURES!r} is not one of arrays")
-    wanted = {answer.part.domain: shapes(answer.part.domain, classes) for answer in answers if answer.part.start == 0}
-    known = {name for names in wanted.values() for name in names}
-    for name in record:
-        if name not in known:
-            raise Refused(f"unknown metrics {plain(name, MOST_NAME)!r}")
-    arrays = decode(record)
+    parts = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
+    wanted = {domain: shapes(domain, classes) for domain in parts}
     numbers_of = {}
-    for answer in answers:
-        domain = answer.part.domain
-        if arrays.keys() & wanted.get(domain, {}).keys():
-            _check_shapes(arrays, wanted[domain])
-            numbers_of[domain] = from_arrays(arrays, domain)
-            whole = len(answer.part) == answer.part.drawn
-            _check(numbers_of[domain], answer.part, answer.score.correct if whole else None)
+    for domain, arrays in records.read(content, SITE_FIGURES, "metrics", wanted).items():
+        numbers, part = from_arrays(arrays, domain), parts[domain].part
+        _check(numbers, part, parts[domain].score.correct if len(part) == part.drawn else None)
+        numbers_of[domain] = numbers
     return numbers_of
-
-
-def _check_shapes(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
-    for name, (shape, kind) in wanted.items():
-        if name not in arrays:
-            raise Refused(f"the metrics lack {name}")
-        if arrays[name].shape != shape or arrays[name].dtype != kind:
-            raise Refused(
-                f"{name} has shape {arrays[name].shape} and type {arrays[name].dtype}, expected {shape} and "
-                f"{np.dtype(kind)}"
-            )
 
 
 def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:

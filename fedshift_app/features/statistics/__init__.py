@@ -66,6 +66,8 @@ FEATURE = Feature(
     "statistics.share",
     "fedshift_app.features.statistics.server:SiteStatistics",
     "fedshift_app.features.statistics.node:SiteStatisticsOnNode",
+    show="fedshift_app.features.statistics.show:show",
+    section="fedshift_app.features.statistics.show:Statistics",
     place=40,
     options=Options,
     rules=_rules,

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from fedshift_app.features.statistics import Options
-from fedshift_app.features.statistics import section as statistics_section
+from fedshift_app.features.statistics import Options, show
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BINS, Refused, some
@@ -41,8 +40,6 @@ class SiteStatistics(ServerFeature):
     """Asks nodes for statistics of their images, shows them side by side, and sends means and variances to all."""
 
     prefixes = ("statistics/",)
-    key = "statistics"
-    section = statistics_section.Statistics
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         self._sites: dict[int, tuple[str, SiteImages]] = {}
@@ -154,7 +151,7 @@ class SiteStatistics(ServerFeature):
         log.info(
             "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
         )
-        if differ := statistics_section.differing(self._named()):
+        if differ := show.differing(self._named()):
             log.info("%s", differ, extra=_fields(None))
 
     def _lacking(self) -> str:
@@ -195,18 +192,10 @@ class SiteStatistics(ServerFeature):
     def _show(self, result: RoundResult) -> None:
         """Hand on what the nodes report."""
         if self._sites:
-            result.passing[self.key] = self._named()
+            result.passing[show.KEY] = self._named()
 
-    def _named(self) -> list[statistics_section.Named]:
-        return statistics_section.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
-
-    @classmethod
-    def section_of(
-        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
-    ) -> dict[str, Any] | None:
-        """Return what the nodes report until a round; None if none was asked."""
-        sites = result.passing.get(cls.key)
-        return statistics_section.content(sites, result.server_round, classes, nodes) if sites else None
+    def _named(self) -> list[show.Named]:
+        return show.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
 
 
 def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:

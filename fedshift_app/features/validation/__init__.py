@@ -10,6 +10,7 @@ FEATURE = Feature(
     "allocation.validation_fraction",
     "fedshift_app.features.validation.server:Validation",
     "fedshift_app.features.validation.node:ValidationOnNode",
+    show="fedshift_app.features.validation.show:show",
     place=170,
     evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
     evaluate_reply=(

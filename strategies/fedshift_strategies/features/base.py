@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
-from pydantic import BaseModel
 
-from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
-from fedshift_core.run_settings import RunSettings
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Asked, Evaluation
 from fedshift_strategies.federation.nodes import Node
@@ -26,7 +23,6 @@ if TYPE_CHECKING:  # it has features
     from fedshift_strategies.hooks import MethodHooks
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
-Column = tuple[Mapping[str, float | str | None], float | str | None, str]
 Steps = Generator[Asked | None, None, None]
 
 
@@ -121,40 +117,6 @@ class Scoring(Phase):
     evaluation: Evaluation = field(default_factory=lambda: Evaluation((), [], personal=False))
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of text that stands under the final table of a run.
-
-    Attributes:
-        head: The headings.
-        rows: The cells of each row.
-        below: How many of the last rows stand under a second rule.
-        notes: Lines under it.
-    """
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    below: int
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class View:
-    """What a feature adds to the final table of a run.
-
-    Attributes:
-        columns: Columns by heading: the values of the domains, of AVG and of STD.
-        spare: Columns that are left out where the others leave no room.
-        notes: Lines under the table.
-        tables: Tables of its own.
-    """
-
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    spare: Mapping[str, Column] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-
-
 class ServerFeature:
     """The server's side of a feature: one object a run, which has it on.
 
@@ -163,27 +125,13 @@ class ServerFeature:
         run: The run.
         state: What it keeps from round to round; saved with the checkpoint, never sent. Names begin with one of
             ``prefixes``.
-        key: The key of its results in ``RoundResult.shown``, which are in a round's line of ``metrics.jsonl``, and in
-            ``results.json``; its files begin with it.
-        more_keys: Keys of further results in ``RoundResult.shown`` and the line.
-        before: The field before which its own stand in the line and in ``results.json``; empty: they come last.
-        section: The model of what it has in ``results.json`` of one round alone, and in files; None: it has nothing.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ()
-    key: ClassVar[str] = ""
-    more_keys: ClassVar[tuple[str, ...]] = ()
-    before: ClassVar[str] = ""
-    section: ClassVar[type[BaseModel] | None] = None
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         self.name, self.run, self.params = name, run, params
         self.state: Arrays = {}
-
-    @classmethod
-    def line_keys(cls) -> tuple[str, ...]:
-        """Return the keys of its results in ``RoundResult.shown`` and in a round's line."""
-        return (cls.key, *cls.more_keys)
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return lines on what the feature does in this run, before its first round.
@@ -245,54 +193,7 @@ class ServerFeature:
         """
         return None
 
-    # --- what a run shows of it --------------------------------------------------------------------
-
-    @classmethod
-    def section_of(
-        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
-    ) -> dict[str, Any] | None:
-        """Return the content of its ``section`` by a round; None where the round has none.
-
-        Args:
-            result: The round.
-            classes: Names of the classes.
-            nodes: All nodes of the run.
-            drawn: Each node drew test images of its own (``shift.label_mix=own``).
-        """
-        return None
-
-    @classmethod
-    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return fields of ``results.json`` by all rounds of a run; arguments as of :meth:`section_of`."""
-        return {}
-
-    @classmethod
-    def ending(cls, config: RunSettings, history: Sequence[RoundResult], writing: float) -> tuple[dict[str, Any], str]:
-        """Return the content of its file of the run folder and a text for the log; both empty for nothing.
-
-        Args:
-            config: The configuration.
-            history: All rounds.
-            writing: Seconds that writing the run folder took.
-        """
-        return {}, ""
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return what the final table of a run shows of ``results.json``."""
-        return View()
-
 
 Gather = Callable[[list[Message]], Sifted]
 Weigh = Callable[[list[Update]], list[float]]
 Merge = Callable[[list[Update], list[float]], ArrayRecord]
-
-
-def chosen(result: RoundResult, images: str) -> dict[str, Any]:
-    """Return a chosen round with its accuracy on the test images."""
-    return {
-        "round": result.server_round,
-        "chosen_on": images,
-        "domains": result.accuracy,
-        "avg": average(result.accuracy),
-    }

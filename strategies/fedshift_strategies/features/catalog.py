@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Message
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
-from fedshift_core.features import FEATURES, of_run, on_in
+from fedshift_core.features import FEATURES, on_in
 from fedshift_core.registry import imported
 from fedshift_strategies.features.base import (
     Gather,
@@ -29,11 +29,6 @@ from fedshift_strategies.federation.updates import Sifted, Update
 from fedshift_strategies.weighting import check_weights
 
 Made = TypeVar("Made", bound=ServerFeature)
-
-
-def classes(entries: Iterable[Mapping[str, Any]] = ()) -> list[type[ServerFeature]]:
-    """Return the classes of FedShift's features, then those that a run's section ``features`` names."""
-    return [imported(feature.server) for feature, _ in of_run(entries) if feature.server]
 
 
 class Around:

@@ -30,7 +30,7 @@ from fedshift.report.predictions import View
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.figures.section import Figures
+from fedshift_app.features.figures.show import Figures
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
@@ -244,10 +244,10 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     with pytest.raises(ConfigError, match=r"figures: domains\.a\.n: Input should be .* equal to 0, found -4"):
         reading.read(copied.folder)
     results.unlink()  # not finished: those of figures.json
-    kept = reading.read(copied.folder).figures
+    kept = reading.read(copied.folder).sections["figures"]
     assert kept is not None and [domain.n for domain in kept.domains.values() if domain is not None] == [90] * 4
     (copied.folder / "figures.json").unlink()  # a run of an earlier version
-    assert reading.read(copied.folder).figures is None
+    assert "figures" not in reading.read(copied.folder).sections
     without = by_class.section(None)
     assert without.missing.startswith("No node counted by class") and without.empty
     assert without.lacks == {"By class": "no node counted by class"}
@@ -851,10 +851,10 @@ def test_the_table_names_scored_rounds_that_are_not_the_last_ones(copied: Run) -
     record = replace(reading.read(copied.folder), lines=lines)
     assert record.results is not None and "averaged_over" not in record.results
     content = report_summary.content(record)
-    assert content["columns"][0]["head"] == "last 2 scored rounds"
+    assert content["final"].heads[0] == "last 2 scored rounds"
     assert "Last 2 scored rounds: 1, 3." in content["accuracy"].notes
     named = replace(record, lines=[], results=record.results | {"averaged_over": [1, 3]})
-    assert report_summary.content(named)["columns"][0]["head"] == "last 2 scored rounds"
+    assert report_summary.content(named)["final"].heads[0] == "last 2 scored rounds"
 
 
 def test_one_domain_has_no_spread_and_a_long_name_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from fedshift_app.features.client_scores.server import (
     gata,
     lta,
     matrix_of,
-    mean_client_models,
 )
+from fedshift_app.features.client_scores.show import mean_client_models
 from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("photo", "photo", "sketch", "photo", "art", "sketch")

@@ -10,11 +10,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from support import node as node_of
 from support import phase, server_feature
 
+from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import server as counting
+from fedshift_app.features.figures import show
 from fedshift_app.features.figures.node import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
+from fedshift_core.shown import History
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Scoring
@@ -148,7 +151,7 @@ def test_counts_that_nobody_asked_for_are_refused() -> None:
 
 def test_a_table_has_no_columns_of_counts_that_no_owner_lets_out() -> None:
     results = {"domains": {"scan": 50.0, "street": 25.0}, "figures": {"domains": {"scan": None, "street": None}}}
-    view = counting.CountedFigures.view(results)
+    view = show.show(History(resolve({}), results=results))
     assert view.spare == {} and view.notes == ("worst domain: street 25.0",)
 
 
@@ -156,6 +159,6 @@ def test_a_table_always_has_the_columns_where_classes_are_unequal() -> None:
     for numbers, always in (([10, 20, 0], False), ([10, 21, 0], True)):
         of_domain = {"balanced_accuracy": 40.0, "macro_f1": 30.0, "n": 30, "per_class": {"n": numbers}}
         figures = {"round": 1, "domains": {"scan": of_domain}, "overall": None}
-        view = counting.CountedFigures.view({"domains": {"scan": 50.0}, "figures": figures})
+        view = show.show(History(resolve({}), results={"domains": {"scan": 50.0}, "figures": figures}))
         shown, other = (view.columns, view.spare) if always else (view.spare, view.columns)
         assert list(shown) == ["balanced^", "macro-F1^", "images"] and not other

@@ -6,7 +6,10 @@ import pytest
 from support import node as node_of
 from support import phase, server_feature
 
+from fedshift_app.config.resolving import resolve
 from fedshift_app.features.missing_tests.server import MissingTests
+from fedshift_app.features.missing_tests.show import show
+from fedshift_core.shown import History
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.federation.context import RoundResult
@@ -51,8 +54,9 @@ def test_a_domain_without_one_of_its_nodes_is_told_of(caplog: pytest.LogCaptureF
     lines = [scored(feature, everyone, answered) for answered in ({0, 1, 2}, {0, 2}, {1, 2})]
     for number, result in enumerate(lines, 1):
         result.server_round = number
-    found = feature.results(lines, everyone, drawn=False)
-    assert found == {"missing_tests": {"2": {"north": [90, 150]}, "3": {"north": [60, 150]}}}
+    assert show(History(resolve({}), lines)).results == {
+        "missing_tests": {"2": {"north": [90, 150]}, "3": {"north": [60, 150]}}
+    }
 
 
 def test_simulated_nodes_and_samples_are_not_counted() -> None:

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from support import node as node_of
 from support import phase, server_feature
 
+from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import EvaluateConfig
-from fedshift_app.features.site_figures import section as site_section
 from fedshift_app.features.site_figures import server as site_figures
+from fedshift_app.features.site_figures import show as site_section
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.section import AVERAGED, MIX_BOUND, POOLED, Sites
+from fedshift_app.features.site_figures.show import AVERAGED, MIX_BOUND, POOLED, Sites
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
+from fedshift_core.shown import History
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers
@@ -270,9 +272,11 @@ def test_a_warning_says_where_class_mixes_differ() -> None:
 
 
 def test_a_run_without_figures_has_no_section() -> None:
-    feature = site_figures.SiteFigures
-    assert feature.section_of(RoundResult(3), ("x",), (), drawn=False) is None
+    def section(result: RoundResult) -> Any:
+        return site_section.show(History(resolve({}), (result,), classes=("x", "y", "z"))).section
+
+    assert section(RoundResult(3)) is None
     given = site_figures.OfNode(node_of(4, domain="a"), "a", honest())
-    made = feature.section_of(RoundResult(3, passing={"site_figures": [given]}), ("x", "y", "z"), (), drawn=False)
+    made = section(RoundResult(3, passing={"site_figures": [given]}))
     assert made is not None and made["round"] == 3 and made["sites"][0]["node"] == 4
     assert (honest().overall_marks == KNOWN).all() and made["sites"][0]["accuracy"]["value"] is not None

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from fedshift_app.run.console import duration, round_line, table
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import console
+from fedshift_app.run.console import duration, round_line
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_strategies.federation.context import RoundResult
@@ -27,6 +29,11 @@ def results(**changes: Any) -> dict[str, Any]:
         "avg": 78.13,
         "std": 11.88,
     } | changes
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return the final table of a run with the usual configuration."""
+    return console.table(results, resolve({}))
 
 
 def row(text: str, first: str) -> list[str]:
@@ -145,10 +152,10 @@ def test_table_with_many_other_columns_leaves_the_figures_to_their_line() -> Non
 def test_each_way_of_batchnorm_has_its_column_and_the_first_is_named() -> None:
     own = {"mnist": 11.0, "usps": 12.0, "mnistm": 13.0}
     text = table(results(others={"bn=own": own}))
-    assert "BatchNorm statistics: averaged; columns bn=... show the same rounds with others\n" in text
+    assert "BatchNorm's statistics: averaged (as they were averaged); bn=own: the same rounds with those " in text
     assert "bn=own" in text and row(text, "mnist") == ["mnist", "91.3", "92.0", "11.0", "93.0"]
     assert "BatchNorm" not in table(results())
-    assert "BatchNorm statistics: retaken;" in table(results(scored_with="retaken"))
+    assert "BatchNorm's statistics: retaken (" in table(results(scored_with="retaken"))
 
 
 def test_one_domain_is_not_called_the_worst() -> None:

@@ -11,9 +11,10 @@ from sklearn import metrics
 from support import InlineRun, fedavg, image_set, node, scored
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.figures import server as figures
+from fedshift_app.features.figures import show as figures
 from fedshift_app.features.figures.node import Counting, count
 from fedshift_app.run import console, sections
+from fedshift_core.shown import History
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
 from fedshift_strategies.federation.context import RoundResult
@@ -168,7 +169,7 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
         assert one["n"] == 180 and one["accuracy"] == pytest.approx(accuracy)
         assert one["images"] == 90  # the same ones for both nodes
     assert run.results["figures"]["overall"]["images"] == 360
-    assert ", of 90 test images (180 scores)" in (result := console.table(run.results))
+    assert ", of 90 test images (180 scores)" in (result := console.table(run.results, resolve({})))
     assert "all 360 test images (720 scores) together" in result
     assert {line.split()[-1] for line in result.splitlines() if line.split()[:1] == ["scan"]} == {"90"}
 
@@ -178,11 +179,15 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
 
 def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logits, y = drawn(3)
-    feature, config = figures.CountedFigures, resolve({})
+    config = resolve({})
+
+    def section(result: RoundResult) -> Any:
+        return figures.show(History(config, (result,), classes=("x", "y", "z"))).section
+
     passing = {"figures": {"a": counted(logits, y), "b": None}}
-    result = feature.section_of(RoundResult(4, passing=passing), ("x", "y", "z"), (), drawn=False)
+    result = section(RoundResult(4, passing=passing))
     assert result is not None and result["overall"] is None and result["domains"]["b"] is None
-    assert feature.section_of(RoundResult(4), ("x",), (), drawn=False) is None
+    assert section(RoundResult(4)) is None
     (tmp_path / FILE).write_text(json.dumps(result))
     assert sections.kept(tmp_path, 4, config) == {"figures": result}
     assert sections.kept(tmp_path, 3, config) == sections.kept(tmp_path, None, config) == {}

@@ -7,7 +7,7 @@ from support import InlineRun
 
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.features.profile import server as profile
+from fedshift_app.features.profile import show as profile
 from fedshift_core.errors import ConfigError
 
 SMALL = "allocation.share=0.05 train.epochs=1"

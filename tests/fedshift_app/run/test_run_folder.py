@@ -32,6 +32,7 @@ from fedshift_core.atomic_io import AT_ONCE, json_list, write_atomically
 from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.rounds import LAST_ROUNDS
+from fedshift_core.shown import History
 from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import RoundResult
 
@@ -60,6 +61,10 @@ def opened(tmp_path: Path) -> RunFolder:
 # --- summary ----------------------------------------------------------------------------------------------
 
 
+def summarised(rounds: list[RoundResult]) -> dict[str, Any]:
+    return summary(History(CONFIG, rounds))
+
+
 def test_summary_by_hand() -> None:
     """Seven rounds; the last five are 3 to 7.
 
@@ -76,7 +81,7 @@ def test_summary_by_hand() -> None:
         {"a": 60.0, "b": 38.0, "c": 90.0},
         {"a": 70.0, "b": 30.0, "c": 65.0},
     ]
-    result = summary(history(*rounds))
+    result = summarised(history(*rounds))
     assert result["rounds"] == 7
     assert result["averaged_rounds"] == LAST_ROUNDS == 5
     assert result["domains"] == pytest.approx({"a": 50.0, "b": 34.0, "c": 85.0})
@@ -99,7 +104,7 @@ accuracies = st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_s
 
 @given(rounds=accuracies)
 def test_summary_agrees_with_numpy(rounds: list[list[float]]) -> None:
-    result = summary(history(*[dict(zip("abc", values, strict=True)) for values in rounds]))
+    result = summarised(history(*[dict(zip("abc", values, strict=True)) for values in rounds]))
     table = np.array(rounds)[-5:]  # T x 3
     assert list(result["domains"].values()) == pytest.approx(list(table.mean(0)))
     assert result["avg"] == pytest.approx(table.mean(0).mean())
@@ -110,12 +115,12 @@ def test_summary_agrees_with_numpy(rounds: list[list[float]]) -> None:
 
 
 def test_one_domain_has_no_spread() -> None:
-    result = summary(history({"a": 40.0}, {"a": 60.0}))
+    result = summarised(history({"a": 40.0}, {"a": 60.0}))
     assert (result["avg"], result["std"], result["worst"]) == (50.0, 0.0, 50.0)
 
 
 def test_missing_domain_is_not_zero() -> None:
-    result = summary(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
+    result = summarised(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
     assert result["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was scored
     assert result["missing"] == ["b"]
     assert result["unscored"] == {"b": [1, 2], "c": [2]}
@@ -124,7 +129,7 @@ def test_missing_domain_is_not_zero() -> None:
 
 
 def test_nothing_was_reported() -> None:
-    result = summary(history({"a": None, "b": None}))
+    result = summarised(history({"a": None, "b": None}))
     assert result["domains"] == {"a": None, "b": None}
     assert result["missing"] == ["a", "b"]
     for key in ("avg", "worst", "worst_domain"):
@@ -133,26 +138,26 @@ def test_nothing_was_reported() -> None:
 
 
 def test_zero_percent_is_an_accuracy() -> None:
-    result = summary(history({"a": 0.0, "b": 50.0}))
+    result = summarised(history({"a": 0.0, "b": 50.0}))
     assert (result["worst_domain"], result["worst"], result["avg"]) == ("a", 0.0, 25.0)
 
 
 def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
     """Of nine rounds, 2 and 5 to 9 are scored: the last five of those are the last five of all."""
     values = [{}, {"a": 99.0}, {}, {}, {"a": 10.0}, {"a": 20.0}, {"a": 30.0}, {"a": 40.0}, {"a": None}]
-    result = summary(history(*values))
+    result = summarised(history(*values))
     assert (result["rounds"], result["averaged_rounds"], result["bytes_up"]) == (9, 5, 450)
     assert result["domains"] == {"a": 25.0}
     assert result["final"] == {"a": None}
     assert result["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
-    assert summary(history({}, {"a": None}))["best_test"]["round"] == 2
+    assert summarised(history({}, {"a": None}))["best_test"]["round"] == 2
 
 
 def test_rounds_behind_the_mean_are_named_where_they_are_not_the_last_ones() -> None:
     """Ten rounds, of which those of ``scored`` were scored: the mean is over the last five of these."""
 
     def over(*scored: int) -> list[int] | None:
-        result = summary(history(*({"a": 10.0} if number in scored else {} for number in range(1, 11))))
+        result = summarised(history(*({"a": 10.0} if number in scored else {} for number in range(1, 11))))
         assert result["averaged_rounds"] == min(5, len(scored))
         rounds: list[int] | None = result.get("averaged_over")
         return rounds
@@ -164,11 +169,11 @@ def test_rounds_behind_the_mean_are_named_where_they_are_not_the_last_ones() -> 
 
 def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
     rounds = history({"a": 10.0, "b": 30.0}, {"a": 20.0, "b": 40.0}, {}, {"a": 90.0, "b": 90.0})
-    assert "best_validation" not in summary(rounds)
+    assert "best_validation" not in summarised(rounds)
     validated = {0: {"a": 50.0, "b": 60.0}, 1: {"a": 80.0, "b": 40.0}, 3: {"a": 70.0, "b": 50.0}}  # means 55, 60, 60
     for index, accuracy in validated.items():
         rounds[index].shown["validation"] = dict(accuracy)
-    result = summary(rounds)
+    result = summarised(rounds)
     assert result["best_validation"] == {
         "round": 2, "chosen_on": "validation images", "domains": {"a": 20.0, "b": 40.0}, "avg": 30.0,
     }  # fmt: skip
@@ -176,7 +181,7 @@ def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
 
 
 def test_a_round_of_zero_percent_is_better_than_a_round_without_answer() -> None:
-    assert summary(history({"a": None}, {"a": 0.0}))["best_test"]["round"] == 2
+    assert summarised(history({"a": None}, {"a": 0.0}))["best_test"]["round"] == 2
 
 
 @pytest.mark.parametrize(
@@ -414,7 +419,7 @@ def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
     text = (folder.path / RESULTS_FILE).read_text()
     written = json.loads(text)
     assert returned["nodes"] is nodes
-    assert f"{len(nodes)} nodes" in console.table(returned, CONFIG.features)
+    assert f"{len(nodes)} nodes" in console.table(returned, CONFIG)
     assert [entry["index"] for entry in written["nodes"]] == list(range(len(nodes)))
     assert written["nodes"][-1] == {"index": 1000, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]}
 

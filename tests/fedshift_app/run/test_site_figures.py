@@ -17,7 +17,7 @@ from fedshift.report import command, reading
 from fedshift.report.sites import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.site_figures.section import Sites
+from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
@@ -261,7 +261,9 @@ def test_runs_without_figures_of_sites_are_named(run_inline: InlineRun, tmp_path
     content = json.loads(results.read_text())
     results.write_text(json.dumps(without(content, "site_figures")))
     assert "none of these runs has metrics of sites" in refusal_of(ConfigError, by_site, [run.folder], "auroc")
-    assert section(reading.read(run.folder).sites).missing.startswith("No site worked out metrics")
+    assert section(reading.read(run.folder).sections.get("site_figures")).missing.startswith(
+        "No site worked out metrics"
+    )
     broken = content["site_figures"]
     broken["sites"][0]["auroc"]["value"] = 1.5
     results.write_text(json.dumps(content))

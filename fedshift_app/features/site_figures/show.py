@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
+from fedshift_core.shown import FromFile, History, Shown, site_names
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
 
+KEY = "site_figures"
 TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
 #: Class mixes of two sites differ where so large a share of the images of one would have to be of another class.
 MIX_BOUND = 0.2
@@ -28,11 +30,14 @@ MOST_NAMED = 3  # sites and classes that a warning names
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A part of the sites' figures in a run folder."""
+def show(history: History) -> Shown:
+    """Return the figures of the last round; nothing if no node sent any."""
+    given = history.rounds[-1].passing.get(KEY, ()) if history.rounds else ()
+    sites = [(site.node.index, site.domain, site.numbers) for site in given if site.numbers is not None]
+    return Shown(section=content(sites, history.rounds[-1].server_round, history.classes) if sites else None)
 
 
-class Figure(_FromFile):
+class Figure(FromFile):
     """A figure from 0 to 1 with its 95 % interval; None with a mark where there is none."""
 
     value: Share | None
@@ -48,7 +53,7 @@ class Figure(_FromFile):
         return "" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
-class ByClass(_FromFile):
+class ByClass(FromFile):
     """A figure of each class, in the order of the classes."""
 
     value: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
@@ -67,7 +72,7 @@ class ByClass(_FromFile):
         return Figure(value=self.value[k], low=self.low[k], high=self.high[k], mark=self.mark[k])
 
 
-class Site(_FromFile):
+class Site(FromFile):
     """The figures of one site, or of all."""
 
     site: str
@@ -100,7 +105,7 @@ class Site(_FromFile):
         return figure
 
 
-class Mix(_FromFile):
+class Mix(FromFile):
     """How the class mixes of sites' test images differ."""
 
     distance: float | None = Field(None, ge=0, le=1)
@@ -110,7 +115,7 @@ class Mix(_FromFile):
     warning: str = ""
 
 
-class Sites(_FromFile):
+class Sites(FromFile):
     """The key ``site_figures`` of ``results.json``."""
 
     round: int
@@ -118,6 +123,17 @@ class Sites(_FromFile):
     sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
     overall: Site | None = None
     mix: Mix = Mix()
+
+    @classmethod
+    def short(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what is over all classes."""
+
+        def over_all(site: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in site.items() if key not in ("per_class", "images_of_class")}
+
+        overall = {"overall": over_all(content["overall"])} if content.get("overall") else {}
+        sites = [over_all(site) for site in content["sites"]]
+        return {"round": content["round"], "sites": sites, **overall, "mix": content.get("mix") or {}}
 
 
 def how_intervals(runs: Iterable[Sites]) -> str:
@@ -145,11 +161,7 @@ def content(sites: Sequence[tuple[int, str, SiteNumbers]], server_round: int, cl
         server_round: The round.
         classes: Names of the classes.
     """
-    domains = [domain for _, domain, _ in sites]
-    given = [
-        _Given(domain if domains.count(domain) == 1 else f"{domain} (node {node})", node, domain, numbers)
-        for node, domain, numbers in sites
-    ]
+    given = [_Given(name, *site) for name, site in zip(site_names(sites), sites, strict=True)]
     return {
         "round": server_round,
         "classes": list(classes),

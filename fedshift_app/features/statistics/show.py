@@ -1,27 +1,32 @@
 """What a run shows of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from fedshift_core import site_differences
 from fedshift_core.limits import BINS
+from fedshift_core.shown import FromFile, History, Shown, site_names
 from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 
+KEY = "statistics"
 MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a file
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Triple = tuple[Share, Share, Share]
 
 
-class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A part of a file of a run folder."""
+def show(history: History) -> Shown:
+    """Return what the nodes report until the last round; nothing if none was asked."""
+    sites = history.rounds[-1].passing.get(KEY) if history.rounds else None
+    if not sites:
+        return Shown()
+    return Shown(section=content(sites, history.rounds[-1].server_round, history.classes, history.nodes))
 
 
-class Site(_FromFile):
+class Site(FromFile):
     """What one node reports of its training images; numbers are None where it tells nothing."""
 
     site: str
@@ -40,7 +45,7 @@ class Site(_FromFile):
     modes: dict[str, int] = Field(default_factory=dict)
 
 
-class Statistics(_FromFile):
+class Statistics(FromFile):
     """The key ``statistics`` of ``results.json``."""
 
     round: int
@@ -62,11 +67,7 @@ class Named(NamedTuple):
 
 def named(sites: Sequence[tuple[int, str, SiteImages]]) -> list[Named]:
     """Return nodes with names: their domain, where no other node has it."""
-    number_of = Counter(domain for _, domain, _ in sites)
-    return [
-        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, report)
-        for node, domain, report in sites
-    ]
+    return [Named(name, *site) for name, site in zip(site_names(sites), sites, strict=True)]
 
 
 def differing(sites: Sequence[Named]) -> str:

@@ -1,0 +1,39 @@
+"""What a run shows of ``privacy``: the epsilon that each node has spent. No epsilon is averaged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedshift_core.shown import History, Shown
+
+KEY = "privacy"
+
+
+def show(history: History) -> Shown:
+    """Return the last epsilon of each node and the largest, a line of them, and what was promised."""
+    privacy = history.config.privacy
+    promise = f"Privacy: {privacy.name}, delta {privacy.delta:g}; what it spent is among the notes on scores."
+    if privacy.name == "none":
+        promise = "Privacy: none was promised; weights can tell of single images."
+    spent = history.results.get(KEY) or _spent(history)
+    if not spent:
+        return Shown(protection=(promise,))
+    return Shown({KEY: spent}, facts=(_text(spent, "all images" if privacy.of_updates else "one image"),),
+                 protection=(promise,))  # fmt: skip
+
+
+def _spent(history: History) -> dict[str, Any]:
+    privacy, epsilon, delta = history.config.privacy, dict[str, float](), None
+    for shown in history.of_rounds(KEY):
+        epsilon |= shown.get("epsilon", {})
+        delta = shown.get("delta", delta)
+    if privacy.of_updates and history.rounds and (last := history.rounds[-1].server_round):
+        bound = privacy.spent(last + history.repeated)
+        epsilon, delta = {str(node.index): bound for node in history.nodes}, privacy.delta
+    ordered = dict(sorted(epsilon.items(), key=lambda item: int(item[0])))
+    return {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta} if ordered else {}
+
+
+def _text(spent: Mapping[str, Any], images: str) -> str:
+    lowest, highest = f"{min(spent['epsilon'].values()):.3g}", f"{spent['largest']:.3g}"
+    of_nodes = highest if lowest == highest else f"{lowest} to {highest} by node"
+    return f"privacy: epsilon {of_nodes} at delta {spent['delta']:g}, of {images} of a node"

@@ -1,0 +1,58 @@
+"""What a run shows of ``profile=true``: where its time went."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedshift_core.shown import History, Shown
+from fedshift_core.wire.names import WORK
+
+KEY = "profile"
+WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
+
+
+def show(history: History) -> Shown:
+    """Return where the time of the rounds went, and its table."""
+    if not (history.config.profile and history.rounds):
+        return Shown()
+    total = summary(history.of_rounds(KEY), history.writing)
+    return Shown(file=total, log=table(total))
+
+
+def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, Any]:
+    """Add up the reports of all rounds.
+
+    Args:
+        rounds: The report of each round.
+        writing: Seconds spent on the run folder.
+
+    Returns:
+        Seconds of the whole run by part, on the server and on all nodes together; ``waiting`` belongs to the nodes.
+    """
+    server: dict[str, float] = {}
+    nodes: dict[str, float] = {}
+    number, workers = 0, 0
+    for report in rounds:  # those before a resume may not have been measured
+        number += 1
+        workers = max(workers, report["side_by_side"])
+        # The nodes of a resumed run of an earlier version may have sent other names.
+        known = {part: seconds for part, seconds in report["nodes"].items() if part in WORK}
+        for total, parts in ((server, report["server"]), (nodes, known | {"waiting": report["waiting"]})):
+            for part, seconds in parts.items():
+                total[part] = total.get(part, 0.0) + seconds
+    return {"rounds": number, "side_by_side": workers, "server": server | {WRITING: writing}, "nodes": nodes}
+
+
+def table(profile: Mapping[str, Any]) -> str:
+    """Return the summary as text: seconds a round and the share of the total, on the server and on the nodes."""
+    rounds = max(profile["rounds"], 1)
+    heads = {"server": "the server", "nodes": f"the nodes, {profile['side_by_side']} side by side"}
+    lines = [""]
+    for side, head in heads.items():
+        seconds_by_part = profile[side]
+        total = sum(seconds_by_part.values()) or 1.0
+        lines.append(f"where the time of {head} went    seconds a round   share")
+        lines += [
+            f"  {part:42} {seconds / rounds:12.2f} {100 * seconds / total:6.1f} %"
+            for part, seconds in sorted(seconds_by_part.items(), key=lambda item: -item[1])
+        ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,97 @@
+"""What a feature says of a run's numbers stands on each of the five places where the run is seen."""
+
+import html
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Run, undrawn
+
+from fedshift.compare import board, board_page
+from fedshift.export import saving
+from fedshift.export.saving import Wanted
+from fedshift.launch import runner
+from fedshift.report import build, reading
+from fedshift_app.features.figures import show as figures
+from fedshift_app.run import console
+from fedshift_core.features import FEATURES
+from fedshift_core.shown import History
+
+SMALL = "train.epochs=1 allocation.share=0.1"
+#: Runs that have something to say; the third learns nothing, and ends early.
+RUNS = {
+    "local-dp": f"{SMALL} privacy.name=local-dp privacy.clipping_norm=0.5",
+    "dp-sgd": f"{SMALL} privacy.name=dp-sgd privacy.noise_multiplier=0.5",
+    "constant": f"{SMALL} model.name=cnn_bn evaluate.bn=[own,averaged] train.lr=1e-9 evaluate.patience=1 "
+    "allocation.validation_fraction=0.3",
+}
+SHOWING = [name for name, feature in FEATURES.items() if feature.show]
+#: Rooms whose hook hands out facts.
+WITH_FACTS = {
+    name for name in SHOWING
+    if "facts=" in inspect.getsource(importlib.import_module(str(FEATURES[name].show).partition(":")[0]))
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    """The finished runs, with their reports and saved models."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch, undrawn():
+        patch.setattr(figures, "one_class", lambda counts, classes: classes[0])
+        made = {}
+        for name, given in RUNS.items():
+            if name == "dp-sgd":
+                pytest.importorskip("opacus", reason="fedshift[dp] is not installed")
+            keys = {"experiment": "handwritten", "method": "fedavg", "rounds": 4, "output-dir": str(folder / name)}
+            made[name] = Run(runner.run_inline(keys | {"set": given}, 4))
+            build.make(made[name].folder, None, 5)
+            saving.save(Wanted(made[name].folder, "safetensors", output=made[name].folder / "saved"))
+        yield made
+
+
+def facts_of(run: Run) -> dict[str, tuple[str, ...]]:
+    """Return the facts of all features, by what ``results.json`` holds alone."""
+    config = reading.read(run.folder).config
+    history = History(config, results=json.loads((run.folder / "results.json").read_text()))
+    return {name: importlib.import_module(str(FEATURES[name].show).partition(":")[0]).show(history).facts
+            for name in SHOWING}  # fmt: skip
+
+
+def places(folder: Path) -> dict[str, str]:
+    """Return the text of each place where a run is seen."""
+    record = reading.read(folder)
+    assert record.results is not None
+    tables = board_page.content(board.board([folder]), None, lambda method: "")["tables"]
+    return {
+        "log": "".join(json.loads(line)["message"] for line in (folder / "log.jsonl").read_text().splitlines()),
+        "console": console.table(record.results, record.config),
+        "report": html.unescape((folder / "report.html").read_text()),
+        "card": (folder / "saved" / "README.md").read_text(),
+        "board": "\n".join(note for table in tables for note in table["notes"]),
+    }
+
+
+def test_each_fact_of_each_feature_stands_on_all_places(runs: dict[str, Run]) -> None:
+    seen = set()
+    for name, run in runs.items():
+        texts = places(run.folder)
+        for feature, facts in facts_of(run).items():
+            for fact in facts:
+                seen.add(feature)
+                assert {place for place, text in texts.items() if fact[1:] not in text} == set(), (name, fact)
+        assert bool(facts_of(run)["privacy"]) == (name != "constant")
+    assert seen == WITH_FACTS >= {"privacy", "bn-statistics", "figures", "validation"}
+
+
+def test_what_is_spent_is_of_an_image_or_of_all_of_a_node(runs: dict[str, Run]) -> None:
+    local, of_images = (json.loads((runs[name].folder / "results.json").read_text())["privacy"] for name in
+                        ("local-dp", "dp-sgd"))  # fmt: skip
+    spent = reading.read(runs["local-dp"].folder).config.privacy.spent(4)
+    assert local == {"epsilon": dict.fromkeys("0123", spent), "largest": spent, "delta": 1e-5}
+    assert of_images.keys() == local.keys()
+    assert facts_of(runs["local-dp"])["privacy"][0].endswith(", of all images of a node")
+    assert facts_of(runs["dp-sgd"])["privacy"][0].endswith(", of one image of a node")
