@@ -1,0 +1,48 @@
+"""FedNova client [Wang et al., 2020].
+
+Paper and symbols are those of the strategy (``fedshift_strategies.methods.fednova``). The node trains as FedAvg's does,
+or with ``method.mu`` as FedProx's, and sends
+
+    w - s_i (w - w_i)
+
+in place of w_i. Buffers and private parts stay as training left them, and so does the model on the node.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_clients.methods.fedprox import FedProxClient
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.errors import ConfigError
+
+
+class FedNovaClient(FedProxClient):
+    """FedProx's client, whose change is scaled by what the server tells."""
+
+    weighs_classes = True
+    per_image_loss: ClassVar[bool] = True
+
+    @classmethod
+    def check_run(cls, params: Any, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse optimisers of which no |a_i| is known.
+
+        Raises:
+            ConfigError: If the optimiser is not SGD.
+        """
+        if train.optimizer != "sgd":
+            raise ConfigError(f"method fednova: train.optimizer={train.optimizer}, allowed is sgd")
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Train, and return the weights with their change scaled."""
+        trained, examples, metrics = super().fit(parameters, config)
+        scale = float(self.scalars.get("scale", 1.0))
+        learnt = {name for name, _ in self.model.named_parameters()} if scale != 1 else set()
+        scaled = [
+            (sent + scale * (own.astype(np.float64) - sent)).astype(own.dtype) if name in learnt else own
+            for name, sent, own in zip(self.shared_names, parameters, trained, strict=True)
+        ]
+        return scaled, examples, metrics
