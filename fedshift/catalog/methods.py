@@ -20,7 +20,6 @@ from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
 from fedshift_core.yaml_files import read_yaml
 
-PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
@@ -101,7 +100,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
         ("from", "" if origin == OURS else origin),
-        ("page", page(method.name) if origin == OURS else ""),
+        ("page", page(method) if origin == OURS else ""),
         ("is", f"{of} with settings" if of else ""),
         ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
@@ -116,12 +115,12 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     ]
 
 
-def page(name: str) -> str:
+def page(method: Method) -> str:
     """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
 
     Some have none of their own, such as FedAvg.
     """
-    page = f"{PAGES}/{name}.md"
+    page = registry.page(method)
     here = files.APP / page
     if not here.is_file():
         return page

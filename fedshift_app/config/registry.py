@@ -214,7 +214,7 @@ def markdown() -> str:
     parts = []
     for group in _GROUPS:
         rows = [
-            (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}]({page(m)})")
             for m in ours
             if m.group == group
         ]
@@ -222,6 +222,16 @@ def markdown() -> str:
         if rows:
             parts.append(f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>")
     return "\n\n".join(parts)
+
+
+def page(method: Method) -> str:
+    """Return where the page of one of our methods is in a checkout: written by hand, or the docstring that it is of."""
+    written = f"docs/methods/{method.name}.md"
+    if (CONF.parent / written).is_file() or not (CONF.parent / "docs").is_dir():
+        return written
+    module = str(method.strategy or method.client).partition(":")[0].replace(".", "/")
+    folder = "strategies" if method.strategy else "clients"
+    return f"{folder}/{module}.py" if module else f"conf/methods/{method.name}.yaml"
 
 
 def marked(name: str) -> str:

@@ -5,10 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
@@ -112,17 +110,3 @@ def fits_with(method: Method) -> str:
         return "yes"
     setting = with_settings(method)
     return f"with {setting}" if setting else "no"
-
-
-def markdown() -> str:
-    """Return why secure sums do not fit some of FedShift's own methods, for docs/deploy/secure-sums.md."""
-    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for method in ours:
-        if (word := fits(method)) != "yes":
-            by_reason.setdefault((word.removeprefix("no: "), fits_with(method)), []).append(
-                registry.marked(method.name)
-            )
-    rows = [(", ".join(named), *why) for why, named in by_reason.items()]
-    names = ", ".join(registry.marked(method.name) for method in ours if fits(method) == "yes")
-    return f"They fit {names}.\n\n{registry.table(('methods', 'why not', 'fits'), rows)}"

@@ -470,27 +470,6 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     return content
 
 
-def test_every_method_of_ours_stands_in_the_docs() -> None:
-    root = files.CONF.parent
-    ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
-    assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
-    assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-
-
-def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:
-    """docs/deploy/what-leaves.md: the table by what is sent, written by hand, names each method that sends more."""
-    text = (files.CONF.parent / "docs" / "deploy" / "what-leaves.md").read_text()
-    start = text.index("| what | methods | what it tells |")
-    rows = [line.split("|") for line in text[start : text.index("\n\n", start)].splitlines()[2:]]
-    more = {name for name, method in METHODS.items() if registry.METHODS.origin(name) == OURS
-            and (method.numbers or registry.get(name).strategy_class().contributes)}  # fmt: skip
-    named = {name for row in rows for name in METHODS if f"`{name}`" in row[2]}
-    assert more <= named, more - named
-    (weights,) = [row[2] for row in rows if "weights after local training" in row[1]]
-    exempt = {name for name in METHODS if f"`{name}`" in weights.split(";")[0]}
-    assert exempt == {"local", "fedmd", "fedgh", "fedpall"}
-
-
 def test_every_data_set_of_ours_stands_in_the_docs() -> None:
     text = (files.CONF.parent / "README.md").read_text()
     assert all(f"`{name}`" in text for name in catalog.DATASETS if catalog.DATASETS.origin(name) == OURS)

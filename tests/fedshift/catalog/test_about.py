@@ -66,13 +66,13 @@ def test_each_method_tells_its_parameters_with_defaults_that_it_takes(plain: Pat
         }, method.name
 
 
-def test_each_method_has_a_page_with_its_equations() -> None:
+def test_each_method_has_a_page_or_a_docstring_in_its_place() -> None:
     for name in OURS:
-        path, _, part = methods.page(name).partition("#")
+        path, _, part = methods.page(registry.get(name)).partition("#")
         page = Path(path).read_text(encoding="utf-8")
-        assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
+        written = ROOT / "docs" / "methods" / f"{name}.md"
+        assert Path(path) == written or (not written.exists() and ROOT in Path(path).parents)
         assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations"), name
-        assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
 
 
 @pytest.mark.parametrize(
