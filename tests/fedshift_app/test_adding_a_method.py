@@ -29,19 +29,3 @@ def test_the_page_counts_right() -> None:
     stated = re.search(r"\*\*The method: (\d+) files, (\d+) lines", PAGE.read_text())
     assert stated is not None
     assert [int(number) for number in stated.groups()] == [len(METHOD), lines]
-
-
-def test_lines_by_method_are_counted_right() -> None:
-    """The numbers of now: strategy, client, losses, modules, adaptation, configuration."""
-    own = {
-        "f2dc": ["clients/fedshift_clients/modules/f2dc.py"],
-        "fedavg-ft": ["clients/fedshift_clients/adapt/finetune.py", "clients/fedshift_clients/params/finetune.py"],
-    }
-    for name, now in re.findall(r"^\| `([\w-]+)` \| \d+ \| (\d+)", PAGE.read_text(), flags=re.MULTILINE):
-        stem = name.replace("-", "_")
-        mine = "clients/fedshift_clients"
-        parts = ("strategies/fedshift_strategies", mine, f"{mine}/params", f"{mine}/losses")
-        files = [f"{part}/{stem}.py" for part in parts]
-        paths = [ROOT / path for path in [*files, f"conf/methods/{name}.yaml", *own.get(name, [])]]
-        texts = [path.read_text() for path in paths if path.exists()]
-        assert sum(1 for text in texts for line in text.splitlines() if line.strip()) == int(now), name
