@@ -137,7 +137,9 @@ def methods() -> str:
 
 def _method(method: Method) -> Iterator[str]:
     """Yield the lines of a method."""
-    yield from (f"## {method.name}", "", f"{method.title} ({method.venue}): [page](../methods/{method.name}.md).")
+    path = registry.page(method)
+    page = f"[page](..{path.removeprefix('docs')})" if path.startswith("docs") else f"`{path}`"
+    yield from (f"## {method.name}", "", f"{method.title} ({method.venue}): {page}.")
     parameters = catalog.parameters(method)
     if not parameters:
         yield from ("", "No parameters of its own.")
