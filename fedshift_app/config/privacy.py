@@ -89,7 +89,7 @@ def markdown() -> str:
 
     rows = [
         (
-            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed_by_word(m), m.down,
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.down,
             m.private,
             ", ".join(mechanisms(m)) or "-", fits_with(m),
         )

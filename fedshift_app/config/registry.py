@@ -166,16 +166,6 @@ def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: st
 
 
 def contributed(method: Method) -> str:
-    """Return a text on what a method's nodes contribute; contributions that need a setting come last."""
-    declared, optional = method.strategy_class().contributes, method.strategy_class().optional
-    parts = [described({name: shape for name, shape in declared.items() if name not in optional})]
-    for setting in dict.fromkeys(optional.values()):
-        own = {name: shape for name, shape in declared.items() if optional.get(name) == setting}
-        parts.append(f"with {setting} also {described(own)}")
-    return ", ".join(parts)
-
-
-def contributed_by_word(method: Method) -> str:
     """Return a text on what a method's nodes contribute, under the words for what it tells of their images."""
     strategy = method.strategy_class()
     contributes: Declaration = strategy.contributes
@@ -195,7 +185,7 @@ def contributed_by_word(method: Method) -> str:
 
 
 def travels(method: Method) -> str:
-    """Return a text on what is sent in addition to the shared weights, in both directions."""
+    """Return a text on what is sent in addition to the shared weights, in both directions; upwards with its words."""
     up = contributed(method)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
     parts += [f"numbers: {method.numbers}"] if method.numbers else []

@@ -89,7 +89,7 @@ def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: 
 def test_a_method_that_would_get_around_the_noise_is_refused_with_those_that_do() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"not protect 'i2pfl' \(which also sends: up: prototypes \(C x D\), counts \(C\); down: .*\); it "
+        match=r"not protect 'i2pfl' \(which also sends: up: class: prototypes \(C x D\), counts \(C\); down: .*\); it "
         "fits methods whose nodes send only weights, see: fedshift methods --privacy$",
     ):
         resolve({"method": "i2pfl", "set": "privacy.name=local-dp"})
