@@ -57,8 +57,8 @@ def test_a_round_is_the_papers(mu: float) -> None:
     for of, size in zip(nodes, sizes, strict=True):
         scale = made.tell(of, ask())
         mine, plain = (
-            new_client(FedNovaClient, {"mu": mu}, scalars=told, train_set=image_set(size, classes=3), **options)
-            for told in (scale, {})
+            new_client(FedNovaClient, {"mu": mu}, scalars=sent_scalars, train_set=image_set(size, classes=3), **options)
+            for sent_scalars in (scale, {})
         )
         sent = shared(mine)
         found.append((fit(plain)[0], by_coefficients(plain.steps, train.momentum, train.lr * mu)))
@@ -89,7 +89,8 @@ def test_tau_eff_goes_by_the_weights_of_the_run(weights: str, p: tuple[float, fl
 
 def test_buffers_are_sent_as_they_are() -> None:
     made, plain = (
-        new_client(FedNovaClient, scalars=told, model="cnn_bn", train_set=image_set(8)) for told in ({"scale": 2.0}, {})
+        new_client(FedNovaClient, scalars=sent_scalars, model="cnn_bn", train_set=image_set(8))
+        for sent_scalars in ({"scale": 2.0}, {})
     )
     before = dict(zip(made.shared_names, shared(made), strict=True))
     scaled, own = (dict(zip(of.shared_names, fit(of)[0], strict=True)) for of in (made, plain))
