@@ -1,12 +1,13 @@
-"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes, what travels, Python.
+"""Write the pages of docs/reference from the code, README's tables of methods, and the papers in CITATION.cff.
 
-    python benchmarks/reference_pages.py              # all six
+    python benchmarks/reference_pages.py              # all
     python benchmarks/reference_pages.py methods wire # these alone
 
-A test compares the pages with what this script makes of the code.
+A test compares the files with what this script makes of the code.
 """
 
 import ast
+import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import click
 import typer
+import yaml
 
 from fedshift import cli, help_pages
-from fedshift.catalog import keys
+from fedshift.catalog import citations, keys
 from fedshift.catalog import methods as catalog
 from fedshift_app.config import fits, registry
 from fedshift_app.run import exit_codes
@@ -26,7 +28,6 @@ from fedshift_core.registry import Method
 from fedshift_core.wire import counts, names
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "reference"
 #: What an option's value is called, where its type has a name of its own.
 VALUES = {"typed_path": "PATH", "integer": "N", "integer range": "N", "float": "X", "float range": "X"}
 MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes it."
@@ -136,7 +137,9 @@ def methods() -> str:
 
 def _method(method: Method) -> Iterator[str]:
     """Yield the lines of a method."""
-    yield from (f"## {method.name}", "", f"{method.title} ({method.venue}): [page](../methods/{method.name}.md).")
+    path = registry.page(method)
+    page = f"[page](..{path.removeprefix('docs')})" if path.startswith("docs") else f"`{path}`"
+    yield from (f"## {method.name}", "", f"{method.title} ({method.venue}): {page}.")
     parameters = catalog.parameters(method)
     if not parameters:
         yield from ("", "No parameters of its own.")
@@ -262,17 +265,69 @@ def python() -> str:
     return page
 
 
+def readme() -> str:
+    """Return README.md with the tables of the methods."""
+    before, after = (ROOT / "README.md").read_text(encoding="utf-8").split("## Methods\n", 1)
+    return f"{before}## Methods\n\n{registry.markdown()}\n\nC classes,{after.partition('C classes,')[2]}"
+
+
+def citation() -> str:
+    """Return CITATION.cff with the papers of the methods, as their entries in BibTeX have them."""
+    head = (ROOT / "CITATION.cff").read_text(encoding="utf-8").partition("references:")[0]
+    of_entry: dict[str, list[Method]] = {}
+    for method in registry.listed():
+        own = [method.name] if method.cite else [*(method.cites or ())][-1:]
+        if own and registry.METHODS.origin(method.name) == OURS:
+            of_entry.setdefault(own[0], []).append(method)
+    papers = [_reference(citations.entries()[key], of) for key, of in of_entry.items()]
+    listed = yaml.safe_dump(papers, sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None)
+    return f"{head}references:\n{listed}"
+
+
+def _reference(entry: str, methods: Sequence[Method]) -> dict[str, object]:
+    """Return an entry as a reference of CFF 1.2.0; the methods that are of it are its keywords."""
+    plain = re.sub(r"[{}]", "", entry.replace(r"{\"u}", "ü"))
+    fields = dict(re.findall(r"^  (\w+) = (.*),$", plain, re.MULTILINE))
+    first, _, last = fields.get("pages", "").partition("--")
+    numbered = {"year": "year", "volume": "volume", "number": "issue"}
+    names = fields["author"].split(" and ")
+    authors = [_author(name, again=name in names[:place]) for place, name in enumerate(names)]
+    url = f"https://arxiv.org/abs/{fields['eprint']}" if "eprint" in fields else fields.get("url", "")
+    of: dict[str, object] = {
+        "type": "conference-paper" if "booktitle" in fields else "article",
+        "keywords": [method.name for method in methods], "title": fields["title"], "authors": authors,
+        "journal": fields.get("journal"), "collection-title": fields.get("booktitle"),
+        **{theirs: int(fields[ours]) for ours, theirs in numbered.items() if ours in fields},
+        "start": first and int(first), "end": last and int(last), "doi": fields.get("doi"),
+        "url": "" if "doi" in fields else url,
+        "notes": any(method.approximation for method in methods) and "Here it is an approximation.",
+    }  # fmt: skip
+    return {key: value for key, value in of.items() if value}
+
+
+def _author(name: str, *, again: bool) -> dict[str, str]:
+    """Return an author of BibTeX; ``again``: there is one of that name already, whom a reader of CFF would refuse."""
+    family, _, given = name.partition(", ")
+    return (
+        {"family-names": family, "given-names": given} if given and not again else {"name": f"{given} {family}".strip()}
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
     "python": python,
 }  # fmt: skip
+#: All files that are written, by their paths.
+FILES = {f"docs/reference/{name}.md": page for name, page in PAGES.items()} | {
+    "README.md": readme, "CITATION.cff": citation,
+}  # fmt: skip
 
 
 def main(names_of_pages: Sequence[str]) -> None:
-    """Write the named pages, or all."""
-    for name in names_of_pages or PAGES:
-        (FOLDER / f"{name}.md").write_text(PAGES[name](), encoding="utf-8")
-        print(f"docs/reference/{name}.md")
+    """Write the named pages, or all files."""
+    for path in [f"docs/reference/{name}.md" for name in names_of_pages] or FILES:
+        (ROOT / path).write_text(FILES[path](), encoding="utf-8")
+        print(path)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python benchmarks/secure_sums.py                            # 4, 10 and 20 nodes, 100,000 and 1,000,000 weights
     python benchmarks/secure_sums.py --nodes 50 --weights 11000000
-    python benchmarks/secure_sums.py --methods                  # the table of docs/deploy/secure-sums.md
 
 The protocol is played in one process, without messages: times are processor seconds of arithmetic. One node is lost
 after it has dealt its shares, which is the dearest case for the server: it takes off one mask for each other node.
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from fedshift_app.config import fits
 from fedshift_app.config.registry import table
 from fedshift_core.secure.group import Group
 from fedshift_core.secure.layout import Layout, Segment
@@ -78,11 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[4, 10, 20])
     parser.add_argument("--weights", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--methods", action="store_true", help="which methods they fit, and why not the others")
     given = parser.parse_args()
-    if given.methods:
-        sys.stdout.write(fits.secure_sums() + "\n")
-        return
     if min(given.nodes) < 4 or min(given.weights) < 1:
         parser.error("--nodes from 4 up, of which one is lost and three hide each other; --weights from 1 up")
     rows = [play(nodes, weights) for weights in given.weights for nodes in given.nodes]

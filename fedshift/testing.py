@@ -242,7 +242,7 @@ def check_method(
 
     Args:
         method: A registered name, a :class:`fedshift.Method`, or a class, which is registered if it is not.
-        experiment: Where it is tried.
+        experiment: Where it is tried; a method of one file is that of an experiment's ``plugins``.
         learns: Whether to try that, too, which takes most of the time.
         progress: Whether to print a line for each check that holds.
         more: Keys of all runs, such as ``model={"name": "cnn_bn"}``.
@@ -254,6 +254,7 @@ def check_method(
         ContractError: At the first check that fails; the message names it. It is an ``AssertionError``.
         ConfigError: If a run is refused.
     """
+    resolving.resolve({"experiment": str(experiment)})  # takes the files that it names as plugins
     known = _known(method)
     held: list[str] = []
     registering.with_files([f"method={known.name}"])  # once: what a run leaves in a class must not reach the next ones

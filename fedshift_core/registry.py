@@ -51,6 +51,8 @@ class Method(BaseModel):
         title: One line for lists.
         latex: Its name as papers print it, in LaTeX; empty if that is ``name``.
         venue: Where it was published.
+        cite: BibTeX of its paper, whose key is the method's name (``fedshift cite``).
+        cites: Keys of all entries that a run of it cites, where that is not the one of ``cite``.
         group: Its group in lists.
         strategy: The Strategy, a ``DomainStrategy``.
         client: The NumPyClient, a ``DomainClient``.
@@ -88,6 +90,8 @@ class Method(BaseModel):
     title: str
     latex: str = ""
     venue: str = "-"
+    cite: str = ""
+    cites: tuple[str, ...] | None = None
     group: Group = "other"
     strategy: str | type[Any] = ""
     client: str | type[Any] = ""

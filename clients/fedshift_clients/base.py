@@ -27,6 +27,7 @@ from fedshift_clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, P
 from fedshift_clients.training.scorer import LocalScorer
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
 from fedshift_core.params import P
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import SERVER_ROUND
@@ -59,6 +60,20 @@ class DomainClient(LocalScorer[P]):
     image_styles: ImageStyles | None = None
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method that would get around what features do to a node's work.
+
+        Raises:
+            ConfigError: With the method of the class that is no hook.
+        """
+        super().__init_subclass__()
+        for name in ("fit", "evaluate", "train", "scores"):
+            if name in vars(cls):
+                raise ConfigError(
+                    f"{cls.__name__}.{name}: what goes on around a method is no hook; allowed are phases, loss, "
+                    "to_send, finish_round, score_test and the others of docs/guide/own-method.md"
+                )
 
     def __init__(
         self,
@@ -144,14 +159,20 @@ class DomainClient(LocalScorer[P]):
 
         They are then made of :meth:`cross_entropy`, on batches of the node's images.
         """
-        own = any(
-            getattr(cls, hook) is not getattr(DomainClient, hook)
-            for hook in ("fit", "train", "terms_of", "training_batches")
-        )
+        own = any(getattr(cls, hook) is not getattr(DomainClient, hook) for hook in ("terms_of", "training_batches"))
         return not own and weighs_classes(cls, DomainClient, _LOSSES)
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
+
+    def to_send(self, sent: Arrays, trained: Arrays) -> Arrays:
+        """Return the shared weights that go to the server after local training; by default as it left them.
+
+        Args:
+            sent: The shared weights that came, by name; in a run with ``model.freeze`` those that train.
+            trained: They after local training.
+        """
+        return trained
 
     def finish_round(self, server_round: int) -> Arrays:
         """Return what the node contributes besides weights, after local training."""
@@ -231,7 +252,7 @@ class DomainClient(LocalScorer[P]):
         self._contribution = self.finish_round(call.server_round)
         self.passed(PROTOTYPES)
         self._keep_private()
-        weights = dict(zip(self.shared_names, self._shared(), strict=True))
+        weights = self.to_send(dict(call.sent), dict(zip(self.shared_names, self._shared(), strict=True)))
         return Reply(len(self.train_set), dict(terms), weights, self._contribution)
 
     def _scored(self, call: Call) -> Reply:
@@ -267,6 +288,6 @@ class DomainClient(LocalScorer[P]):
 #: What decides what training takes of a node's images.
 _LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
 _TRAINING_HOOKS = frozenset({
-    "build_model", "fit", "train", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
-    "terms_of", "gather", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
+    "build_model", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
+    "terms_of", "gather", "to_send", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
 })  # fmt: skip

@@ -1,6 +1,6 @@
 """``fedshift cite``: BibTeX of what runs use.
 
-The entries are conf/references.bib; conf/citations.yaml says what uses which.
+A method's entry is in its own file (``cite``), others are in references.bib; citations.yaml says what uses them.
 """
 
 import fnmatch
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config import registry
 from fedshift_app.config.files import CONF
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.yaml_files import read_yaml
@@ -37,8 +38,9 @@ class Citations:
 
     def add_method(self, name: str) -> None:
         """Add the papers of a method."""
-        keys = self._uses["methods"].get(name, [name] if name in entries() else None)
-        self._add(keys, f"method {name}")
+        method = registry.known(name)
+        own = [name] if method is not None and method.cite else None
+        self._add(own if method is None or method.cites is None else method.cites, f"method {name}")
 
     def add_dataset(self, name: str, domains: Iterable[str] = ()) -> None:
         """Add the papers of a data set, and of its domains where they are data sets of their own."""
@@ -95,13 +97,14 @@ class Citations:
 
 @functools.cache
 def entries() -> dict[str, str]:
-    """Return the entries by key, as text."""
-    return {found[1]: found[0] for found in _ENTRY.finditer(ENTRIES.read_text(encoding="utf-8"))}
+    """Return the entries by key, as text: those of methods in the order of lists, then the others."""
+    texts = [method.cite for _, method in registry.METHODS.items()] + [ENTRIES.read_text(encoding="utf-8")]
+    return {found[1]: found[0] for text in texts for found in _ENTRY.finditer(text)}
 
 
 @functools.cache
 def uses() -> dict[str, Any]:
-    """Return which methods, data sets, networks and settings use which entries."""
+    """Return which data sets, networks and settings use which entries."""
     return read_yaml(USES)
 
 
@@ -127,7 +130,6 @@ def add_named(citations: Citations, methods: str, datasets: str, networks: str) 
     Raises:
         ConfigError: If a name is unknown; the message lists those there are.
     """
-    from fedshift_app.config import registry
     from fedshift_clients.models.catalog import NETWORKS
     from fedshift_datasets import catalog
 

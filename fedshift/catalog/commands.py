@@ -25,7 +25,7 @@ def methods(
         str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
-    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/deploy/what-leaves.md.")] = False,
+    privacy: Annotated[bool, typer.Option("--privacy", help="Print what each sends, and what it fits.")] = False,
 ) -> None:
     """List the methods in groups, one line each, with their package, or show all of one."""
     if name is not None and (markdown or privacy):

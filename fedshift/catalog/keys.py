@@ -1,11 +1,12 @@
 """``fedshift keys``: every key of the configuration with type, default, range and description."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
 from fedshift.catalog import methods, ranges
+from fedshift.catalog.ranges import NONE, Parameter
 from fedshift.tables import columns, wrapped
 from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
@@ -31,30 +32,6 @@ The parameters of the methods are on [a page of their own](methods.md)."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """A key of the configuration.
-
-    Attributes:
-        name: Its dotted name.
-        kind: Its type in words.
-        default: As YAML writes it.
-        range: Which values are allowed, in words.
-        description: What it means.
-    """
-
-    name: str
-    kind: str
-    default: str
-    range: str
-    description: str
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The columns of a table."""
-        return self.name, self.kind, self.default, self.range, self.description
-
-
-@dataclass(frozen=True)
 class Group:
     """Keys that stand together: of a section, an adaptation, modules or a method.
 
@@ -64,7 +41,7 @@ class Group:
     """
 
     title: str
-    keys: tuple[Key, ...]
+    keys: tuple[Parameter, ...]
 
 
 def text(begun: str) -> str:
@@ -73,11 +50,11 @@ def text(begun: str) -> str:
     Raises:
         ConfigError: If there is no such key.
     """
-    found = [(group.title, key) for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
+    found = [(group.title, key) for group in groups() for key in group.keys if f"{key.key}.".startswith(begun)]
     if not found:
-        known = [key.name for group in groups() for key in group.keys]
+        known = [key.key for group in groups() for key in group.keys]
         raise ConfigError(f"keys: no key begins with {as_found(begun)}{dotted_keys.meant(begun, known)}")
-    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for _, key in found)], indent="")
+    head, *rows = columns([HEAD[:-1], *(_cells(key)[:-1] for _, key in found)], indent="")
     lines, last = [head], ""
     for (title, key), row in zip(found, rows, strict=True):
         if title != last and "=" in title:  # keys of a section name it; those of a method do not
@@ -121,9 +98,9 @@ def _sections() -> Iterator[Group]:
         for name, field in fields.items()
         if isinstance(model := field.annotation, type) and issubclass(model, BaseModel)
     }
-    own = tuple(_key(RunConfig, name, "") for name in fields if name not in (*sections, "method", "adapt"))
+    own = tuple(ranges.described(RunConfig, name) for name in fields if name not in (*sections, "method", "adapt"))
     named = tuple(
-        Key(f"{name}.name", "text", default, "-", fields[name].description or "")
+        Parameter(f"{name}.name", default, "text", NONE, fields[name].description or "")
         for name, default in (("method", "fedavg"), ("adapt", registry.NONE))
     )
     yield Group(TOP, (*own, *named))
@@ -131,30 +108,21 @@ def _sections() -> Iterator[Group]:
         yield Group(name, _of_model(model, f"{name}."))
 
 
-def _of_method(name: str) -> tuple[Key, ...]:
+def _of_method(name: str) -> tuple[Parameter, ...]:
     """Return the parameters of a method with the defaults of its file, also those that a recipe has for other keys."""
-    return tuple(
-        Key(f"method.{own.key}", own.kind, own.default, own.bounds, own.description)
-        for own in methods.parameters(registry.get(name))
-    )
+    return tuple(replace(own, key=f"method.{own.key}") for own in methods.parameters(registry.get(name)))
 
 
-def _of_model(model: type[BaseModel], above: str) -> tuple[Key, ...]:
-    return tuple(_key(model, name, above) for name in model.model_fields)
+def _of_model(model: type[BaseModel], above: str) -> tuple[Parameter, ...]:
+    return tuple(replace(ranges.described(model, name), key=above + name) for name in model.model_fields)
 
 
-def _key(model: type[BaseModel], name: str, above: str, description: str = "") -> Key:
-    required = model.model_fields[name].is_required()
-    return Key(
-        above + name,
-        ranges.kind(model, name),
-        "-" if required else ranges.as_yaml(ranges.default(model, name)),
-        ranges.bounds(model, name),
-        description or ranges.description(model, name),
-    )
+def _cells(key: Parameter) -> tuple[str, ...]:
+    """Return the columns of a table."""
+    return key.key, key.kind, key.default, key.bounds, key.description
 
 
-def _table(keys: Sequence[Key]) -> list[str]:
+def _table(keys: Sequence[Parameter]) -> list[str]:
     rows = [HEAD, ("---",) * len(HEAD)]
-    rows += [(f"`{key.name}`", key.kind, f"`{key.default}`", key.range, key.description) for key in keys]
+    rows += [(f"`{key.key}`", key.kind, f"`{key.default}`", key.bounds, key.description) for key in keys]
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]

@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, get_args
 
 from fedshift.catalog import ranges
-from fedshift.catalog.ranges import as_yaml
+from fedshift.catalog.ranges import NONE, Parameter, as_yaml
 from fedshift.tables import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
@@ -20,33 +20,9 @@ from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
 from fedshift_core.yaml_files import read_yaml
 
-PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
-NONE = "-"
 MOST_NAMED = 3  # experiments next to a value
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """What a person may set as ``method.KEY``.
-
-    Attributes:
-        key: Its name.
-        default: As YAML writes it.
-        kind: Its type in words, and ``bounds``: which values of that type are allowed.
-        allowed: Both in words.
-        papers: Values of experiments that stand for a paper's table, with their names, where they set it.
-        description: What it means; empty where its model says nothing.
-    """
-
-    key: str
-    default: str
-    kind: str
-    bounds: str
-    allowed: str
-    papers: str
-    description: str = ""
 
 
 def listed() -> list[str]:
@@ -101,7 +77,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
         ("from", "" if origin == OURS else origin),
-        ("page", page(method.name) if origin == OURS else ""),
+        ("page", page(method) if origin == OURS else ""),
         ("is", f"{of} with settings" if of else ""),
         ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
@@ -116,12 +92,12 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     ]
 
 
-def page(name: str) -> str:
+def page(method: Method) -> str:
     """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
 
     Some have none of their own, such as FedAvg.
     """
-    page = f"{PAGES}/{name}.md"
+    page = registry.page(method)
     here = files.APP / page
     if not here.is_file():
         return page
@@ -145,40 +121,33 @@ def parameters(method: Method) -> list[Parameter]:
     model = method.params_class()
     described = []
     for key in method.known_keys():
-        if key in model.model_fields:
-            required = key not in said and model.model_fields[key].is_required()
-            default = NONE if required else as_yaml(said.get(key, ranges.default(model, key)))
-            words = (ranges.kind(model, key), ranges.bounds(model, key), ranges.allowed(model, key))
-            description = ranges.description(model, key)
-        else:
-            value, words, description = _stood_for(method, key, sections)
-            default = as_yaml(value)
-        described.append(Parameter(key, default, *words, _papers(method.name, key), description))
+        own = ranges.described(model, key) if key in model.model_fields else _stood_for(method, key, sections)
+        default = as_yaml(said[key]) if key in said else own.default
+        described.append(replace(own, key=key, default=default, papers=_papers(method.name, key)))
     return described
 
 
-def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, tuple[str, str, str], str]:
-    """Return default, type and ranges, and description of a recipe's parameter: those of the key that it stands for."""
+def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> Parameter:
+    """Return a recipe's parameter as the key that it stands for has it, with the recipe's own default."""
     target = targets_of(method, key)[0]
     dotted = target if isinstance(target, str) else target["key"]
     value: Any = sections
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
+    place = ranges.model_of(dotted)
     if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
-        model, last = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
-    else:
-        place = ranges.model_of(dotted)
-        if place is None:
-            return value, (NONE, NONE, NONE), ""
-        model, last = place
-    value = ranges.default(model, last) if value is None else value
+        place = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
+    own = Parameter(key, as_yaml(value), NONE, NONE)
+    if place is not None and place[1] in place[0].model_fields:
+        own = ranges.described(*place)
+        value = place[0].model_fields[place[1]].default if value is None else value
     section = RunConfig.model_fields[dotted.partition(".")[0]]
-    description = ranges.description(model, last) or section.description or ""
+    own = replace(own, default=as_yaml(value), description=own.description or section.description or "")
     if isinstance(target, str):
-        return value, (ranges.kind(model, last), ranges.bounds(model, last), ranges.allowed(model, last)), description
+        return own
     given = {meant: word for word, meant in target["values"].items()}
     words = ", ".join(map(as_yaml, target["values"]))
-    return given.get(value, value), ("word", words, words), description
+    return replace(own, default=as_yaml(given.get(value, value)), kind="word", bounds=words)
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -14,6 +15,7 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.registry import params_of
 
+NONE = "-"  # in place of what there is not
 MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten
 #: Bounds of a number in JSON Schema, in the order of telling.
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
@@ -21,7 +23,34 @@ _TYPES = {
     "boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null",
     "array": "list", "object": "mapping",
 }  # fmt: skip
-_KINDS = {"boolean": "true, false", "integer": "a whole number", "number": "a number", "string": "a word"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a person may set.
+
+    Attributes:
+        key: Its name.
+        default: As YAML writes it.
+        kind: Its type in words.
+        bounds: Which values of that type are allowed, in words.
+        description: What it means; empty where its model says nothing.
+        papers: Values of experiments that stand for a paper's table, with their names, where they set it.
+    """
+
+    key: str
+    default: str
+    kind: str
+    bounds: str
+    description: str = ""
+    papers: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """Type and values in words, such as ``above 0, at most 1`` or ``dot, cosine``."""
+        if self.bounds == NONE:
+            return self.kind
+        return self.bounds if self.kind in ("number", "word") else f"{self.kind}, {self.bounds}"
 
 
 def model_of(dotted: str) -> tuple[type[BaseModel], str] | None:
@@ -50,33 +79,15 @@ def modules_model(name: str) -> type[BaseModel]:
     return model
 
 
-def description(model: type[BaseModel], name: str) -> str:
-    """Return what a field means; empty where its model does not say, or has no such field."""
-    return (name in model.model_fields and model.model_fields[name].description) or ""
-
-
-def kind(model: type[BaseModel], name: str) -> str:
-    """Return the type of a field in words, such as ``whole number or null``."""
-    schema = _schema(model)
-    return _kind(schema["properties"][name], schema.get("$defs", {}))
-
-
-def bounds(model: type[BaseModel], name: str) -> str:
-    """Return the range of a field, such as ``above 0, at most 1``; ``-`` if all values are allowed."""
-    schema = _schema(model)
-    return _bounds(schema["properties"][name], schema.get("$defs", {})) or "-"
-
-
-def allowed(model: type[BaseModel], name: str) -> str:
-    """Return in words what a field may be, such as ``above 0, at most 1`` or ``dot, cosine``."""
-    schema = _schema(model)
-    return _said(schema["properties"][name], schema.get("$defs", {}))
-
-
-def default(model: type[BaseModel], name: str) -> Any:
-    """Return the default of a field; None where it has none."""
-    value = model.model_fields[name].default
-    return None if value is PydanticUndefined else value
+def described(model: type[BaseModel], name: str) -> Parameter:
+    """Return what a field of a model may be, and what it means."""
+    schema, field = _schema(model), model.model_fields[name]
+    own, named = schema["properties"][name], schema.get("$defs", {})
+    default = None if field.default is PydanticUndefined else field.default
+    return Parameter(
+        name, NONE if field.is_required() else as_yaml(default), _kind(own, named), _bounds(own, named) or NONE,
+        field.description or "",
+    )  # fmt: skip
 
 
 def as_yaml(value: Any) -> str:
@@ -126,28 +137,3 @@ def _bounds(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
 
 def _number(bound: float) -> str:
     return str(bound) if isinstance(bound, int) and bound < MOST_WRITTEN_OUT else f"{bound:g}"
-
-
-def _said(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    if "$ref" in schema:
-        return _said(named[str(schema["$ref"]).rpartition("/")[2]], named)
-    if "anyOf" in schema:
-        return " or ".join(_said(option, named) for option in schema["anyOf"])
-    if "enum" in schema or "const" in schema:
-        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
-    if schema.get("type") == "null":
-        return "null"
-    if schema.get("type") == "array":
-        return f"a list ({_items(schema, named)})"
-    if schema.get("type") == "object":
-        return "a mapping"
-    bounds = ", ".join(f"{word} {schema[key]:g}" for key, word in _BOUNDS.items() if key in schema)
-    kind = _KINDS.get(str(schema.get("type")), "anything")
-    if not bounds:
-        return kind
-    return f"whole, {bounds}" if schema["type"] == "integer" else bounds
-
-
-def _items(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    parts: Sequence[Mapping[str, Any]] = schema.get("prefixItems") or [schema.get("items") or {}]
-    return "; ".join(dict.fromkeys(_said(part, named) for part in parts))

@@ -15,7 +15,7 @@ Output = Annotated[Path | None, options.path_option("A new folder; by default NA
 
 @app.command("new-method")
 def new_method(name: Name, output: Output = None) -> None:
-    """Write a package with a method of your own: strategy, client, parameters, experiment, test.
+    """Write a package with a method of your own: the files of one of ours, and what installs them.
 
     It runs as it is. `pip install -e FOLDER`, and every command knows the method; `pytest FOLDER` holds it to what all
     methods must do. For simulation, workers and SuperNodes. See docs/guide/own-method.md.

@@ -24,7 +24,7 @@ MOST_LETTERS = 40
 NEXT = {
     "method": (
         "  pip install -e {folder}               # every command then knows the method {name}\n"
-        "  fedshift run {folder}/experiment.yaml   # it runs as it is\n"
+        "  fedshift run handwritten method={name} rounds=3   # it runs as it is\n"
         "  pytest {folder}                       # its test\n"
         "Change {module}/client.py and {module}/server.py; {page} has all hooks."
     ),

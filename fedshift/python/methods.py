@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 
 from fedshift.catalog import methods as catalog
-from fedshift.catalog.methods import Parameter
+from fedshift.catalog.ranges import Parameter
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found

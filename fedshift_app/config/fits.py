@@ -18,7 +18,7 @@ def with_settings(method: Method) -> str:
 
     Looked at are switches and words of its server's side, one at a time.
     """
-    for name, field in method.strategy_class().params_model.model_fields.items():
+    for name, field in method.params_class().model_fields.items():
         for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
             if not why_not("sums", method, **{name: value}):
                 return f"method.{name}={str(value).lower()}"
@@ -31,20 +31,6 @@ def fits_with(method: Method) -> str:
         return "yes"
     setting = with_settings(method)
     return f"with {setting}" if setting else "no"
-
-
-def secure_sums() -> str:
-    """Return why secure sums do not fit some of FedShift's own methods, for docs/deploy/secure-sums.md."""
-    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for method in ours:
-        if (word := fits(method)) != "yes":
-            by_reason.setdefault((word.removeprefix("no: "), fits_with(method)), []).append(
-                registry.marked(method.name)
-            )
-    rows = [(", ".join(named), *why) for why, named in by_reason.items()]
-    names = ", ".join(registry.marked(method.name) for method in ours if fits(method) == "yes")
-    return f"They fit {names}.\n\n{registry.table(('methods', 'why not', 'fits'), rows)}"
 
 
 def mechanisms(method: Method) -> tuple[str, ...]:
@@ -61,7 +47,7 @@ def privacy() -> str:
     """
     rows = [
         (
-            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed_by_word(m), m.down,
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.down,
             m.private,
             ", ".join(mechanisms(m)) or "-", fits_with(m),
         )

@@ -166,16 +166,6 @@ def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: st
 
 
 def contributed(method: Method) -> str:
-    """Return a text on what a method's nodes contribute; contributions that need a setting come last."""
-    declared, optional = method.strategy_class().contributes, method.strategy_class().optional
-    parts = [described({name: shape for name, shape in declared.items() if name not in optional})]
-    for setting in dict.fromkeys(optional.values()):
-        own = {name: shape for name, shape in declared.items() if optional.get(name) == setting}
-        parts.append(f"with {setting} also {described(own)}")
-    return ", ".join(parts)
-
-
-def contributed_by_word(method: Method) -> str:
     """Return a text on what a method's nodes contribute, under the words for what it tells of their images."""
     strategy = method.strategy_class()
     contributes: Declaration = strategy.contributes
@@ -195,7 +185,7 @@ def contributed_by_word(method: Method) -> str:
 
 
 def travels(method: Method) -> str:
-    """Return a text on what is sent in addition to the shared weights, in both directions."""
+    """Return a text on what is sent in addition to the shared weights, in both directions; upwards with its words."""
     up = contributed(method)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
     parts += [f"numbers: {method.numbers}"] if method.numbers else []
@@ -214,7 +204,7 @@ def markdown() -> str:
     parts = []
     for group in _GROUPS:
         rows = [
-            (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}]({page(m)})")
             for m in ours
             if m.group == group
         ]
@@ -222,6 +212,16 @@ def markdown() -> str:
         if rows:
             parts.append(f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>")
     return "\n\n".join(parts)
+
+
+def page(method: Method) -> str:
+    """Return where the page of one of our methods is in a checkout: written by hand, or the docstring that it is of."""
+    written = f"docs/methods/{method.name}.md"
+    if (CONF.parent / written).is_file() or not (CONF.parent / "docs").is_dir():
+        return written
+    module = str(method.strategy or method.client).partition(":")[0].replace(".", "/")
+    folder = "strategies" if method.strategy else "clients"
+    return f"{folder}/{module}.py" if module else f"conf/methods/{method.name}.yaml"
 
 
 def marked(name: str) -> str:

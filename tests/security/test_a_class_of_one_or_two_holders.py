@@ -46,7 +46,7 @@ METHODS = by_class()
 
 
 def test_all_methods_with_rows_by_class_are_tried() -> None:
-    assert {"fedmlp", "fedpac", "fedproc", "fedproto", "fedsa", "fedseproto", "i2pfl"} == {*METHODS}
+    assert {"fedmlp", "fedpac", "fedproc", "fedproto", "fedsa", "fedseproto", "i2pfl"} <= {*METHODS}
 
 
 @pytest.mark.parametrize(

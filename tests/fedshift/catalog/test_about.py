@@ -66,24 +66,24 @@ def test_each_method_tells_its_parameters_with_defaults_that_it_takes(plain: Pat
         }, method.name
 
 
-def test_each_method_has_a_page_with_its_equations() -> None:
+def test_each_method_has_a_page_or_a_docstring_in_its_place() -> None:
     for name in OURS:
-        path, _, part = methods.page(name).partition("#")
+        path, _, part = methods.page(registry.get(name)).partition("#")
         page = Path(path).read_text(encoding="utf-8")
-        assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
+        written = ROOT / "docs" / "methods" / f"{name}.md"
+        assert Path(path) == written or (not written.exists() and ROOT in Path(path).parents)
         assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations"), name
-        assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
 
 
 @pytest.mark.parametrize(
     ("method", "key", "default", "allowed"),
     [
         ("fpl", "tau", "0.02", "above 0"),
-        ("fpl", "use_cpcl", "true", "true, false"),
+        ("fpl", "use_cpcl", "true", "true or false"),
         ("fpl", "proto_source", "after_training", "after_training, last_epoch"),
         ("f2dc", "lambda1", "0.8", "at least 0"),
         ("f2dc", "aggregation", "daa", "daa, fedavg"),
-        ("fedicon", "classifier_rounds", "10", "whole, at least 1"),
+        ("fedicon", "classifier_rounds", "10", "whole number, at least 1"),
     ],
 )
 def test_parameters_by_hand(method: str, key: str, default: str, allowed: str) -> None:
@@ -112,7 +112,7 @@ def test_each_key_is_described_in_a_sentence() -> None:
     values = [key for group in keys.groups() for key in group.keys]
     assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in values)
     assert all(key.kind != "anything" for key in values)
-    assert set(dotted_keys.known()) <= {key.name for key in values}
+    assert set(dotted_keys.known()) <= {key.key for key in values}
 
 
 def test_the_page_of_keys_is_the_one_that_the_command_prints() -> None:
@@ -153,11 +153,11 @@ def test_a_key_that_several_methods_have_stands_under_each() -> None:
     assert [line for line in lines if "=" in line] == [f"adapt.name={name}" for name in ("finetune", "fedicon")]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_parameter_of_a_method_is_among_the_keys(name: str) -> None:
+def test_each_parameter_of_a_method_is_among_the_keys() -> None:
     """Also those of a recipe, which stand for keys of other sections."""
-    known = [key.name for group in keys.groups() if group.title == f"method={name}" for key in group.keys]
-    assert known == [f"method.{key}" for key in registry.get(name).known_keys()]
+    known = {group.title: [key.key for key in group.keys] for group in keys.groups()}
+    for name in OURS:
+        assert known.get(f"method={name}", []) == [f"method.{key}" for key in registry.get(name).known_keys()], name
 
 
 def test_a_misspelt_parameter_of_a_method_is_answered_with_it() -> None:

@@ -70,14 +70,15 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
     monkeypatch.setattr(resolving, "read_yaml", lambda path: copy.deepcopy(once(path)))
     monkeypatch.setattr(weights, "digest", functools.cache(weights.digest))  # of 18 MB
     for method in registry.METHODS:
-        if experiment.endswith("-heterogeneous") and not registry.get(method).client_class().heterogeneous:
+        own = registry.get(method)
+        if experiment.endswith("-heterogeneous") and not own.client_class().heterogeneous:
             assert "so all nodes need the same network" in refusal({"experiment": experiment, "method": method})
             continue
         frozen = "-pretrained" in experiment and experiment != "pacs-pretrained-stages"
-        if frozen and method in ("fedbn", "tent", "eata", "gperxan"):  # no BatchNorm trains
+        if frozen and own.needs.get("network") == "batchnorm":  # none trains
             assert "model." in refusal({"experiment": experiment, "method": method})
             continue
-        if method == "ggeur" and "-pretrained" not in experiment:  # its encoder is frozen
+        if "model.freeze=encoder" in own.short and "-pretrained" not in experiment:
             assert "model.freeze=encoder" in refusal({"experiment": experiment, "method": method})
             continue
         config = resolve({"experiment": experiment, "method": method})

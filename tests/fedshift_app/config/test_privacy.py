@@ -89,8 +89,8 @@ def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: 
 def test_a_method_that_would_get_around_the_noise_is_refused_with_those_that_do() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"not fit 'i2pfl': there is noise on weights only, and it also sends: up: prototypes \(C x D\), counts "
-        r"\(C\); down: .*; it fits fedavg, ",
+        match=r"not fit 'i2pfl': there is noise on weights only, and it also sends: up: class: prototypes \(C x D\), "
+        r"counts \(C\); down: .*; it fits fedavg, ",
     ):
         resolve({"method": "i2pfl", "set": "privacy.name=local-dp"})
 

@@ -263,22 +263,17 @@ def test_scalars_and_knowledge_are_those_of_the_method(real: Any) -> None:
 WRONG: tuple[Any, ...] = (
     None, "x", b"x", True, -1, 10**18, float("nan"), float("inf"), -0.5, 1e30, [], ["x"], [1.5], [b"x"], [-1],
 )  # fmt: skip
-#: Methods that tell nodes something, with what they need.
-TELLING = {
-    "copa": "", "fedcode": "", "feddap": "", "feddyn": "", "fedicon": "adapt.name=none", "fedproc": "",
-    "ggeur": "model.freeze=encoder",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", registry.METHODS)
 def test_a_scalar_is_there_and_what_its_method_declares(method: str, real: Any) -> None:
     """Missing, of another type, not finite, negative or huge: the node's own words, and no error of Python's."""
-    tells = registry.get(method).strategy_class().tells or {}
+    own = registry.get(method)
+    tells = own.strategy_class().tells or {}
     assert isinstance(tells, dict) or not tells
-    if method not in TELLING:
-        assert not tells or method == "fedmd"  # which needs public images
+    if not tells or own.client_class().uses_public:  # which the node has none of
         return
-    node = real(TELLING[method], method=method)
+    node = real(f"{own.short} adapt.name=none", method=method)
     for name, value in itertools.product(tells, WRONG):
         reply = node.ask("train", **{f"told/{name}": value})
         if reply.has_error() and value is not None:

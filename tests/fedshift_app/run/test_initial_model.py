@@ -22,8 +22,7 @@ def of_encoder(given: str, method: str = "fedavg") -> set[str]:
 
 @pytest.mark.parametrize("method", [name for name in registry.METHODS if name != REPLACES_LAYERS])
 def test_every_method_begins_with_pretrained_weights(method: str) -> None:
-    given = "model.freeze=encoder" if method == "ggeur" else ""
-    assert of_encoder(given, method) == {name for name in GIVEN if name.startswith("encoder.")}
+    assert of_encoder(registry.get(method).short, method) == {name for name in GIVEN if name.startswith("encoder.")}
 
 
 def test_a_method_that_replaces_layers_refuses_them() -> None:
