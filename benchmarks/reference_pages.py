@@ -1,6 +1,6 @@
-"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes, what travels, Python.
+"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes, wire, Python, strategies.
 
-    python benchmarks/reference_pages.py              # all six
+    python benchmarks/reference_pages.py              # all seven
     python benchmarks/reference_pages.py methods wire # these alone
 
 A test compares the pages with what this script makes of the code.
@@ -27,6 +27,7 @@ from fedshift_core.wire import counts, names
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
+STUB = ROOT / "strategies" / "fedshift_strategies" / "__init__.pyi"
 #: What an option's value is called, where its type has a name of its own.
 VALUES = {"typed_path": "PATH", "integer": "N", "integer range": "N", "float": "X", "float range": "X"}
 MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes it."
@@ -262,9 +263,19 @@ def python() -> str:
     return page
 
 
+def strategies(what: str = "page") -> str:
+    """Return the page of strategies for one's own Flower app, or the stub that types them."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        import strategies_page
+    finally:
+        sys.path.pop(0)
+    return strategies_page.stub() if what == "stub" else strategies_page.page(MADE.format("strategies"))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
-    "python": python,
+    "python": python, "strategies": strategies,
 }  # fmt: skip
 
 
@@ -273,6 +284,9 @@ def main(names_of_pages: Sequence[str]) -> None:
     for name in names_of_pages or PAGES:
         (FOLDER / f"{name}.md").write_text(PAGES[name](), encoding="utf-8")
         print(f"docs/reference/{name}.md")
+        if name == "strategies":
+            STUB.write_text(strategies("stub"), encoding="utf-8")
+            print(STUB.relative_to(ROOT))
 
 
 if __name__ == "__main__":
