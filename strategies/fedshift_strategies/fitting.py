@@ -80,6 +80,16 @@ def reads(kind: type[DomainStrategy[Any]]) -> dict[str, set[str]]:
     return found
 
 
+def _parameters(kind: type[DomainStrategy[Any]]) -> list[str]:
+    """Return the names of the method's parameters that its server half reads, itself or by what they come to."""
+    read = set().union(*(_names(function.__code__) for _, function in _functions(kind)))
+    for each in kind.params_model.__mro__:
+        for name, value in vars(each).items():
+            if isinstance(value, property) and name in read:
+                read |= _names(cast(FunctionType, value.fget).__code__)
+    return [name for name in kind.params_model.model_fields if name in read]
+
+
 @cache
 def missing(kind: type[DomainStrategy[Any]]) -> str:
     """Return what a method reads that a Flower app does not have; nothing of one that fits."""
@@ -103,16 +113,17 @@ def _made(kind: type[DomainStrategy[Any]]) -> type[PlainStrategy]:
     wanted = {"buffers" if each == "trained" else each for each in read}
     rest = {each: OF_RUN[each] for each in OF_RUN if each in wanted}
     arguments = create_model(f"{name}Arguments", __base__=kind.params_model, **OF_FLOWER | rest)
+    accepted = (*_parameters(kind), *OF_FLOWER, *rest)
     signature = inspect.Signature([
         inspect.Parameter(
             each, inspect.Parameter.KEYWORD_ONLY, annotation=info.annotation,
             default=inspect.Parameter.empty if info.is_required() else info.default,
         )
-        for each, info in arguments.model_fields.items()
+        for each, info in ((each, arguments.model_fields[each]) for each in accepted)
     ])  # fmt: skip
     own_parts = {
-        "method": kind, "arguments": arguments, "__signature__": signature, "__doc__": _documented(kind),
-        "__module__": __package__,
+        "method": kind, "arguments": arguments, "accepted": accepted, "__signature__": signature,
+        "__doc__": _documented(kind), "__module__": __package__,
     }  # fmt: skip
     return cast(type[PlainStrategy], type(name, (PlainStrategy, kind), own_parts))
 
@@ -134,7 +145,7 @@ def _documented(kind: type[DomainStrategy[Any]]) -> str:
     first = (inspect.getdoc(kind) or "").partition("\n")[0]
     gets, sends = travels(kind)
     of_nodes = f"A node gets besides weights: {gets or 'nothing'}.\nIt sends besides weights: {sends or 'nothing'}."
-    own = [f"    {name}: {info.description}" for name, info in kind.params_model.model_fields.items()]
+    own = [f"    {name}: {kind.params_model.model_fields[name].description}" for name in _parameters(kind)]
     return "\n".join([first, "", of_nodes, *(["", "Args:", *own] if own else [])])
 
 

@@ -101,8 +101,15 @@ class PlainStrategy(DomainStrategy[Any]):
     method: ClassVar[type[DomainStrategy[Any]]]
     #: The method's parameters, Flower's arguments, and what the method needs of the run.
     arguments: ClassVar[type[Params]]
+    #: Those that may be given: all but parameters of the method that only its nodes read.
+    accepted: ClassVar[tuple[str, ...]]
 
     def __init__(self, **given: Any) -> None:
+        if unknown := next((name for name in given if name not in self.accepted), None):
+            raise ConfigError(
+                f"{type(self).__name__}: unknown argument {unknown}; there are {', '.join(self.accepted)}"
+                f"{meant(unknown, self.accepted)}"
+            )
         self.params = _checked(self.arguments, given, type(self).__name__)
         FedAvg.__init__(self, **{name: getattr(self.params, name) for name in OF_FLOWER})
         facts = {name: getattr(self.params, name) for name in self.arguments.model_fields if name in OF_RUN}
@@ -111,12 +118,12 @@ class PlainStrategy(DomainStrategy[Any]):
         self._plain = PlainRoster()
         self.features = cast(Any, SimpleNamespace(merge=lambda *_: None))  # no option merges in the method's place
         self._training = cast(Any, None)
+        self._shares: list[float] = []  # the weights of this round's nodes; a rule may take a step each time
         self._restart()
         self._try_tell(given)
 
     def _restart(self) -> None:
         self.knowledge, self.state = {}, {}
-        self._weights_of = ([], [])
         self._result, self._global = RoundResult(0), ArrayRecord()
 
     def _try_tell(self, given: Mapping[str, Any]) -> None:
@@ -155,7 +162,7 @@ class PlainStrategy(DomainStrategy[Any]):
         messages = list(FedAvg.configure_train(self, server_round, arrays, config, grid))
         for node_id in sorted(grid.get_node_ids()):
             self._plain.node(node_id)
-        self._result, self._global = RoundResult(server_round), arrays
+        self._result, self._global, self._shares = RoundResult(server_round), arrays, []
         if server_round == 1:
             self.start_run(arrays)
         return [self._own(message, Ask(server_round, True), config) for message in messages]
@@ -235,8 +242,10 @@ class PlainStrategy(DomainStrategy[Any]):
         classes = self._sizes.get("C", int(labels.max(initial=-1)) + 1)
         check_contribution(knowledge, expected, self._sizes, [LARGEST_COUNT] * classes, math.inf)
 
-    def _weigh_updates(self, updates: list[Update]) -> list[float]:
-        return check_weights(self.weights(updates), len(updates), type(self).__name__)
+    def node_weights(self, updates: list[Update]) -> list[float]:
+        """Return the weight of each update by the method's rule, once in a round."""
+        self._shares = self._shares or check_weights(self.weights(updates), len(updates), type(self).__name__)
+        return [*self._shares]
 
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
         log.warning("%s: %s", node, reason)
@@ -258,9 +267,7 @@ def _checked(model: type[Params], given: Mapping[str, Any], whose: str) -> Any:
         problem = error.errors()[0]
     name, found = ".".join(map(str, problem["loc"])), f", found {as_found(problem['input'])}"
     text = f"{name}: {problem['msg']}{found}"
-    if problem["type"] == "extra_forbidden":
-        text = f"unknown argument {name}; there are {', '.join(model.model_fields)}{meant(name, model.model_fields)}"
-    elif problem["type"] == "missing":
+    if problem["type"] == "missing":
         text = f"{name} is missing"
     elif problem["type"] == "value_error":
         text = f"{name}: {problem['ctx']['error']}".removeprefix(": ")

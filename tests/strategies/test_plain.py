@@ -20,6 +20,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies import FedProto, fitting, plain
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.context import Ask, RoundResult
 from fedshift_strategies.federation.updates import Update
 
@@ -149,6 +150,13 @@ def test_methods_that_read_more_than_flower_knows_do_not_fit() -> None:
     }  # fmt: skip
     assert {*fitting.names()} == {*fitting.strategies()} - {*lacks}
     assert "FedMD runs with FedShift alone: it reads node.num_public" in refusal_of(ImportError, fitting.named, "FedMD")
+
+
+def test_no_method_has_a_part_of_the_name_of_one_of_the_adapter() -> None:
+    ours = {*vars(plain.PlainStrategy), *vars(FedProto())} - {*dir(DomainStrategy), *vars(new_strategy(DomainStrategy))}
+    assert {"_update", "_shares"} <= ours
+    for name in fitting.names():
+        assert not ours & {*dir(fitting.strategies()[name]), *vars(new_strategy(fitting.strategies()[name]))}, name
 
 
 # --- as a Flower user has it -------------------------------------------------------------------------
