@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.arguments import as_arguments
 from fedshift_core.errors import ConfigError, RequestError
-from fedshift_core.limits import as_found
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, LOSS, METRICS, NUM_EXAMPLES, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from fedshift_core.wire.scores import DomainScore
@@ -60,9 +59,12 @@ def node(
         ConfigError: If a key or value is not allowed, images and labels do not go together, or the method needs a
             network, or knowledge of other nodes, that only a run of FedShift has.
     """
-    own = _checked(kind.params_model, params, kind.__name__)
+    own = as_arguments(kind.params_model, params, kind.__name__)
     _check_fits(kind, own)
-    training, pipeline = _checked(TrainConfig, {**TRAIN, **train}, "train"), _checked(ImageConfig, augment, "augment")
+    training, pipeline = (
+        as_arguments(TrainConfig, {**TRAIN, **train}, "train"),
+        as_arguments(ImageConfig, augment, "augment"),
+    )
     setup = ClientSetup(seed, index, torch.device(device), ModelConfig(name="own"), training, pipeline, rounds)
     kind.check_run(own, setup.model, setup.train, setup.images)
     held = _image_set(images, labels, model.num_classes, "images")
@@ -132,14 +134,3 @@ def _image_set(images: NDArray[np.uint8], labels: NDArray[Any], classes: int, wh
         raise ConfigError(f"{whose}: found labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
     coloured = images if images.ndim == 4 else np.repeat(images[..., None], 3, axis=3)
     return ImageSet(coloured, labels.astype(np.int64))
-
-
-def _checked(model: Any, given: Mapping[str, Any], whose: str) -> Any:
-    try:
-        return model(**given)
-    except ValidationError as error:
-        problem = error.errors()[0]
-    name = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        raise ConfigError(f"{whose}: unknown argument {name}; there are {', '.join(model.model_fields)}")
-    raise ConfigError(f"{whose}: {f'{name}: ' if name else ''}{problem['msg']}, found {as_found(problem['input'])}")

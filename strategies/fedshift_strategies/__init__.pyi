@@ -44,10 +44,10 @@ class FedCode(FedAvg):
         self,
         *,
         alpha: float = 20.0,
-        use_semcl: bool = True,
-        use_stycl: bool = True,
         finch_partition: Literal["last", "first"] = "last",
         global_model: Literal["off", "average_heads"] = "off",
+        use_semcl: bool = True,
+        use_stycl: bool = True,
         **flower: Unpack[_Flower],
     ) -> None: ...
 
@@ -70,9 +70,9 @@ class FedGH(FedAvg):
     def __init__(
         self,
         *,
+        server_batch: int = 1,
         server_epochs: int = 1,
         server_lr: float = 0.01,
-        server_batch: int = 1,
         seed: int = 0,
         num_classes: int,
         feature_dim: int,
@@ -85,11 +85,11 @@ class FedHEAL(FedAvg):
     def __init__(
         self,
         *,
-        use_mask: bool = True,
-        use_fair: bool = True,
-        tau: float = 0.3,
         beta: float = 0.4,
         mask_buffers: bool = True,
+        tau: float = 0.3,
+        use_fair: bool = True,
+        use_mask: bool = True,
         buffers: tuple[str, ...],
         **flower: Unpack[_Flower],
     ) -> None: ...
@@ -100,9 +100,9 @@ class FedICON(FedAvg):
     def __init__(
         self,
         *,
-        lie: bool = True,
-        classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal",
         classifier_rounds: int = 10,
+        classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal",
+        lie: bool = True,
         **flower: Unpack[_Flower],
     ) -> None: ...
 
@@ -112,8 +112,8 @@ class FedIIR(FedAvg):
     def __init__(
         self,
         *,
-        lambda_iir: float = 0.001,
         ema: float = 0.95,
+        lambda_iir: float = 0.001,
         **flower: Unpack[_Flower],
     ) -> None: ...
 
@@ -132,10 +132,10 @@ class FedOMG(FedAvg):
         self,
         *,
         kappa: float = 0.25,
+        momentum: float = 0.5,
+        rate: float = 25.0,
         server_lr: float = 1.0,
         steps: int = 25,
-        rate: float = 25.0,
-        momentum: float = 0.5,
         buffers: tuple[str, ...],
         **flower: Unpack[_Flower],
     ) -> None: ...
@@ -146,8 +146,8 @@ class FedPAC(FedAvg):
     def __init__(
         self,
         *,
-        lambda_align: float = 1.0,
         combine_heads: bool = True,
+        lambda_align: float = 1.0,
         **flower: Unpack[_Flower],
     ) -> None: ...
 
@@ -157,8 +157,8 @@ class FedPLVM(FedAvg):
     def __init__(
         self,
         *,
-        lambda_proto: float = 100.0,
         cluster_globally: bool = True,
+        lambda_proto: float = 100.0,
         **flower: Unpack[_Flower],
     ) -> None: ...
 
@@ -168,13 +168,13 @@ class FedPall(FedAvg):
     def __init__(
         self,
         *,
+        hidden: int = 512,
         lambda_adv: float = 0.1,
         lambda_con: float = 0.1,
-        take: float = 1.0,
-        hidden: int = 512,
-        server_epochs: int = 3,
         server_batch: int = 32,
+        server_epochs: int = 3,
         server_lr: float = 0.01,
+        take: float = 1.0,
         seed: int = 0,
         num_classes: int,
         feature_dim: int,
@@ -227,10 +227,10 @@ class FedTGP(FedAvg):
     def __init__(
         self,
         *,
+        margin_cap: float = 100.0,
+        server_batch: int = 10,
         server_epochs: int = 100,
         server_lr: float = 0.01,
-        server_batch: int = 10,
-        margin_cap: float = 100.0,
         seed: int = 0,
         num_classes: int,
         feature_dim: int,
@@ -253,11 +253,11 @@ class I2PFL(FedAvg):
     def __init__(
         self,
         *,
-        inter_proto: Literal["reweight", "average", "finch"] = "reweight",
         dist: Literal["l2sq", "l2"] = "l2sq",
-        use_ema: bool = True,
         ema: float = 0.99,
         ema_weight_on: Literal["past", "current"] = "past",
+        inter_proto: Literal["reweight", "average", "finch"] = "reweight",
+        use_ema: bool = True,
         **flower: Unpack[_Flower],
     ) -> None: ...
 

@@ -87,7 +87,7 @@ def _parameters(kind: type[DomainStrategy[Any]]) -> list[str]:
         for name, value in vars(each).items():
             if isinstance(value, property) and name in read:
                 read |= _names(cast(FunctionType, value.fget).__code__)
-    return [name for name in kind.params_model.model_fields if name in read]
+    return sorted(read & {*kind.params_model.model_fields})
 
 
 @cache

@@ -23,13 +23,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg, Result
 from pydantic import Field as Bound
-from pydantic import ValidationError
 
+from fedshift_core.arguments import as_arguments
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import LARGEST_COUNT, Refused, as_found
 from fedshift_core.params import Params, Seed
-from fedshift_core.spelling import meant
 from fedshift_core.wire.names import KNOWLEDGE
 from fedshift_core.wire.records import array_record, encode
 from fedshift_strategies.base import DomainStrategy
@@ -105,12 +104,7 @@ class PlainStrategy(DomainStrategy[Any]):
     accepted: ClassVar[tuple[str, ...]]
 
     def __init__(self, **given: Any) -> None:
-        if unknown := next((name for name in given if name not in self.accepted), None):
-            raise ConfigError(
-                f"{type(self).__name__}: unknown argument {unknown}; there are {', '.join(self.accepted)}"
-                f"{meant(unknown, self.accepted)}"
-            )
-        self.params = _checked(self.arguments, given, type(self).__name__)
+        self.params = as_arguments(self.arguments, given, type(self).__name__, self.accepted)
         FedAvg.__init__(self, **{name: getattr(self.params, name) for name in OF_FLOWER})
         facts = {name: getattr(self.params, name) for name in self.arguments.model_fields if name in OF_RUN}
         self.federation = cast(RunContext, PlainRun(**facts))
@@ -133,11 +127,10 @@ class PlainStrategy(DomainStrategy[Any]):
         try:
             self.tell(probe.node(0), Ask(1, True))
         except AttributeError as error:
-            own = [
-                f"{name}={as_found(value)}"
-                for name, value in given.items()
-                if name in self.method.params_model.model_fields
-            ]
+            if not isinstance(error.obj, PlainNode | PlainRoster | PlainRun):
+                raise
+            of_method = self.method.params_model.model_fields
+            own = [f"{name}={as_found(value)}" for name, value in given.items() if name in of_method]
             raise ConfigError(
                 f"{type(self).__name__}: with {', '.join(own)} it needs {error.name} of each node, which Flower's do "
                 "not say"
@@ -258,17 +251,3 @@ def _popped(reply: Message) -> Arrays:
         return {}
     del reply.content[KNOWLEDGE]
     return decode(record)
-
-
-def _checked(model: type[Params], given: Mapping[str, Any], whose: str) -> Any:
-    try:
-        return model(**given)
-    except ValidationError as error:
-        problem = error.errors()[0]
-    name, found = ".".join(map(str, problem["loc"])), f", found {as_found(problem['input'])}"
-    text = f"{name}: {problem['msg']}{found}"
-    if problem["type"] == "missing":
-        text = f"{name} is missing"
-    elif problem["type"] == "value_error":
-        text = f"{name}: {problem['ctx']['error']}".removeprefix(": ")
-    raise ConfigError(f"{whose}: {text}")

@@ -82,7 +82,7 @@ def test_a_client_learns_around_a_network_of_the_users(
 @pytest.mark.parametrize(
     ("kind", "changes", "error"),
     [
-        (FedProtoClient, {"lambda": 1.0}, "FedProtoClient: unknown argument lambda; there are lambda_proto"),
+        (FedProtoClient, {"lambda": 1.0}, "FedProtoClient: unknown argument lambda; there are "),
         (FedProtoClient, {"lambda_proto": -1.0}, "FedProtoClient: lambda_proto: Input should be greater than or equal"),
         (FedProtoClient, {"train": {"lr": 0}}, "train: lr: Input should be greater than 0, found 0"),
         (
