@@ -1,8 +1,16 @@
-"""What a wheel holds besides the folders that pyproject.toml maps: files that make ``fedshift/app`` a Flower app."""
+"""What a wheel holds besides the packages that pyproject.toml maps: the files that make ``fedshift/app`` a Flower app.
+
+The packages lie there once more: Flower bundles the folders ``datasets``, ``clients`` and ``strategies``; where their
+parent is on the path these are packages of such names.
+"""
 
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PARTS = (
+    "pyproject.toml", "README.md", "LICENSE", "fedshift_app", "fedshift_core", "strategies", "clients", "datasets",
+)  # fmt: skip
 
 
 class Files(BuildHookInterface):  # type: ignore[type-arg]
@@ -11,6 +19,4 @@ class Files(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Name the files, with their places in the wheel; ``version`` is ``standard`` or ``editable``."""
         if self.target_name == "wheel" and version == "standard":
-            build_data["force_include"] |= {
-                name: f"fedshift/app/{name}" for name in ("pyproject.toml", "README.md", "LICENSE")
-            }
+            build_data["force_include"] |= {name: f"fedshift/app/{name}" for name in PARTS}

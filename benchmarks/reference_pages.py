@@ -28,6 +28,7 @@ from fedshift_core.registry import Method
 from fedshift_core.wire import counts, names
 
 ROOT = Path(__file__).resolve().parent.parent
+STUB = ROOT / "strategies" / "fedshift_strategies" / "__init__.pyi"
 #: What an option's value is called, where its type has a name of its own.
 VALUES = {"typed_path": "PATH", "integer": "N", "integer range": "N", "float": "X", "float range": "X"}
 MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes it."
@@ -313,13 +314,23 @@ def _author(name: str, *, again: bool) -> dict[str, str]:
     )
 
 
+def strategies(what: str = "page") -> str:
+    """Return the page of strategies for one's own Flower app, or the stub that types them."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        import strategies_page
+    finally:
+        sys.path.pop(0)
+    return strategies_page.stub() if what == "stub" else strategies_page.page(MADE.format("strategies"))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
-    "python": python,
+    "python": python, "strategies": strategies,
 }  # fmt: skip
 #: All files that are written, by their paths.
 FILES = {f"docs/reference/{name}.md": page for name, page in PAGES.items()} | {
-    "README.md": readme, "CITATION.cff": citation,
+    "README.md": readme, "CITATION.cff": citation, str(STUB.relative_to(ROOT)): lambda: strategies("stub"),
 }  # fmt: skip
 
 

@@ -5,10 +5,10 @@
     fs.compare("runs/*").frame()
 
 ``fedshift.api`` has the functions, docs/reference/python.md lists them. The names below are imported when they are
-first used, so that the command starts at once. Importing the package puts the Flower app's packages on the path.
+first used, so that the command starts at once.
 
-A wheel holds this package alone, with the whole app in its folder ``app``, which ``flwr run`` takes. In a checkout the
-app is the checkout.
+A wheel puts the app's packages next to this one, and into the folder ``app`` of this one what ``flwr run`` takes. In a
+checkout the app is the checkout, whose packages importing this one puts on the path.
 """
 
 import os
@@ -128,8 +128,11 @@ def app_dir() -> Path:
 
 
 def put_on_path() -> None:
-    """Let this process, and what it starts, import the app's packages before others of their names."""
-    ours = [str(app_dir() / folder) for folder in ("", "strategies", "clients", "datasets")]
+    """Let this process, and what it starts, import a checkout's packages before others of their names."""
+    app = app_dir()
+    if app.name == "app" and app.parent == Path(__file__).resolve().parent:
+        return
+    ours = [str(app / folder) for folder in ("", "strategies", "clients", "datasets")]
     sys.path[:] = [*ours, *(place for place in sys.path if place not in ours)]
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *(place for place in given if place not in ours)])

@@ -7,7 +7,6 @@ seed, a rate, a weight of a loss) share the measurement. No round is played.
 import heapq
 import json
 import logging
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 from fedshift.costs import dry_run
 from fedshift.costs.estimate import Estimate, estimate
-from fedshift.launch import runner, worker_count
+from fedshift.launch import worker_count
 from fedshift.sweep.grid import Point
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import console
@@ -96,11 +95,10 @@ def _without_numbers(value: Any) -> Any:
 
 def start_seconds() -> float:
     """Return the seconds in which a process of a run imports what it needs, by one such process."""
-    paths = os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")]))
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-P", "-c", "import fedshift.engine.inline, fedshift_app.run.build"],
-        env={**os.environ, "PYTHONPATH": paths}, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return time.perf_counter() - began
 

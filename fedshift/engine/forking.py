@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-from fedshift_app.config.files import APP
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
@@ -70,8 +69,7 @@ def _surroundings() -> Iterator[None]:
 
     A new process inherits the environment and which signals are ignored; here both are put back.
     """
-    path = os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")]))
-    changed = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    changed = {"PYTHONSAFEPATH": "1"}  # PYTHONPATH has a checkout's packages (fedshift.put_on_path)
     before = {name: os.environ.get(name) for name in changed}
     main = threading.current_thread() is threading.main_thread()  # only the main thread may set signals
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None

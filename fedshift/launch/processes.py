@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from fedshift_app.config.files import APP
+from fedshift_app import ROOT
 from fedshift_core.errors import FedShiftError
 
 START_SECONDS = 60.0
@@ -95,7 +95,7 @@ class Watchdog:
         """Start it for ``variable=value``; it also removes ``folder`` with its contents."""
         arguments = [variable, value, *([str(folder)] if folder else [])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedshift.launch.watchdog", *arguments], cwd=APP, stdin=subprocess.PIPE,
+            [sys.executable, "-m", "fedshift.launch.watchdog", *arguments], cwd=ROOT, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 

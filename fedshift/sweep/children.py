@@ -13,7 +13,7 @@ from typing import Protocol
 
 import typer
 
-from fedshift.launch import processes, runner
+from fedshift.launch import processes
 from fedshift.sweep.forks import NO_FORKS, Forks
 from fedshift_app.run import exit_codes
 from fedshift_core.env import COMMAND, LIFELINE, SWEEP_PROCESS
@@ -134,7 +134,6 @@ def environment(sweep: str, *, alone: bool) -> dict[str, str]:
         **os.environ,
         MARK: sweep,
         STARTER: processes.this_process(),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
     }
     return marked if alone else marked | {"OMP_NUM_THREADS": "1"}
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedshift.launch import processes, runner
+from fedshift.launch import processes
 from fedshift.sweep.children import STARTER, STOP_SECONDS
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import exit_codes
@@ -117,10 +117,7 @@ def reason(output: str, code: int) -> str:
 
 def _once(order: Order, me: str) -> tuple[int, str]:
     """Call ``fedshift sweep --in`` once; return its exit code and what it printed."""
-    env = os.environ | {
-        STARTER: me,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
-    }
+    env = os.environ | {STARTER: me}
     process = subprocess.Popen(
         [*sweep_command(), *order.arguments, "--in", order.folder], cwd=order.here, env=env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",

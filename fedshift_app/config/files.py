@@ -1,15 +1,13 @@
 """The app's folder, and the YAML files of its ``conf/``."""
 
 import shlex
-from pathlib import Path
 
+from fedshift_app import APP as APP
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown, some
 from fedshift_core.paths import typed_path
 
-#: The folder with pyproject.toml, which ``flwr run`` takes: a checkout, or ``fedshift/app`` of an installed wheel.
-APP = Path(__file__).resolve().parents[2]
 CONF = APP / "conf"
 _NAMED = 2  # files of a folder that a remedy names
 

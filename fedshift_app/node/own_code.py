@@ -17,12 +17,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from fedshift_app import APP, ROOT
 from fedshift_core import __version__
 from fedshift_core.limits import MOST_NAME, plain
 
 HASH = re.compile(r"SHA256:[0-9a-f]{64}")
 NAME = "fedshift/fedshift"  # publisher and name of the app
-APP = Path(__file__).resolve().parents[2]
+_IN_WHEEL = APP != ROOT
 PACKAGES = ("clients", "datasets", "fedshift_app", "fedshift_core", "strategies")
 CONF = ("conf/datasets", "conf/experiments", "conf/methods")
 PROJECT = "pyproject.toml"
@@ -142,19 +143,25 @@ def _first() -> _Disk:
     return _Disk(_hash(_lines()), stats)
 
 
-def _files() -> Iterator[Path]:
-    for folder, suffix in (*((name, "py") for name in PACKAGES), *((name, "yaml") for name in CONF)):
-        yield from (APP / folder).rglob(f"*.{suffix}")
+def _files() -> Iterator[tuple[str, Path]]:
+    """Yield each file with its path in a bundle; of a wheel those that are imported, not those that Flower bundles."""
+    for name in (*PACKAGES, *CONF):
+        folder, place = name, APP / name
+        if _IN_WHEEL and name in PACKAGES:
+            folder = name if name.startswith("fedshift_") else f"{name}/fedshift_{name}"
+            place = ROOT / folder.rpartition("/")[2]
+        for path in place.rglob("*.yaml" if name in CONF else "*.py"):
+            yield f"{folder}/{path.relative_to(place).as_posix()}", path
 
 
 def _stats() -> tuple[tuple[str, int, int], ...]:
     """Return what shows in a millisecond whether a file may have changed."""
-    found = ((str(path), path.stat()) for path in _files())
+    found = ((str(path), path.stat()) for _, path in _files())
     return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in found))
 
 
 def _lines() -> list[str]:
-    return [_line(path.relative_to(APP).as_posix(), path.read_bytes()) for path in _files()]
+    return [_line(name, path.read_bytes()) for name, path in _files()]
 
 
 def _line(path: str, content: bytes) -> str:

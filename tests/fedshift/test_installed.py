@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import site
 import subprocess
 import sys
 import tarfile
@@ -11,6 +10,7 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from configparser import ConfigParser
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +23,14 @@ from fedshift_app.config import files
 from fedshift_app.node import own_code
 
 PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf")
+#: Kinds of files of the app, with what type checkers read.
+KEPT = (".py", ".yaml", ".bib", ".pyi", ".typed")
+#: What an environment imports besides ``fedshift``, by its folder in a checkout.
+PACKAGES = {f"{name}/fedshift_{name}": f"fedshift_{name}" for name in ("strategies", "clients", "datasets")} | {
+    name: name for name in ("fedshift_app", "fedshift_core")
+}
+#: Folders of a checkout that an environment must not find.
+NOT_OURS = ("datasets", "clients", "strategies", "conf")
 PLUGIN = ROOT / "tests" / "example_plugin"
 #: A run of a second or two.
 TINY = ("dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1")
@@ -74,13 +82,13 @@ def python(code: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
-def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Path) -> None:
+def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if ".dist-info/" not in name}
         (scripts,) = [name for name in content.namelist() if name.endswith("entry_points.txt")]
         commands = ConfigParser()
         commands.read_string(content.read(scripts).decode())
-    here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml", ".bib")]
+    here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in KEPT]
     app = {"pyproject.toml", "README.md", "LICENSE", *(str(path.relative_to(ROOT)) for path in here)}
     assert "conf/experiments/handwritten.yaml" in app and "datasets/fedshift_datasets/__init__.py" in app
     command = {
@@ -90,7 +98,13 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
         in (".py", ".j2", ".css", ".js", ".typed", ".txt")  # code, and the templates of pages and packages
     }
     assert "fedshift/html/templates/base.html.j2" in command
-    assert names == {f"fedshift/app/{name}" for name in app} | command
+    imported = {
+        str(package / path.relative_to(ROOT / folder))
+        for folder, package in ((folder, Path(package)) for folder, package in PACKAGES.items())
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in KEPT
+    }
+    assert names == {f"fedshift/app/{name}" for name in app} | imported | command
     assert dict(commands["console_scripts"]) == {"fedshift": "fedshift:main"}
 
 
@@ -107,20 +121,26 @@ def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, p
     assert installed.app_dir() == packages / "fedshift" / "app"
 
 
+def test_it_puts_nothing_on_the_path(installed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/site-packages"])
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    installed.put_on_path()
+    assert (sys.path, os.environ["PYTHONPATH"]) == (["", "/site-packages"], "/mine")
+
+
 @pytest.mark.parametrize(
     ("given", "others"), [({}, []), ({"PYTHONPATH": ""}, []), ({"PYTHONPATH": "/mine:/yours"}, ["/mine", "/yours"])]
 )
-def test_its_packages_come_first_here_and_in_what_is_started(
-    given: Mapping[str, str], others: list[str], installed: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_packages_of_a_checkout_come_first_here_and_in_what_is_started(
+    given: Mapping[str, str], others: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = installed.app_dir()
-    ours = [str(app / folder) for folder in ("", "strategies", "clients", "datasets")]
+    ours = [str(ROOT / folder) for folder in ("", "strategies", "clients", "datasets")]
     monkeypatch.setattr(sys, "path", before := ["", "/site-packages"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):  # a command that FedShift starts does it again
-        installed.put_on_path()
+        fedshift.put_on_path()
         assert sys.path == [*ours, "", "/site-packages"]
         assert os.environ["PYTHONPATH"].split(os.pathsep) == [*ours, *others]
     assert sys.path is before
@@ -130,7 +150,7 @@ def test_its_packages_come_first_here_and_in_what_is_started(
 def test_another_datasets_stays_what_it_is_in_either_order(order: str, packages: Path, tmp_path: Path) -> None:
     """Also in what is started, and where the working folder is the app's own."""
     ask = "import sys, datasets, fedshift_datasets; print(datasets.THEIRS, fedshift_datasets.__file__, sys.argv[-1])"
-    ours = packages / "fedshift" / "app" / "datasets" / "fedshift_datasets" / "__init__.py"
+    ours = packages / "fedshift_datasets" / "__init__.py"
     code = f"""
 import subprocess, sys
 {order}
@@ -141,6 +161,57 @@ subprocess.run([sys.executable, "-c", {ask!r}, "child"], check=True)
     for folder in (tmp_path, packages / "fedshift" / "app"):
         result = python(code, packages, folder)
         assert result.stdout.splitlines() == [f"True {ours} fpl", f"True {ours} child"], result.stderr
+
+
+def fresh_environment(folder: Path) -> tuple[Path, Path]:
+    """Return an environment with the libraries of this one, without FedShift, and where its packages are."""
+    venv.create(folder / "venv", with_pip=False)
+    (inner,) = (folder / "venv").glob("lib/python*/site-packages")
+    (inner / "outer.pth").write_text("\n".join(place for place in sys.path if place.endswith("site-packages")))
+    return folder / "venv", inner
+
+
+def test_no_package_of_another_name_comes_with_it(packages: Path, tmp_path: Path) -> None:
+    """Not even where there is no other ``datasets``, and once a run has been."""
+    alone = shutil.copytree(packages, tmp_path / "alone")
+    shutil.rmtree(alone / "datasets")
+    code = f"""
+import sys
+from pathlib import Path
+sys.path = [place for place in sys.path if not place.startswith({str(ROOT)!r})]
+import fedshift as fs
+assert fs.run("handwritten", rounds=1, engine="inline", progress=False, train={{"epochs": 1}}).state == "completed"
+print(fs.__file__)
+ours = [Path(place) for place in sys.path if place.startswith({str(tmp_path)!r})]
+print([str(place) for place in ours], [name for place in ours for name in {NOT_OURS!r} if (place / name).exists()])
+"""
+    result = python(code, alone, tmp_path / "alone" / "fedshift")
+    assert result.stdout.splitlines() == [f"{alone / 'fedshift' / '__init__.py'}", f"['{alone}'] []"], result.stderr
+
+
+def test_type_checkers_find_its_packages_without_help(packages: Path, tmp_path: Path) -> None:
+    """In an environment with the wheel: ``find_spec`` before anything of ours is imported, and mypy."""
+    environment, inner = fresh_environment(tmp_path)
+    for name in ("fedshift", *PACKAGES.values()):
+        shutil.copytree(packages / name, inner / name)
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from fedshift_core.errors import ConfigError\nfrom fedshift_clients.base import DomainClient\n"
+        "from fedshift_datasets.base import ImageSet\nfrom fedshift_strategies import FedProto\n"
+        'reveal_type(ImageSet)\nFedProto(prototype_mean="plain", fraction_train=0.5)\nFedProto(prototype_mean="best")\n'
+    )
+    code = f"import importlib.util as u; print([u.find_spec(name).origin for name in {[*PACKAGES.values()]!r}])"
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    call = partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    found = call([str(environment / "bin" / "python"), "-c", code])
+    assert found.stdout.strip() == str([str(inner / name / "__init__.py") for name in PACKAGES.values()]), found.stderr
+    checked = call([
+        sys.executable, "-m", "mypy", "--strict", "--python-executable", str(environment / "bin" / "python"), str(own)
+    ])  # fmt: skip
+    lines = checked.stdout.splitlines()
+    assert "own.py:5: note: Revealed type is" in lines[0] and "fedshift_datasets.listing.ImageSet" in lines[0], lines
+    assert lines[1].startswith('own.py:7: error: Argument "prototype_mean" to "FedProto" has incompatible type'), lines
+    assert len(lines) == 3, lines
 
 
 def shown(packages: Path, cwd: Path, *arguments: str) -> str:
@@ -171,10 +242,7 @@ def test_installed_it_runs_in_any_folder_with_the_same_numbers(
     wheel: Path, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     """With another ``datasets``, with a package from outside, by both engines; nothing is written where it lies."""
-    environment = tmp_path / "venv"
-    venv.create(environment, with_pip=False)
-    (inner,) = environment.glob("lib/python*/site-packages")
-    (inner / "outer.pth").write_text("\n".join(site.getsitepackages()))
+    environment, inner = fresh_environment(tmp_path)
     plugin = shutil.copytree(PLUGIN, tmp_path / "plugin")  # building leaves files behind
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet",

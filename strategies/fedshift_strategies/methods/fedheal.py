@@ -14,6 +14,7 @@ nodes had. Both matter with partial participation only.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedheal import FedHEALParams
 from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy, Observer
-from fedshift_strategies.federation.context import RunContext
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update, average, decode
 
 FloatArray = NDArray[np.float64]
@@ -41,9 +41,10 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
 
     sends = ()
 
-    def __init__(self, federation: RunContext, params: FedHEALParams, observer: Observer) -> None:
-        super().__init__(federation, params, observer)
-        self._weighed: Arrays = {}  # what weighing the nodes of this round left, of the state after it
+    @cached_property
+    def _weighed(self) -> Arrays:
+        """What weighing the nodes of this round left, of the state after it."""
+        return {}
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Return p / sum p after this round's step."""
