@@ -6,31 +6,27 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
-from fedshift_app.node import data as node_data
-from fedshift_app.node import feature_state, out_log, reasons, received_model, requests, setup, state_store
 from fedshift_app.node import memory as node_memory
 from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import out_log, reasons, received_model, requests, setup, state_store
 from fedshift_app.node import owner as node_owner
-from fedshift_app.node import precision as node_precision
 from fedshift_app.node.feature_state import FeatureState
+from fedshift_app.node.introducing import introduce
 from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Place
 from fedshift_app.run import console
-from fedshift_clients import features
 from fedshift_clients.base import DomainClient, RoundInputs
-from fedshift_clients.features import About, Call
+from fedshift_clients.features import Call
 from fedshift_core.features import ours
 from fedshift_core.limits import plain
-from fedshift_core.params import ARITHMETICS
 from fedshift_core.registry import imported
-from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE
+from fedshift_core.wire.messages import WorkReply, WorkRequest
+from fedshift_core.wire.names import DECLINED, KNOWLEDGE
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
@@ -63,7 +59,7 @@ def evaluate(msg: Message, context: Context) -> Message:
 @app.query()
 def query(msg: Message, context: Context) -> Message:
     """Tell what the node is: its domain, its numbers of images; or why it cannot take part."""
-    return _answer(MessageType.QUERY, msg, context, _introduce)
+    return _answer(MessageType.QUERY, msg, context, introduce)
 
 
 def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
@@ -118,30 +114,6 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     records = reply.records if reply.knowledge is None else {KNOWLEDGE: reply.knowledge}
     encoded = {name: encode(arrays) for name, arrays in records.items()}
     return WorkReply(reply.images, reply.metrics, started_anew=called.started_anew, records=encoded).to_record()
-
-
-def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    config, where = allowed.config, allowed.where
-    answer = features.of(config).answer(feature_state.question(msg, context, allowed))
-    if answer is not None:
-        return RecordDict({CONFIG: ConfigRecord(answer)})  # each record more is two requests more to a SuperLink
-    classes = len(config.dataset.known().classes)
-    own = node_data.own_images(config, where)
-    counts = np.bincount(own.train.y, minlength=classes)
-    best = node_precision.fastest_here(config, setup.own_network(config, where))
-    public = node_data.public_set(config, where) if setup.uses_public(config) else None
-    about = About(
-        {split: len(images) for split, images in own.sets.items()},
-        None if public is None else (public.sha256, len(public.images)),
-    )
-    numbers, words = features.of(config).introduce(about)
-    introduction = NodeIntroduction(
-        where.domain, counts.tolist(), node_data.num_test(config, where), where.shared, where.partition_id,
-        where.num_partitions, None if best is None else ARITHMETICS.index(best),
-        node_data.unheld_tests(config, where), numbers, words,
-        {domain: node_data.num_test(config, where, domain) for domain in where.others},
-    )  # fmt: skip
-    return allowed.introduction(introduction).to_record()
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from fedshift_clients.features import Call, Features, Metrics, Next, Reply
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from fedshift_clients.modules.base import AllModules
+from fedshift_clients.training import own_code
 from fedshift_clients.training.eval_slices import Scores, asked_images
 from fedshift_clients.training.inputs import ClientSetup, RoundInputs
 from fedshift_clients.training.model_cache import Workbench
-from fedshift_clients.training.own_code import weighs_classes
 from fedshift_clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from fedshift_clients.training.scorer import LocalScorer
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -146,12 +146,7 @@ class DomainClient(LocalScorer[P]):
 
         A class that overrides a hook of training says so by overriding losses of single images or of weights with it.
         """
-        for each in cls.__mro__[: cls.__mro__.index(DomainClient)]:
-            if vars(each).keys() & {"image_losses", "weight_losses", "own_terms_of_each"}:
-                return True
-            if vars(each).keys() & _TRAINING_HOOKS:
-                return False
-        return True
+        return own_code.is_per_image(cls, DomainClient)
 
     @classmethod
     def can_weigh_classes(cls) -> bool:
@@ -159,8 +154,7 @@ class DomainClient(LocalScorer[P]):
 
         They are then made of :meth:`cross_entropy`, on batches of the node's images.
         """
-        own = any(getattr(cls, hook) is not getattr(DomainClient, hook) for hook in ("terms_of", "training_batches"))
-        return not own and weighs_classes(cls, DomainClient, _LOSSES)
+        return own_code.weighs_classes(cls, DomainClient)
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -283,11 +277,3 @@ class DomainClient(LocalScorer[P]):
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
         return self._contribution
-
-
-#: What decides what training takes of a node's images.
-_LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
-_TRAINING_HOOKS = frozenset({
-    "build_model", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms",
-    "terms_of", "gather", "to_send", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
-})  # fmt: skip

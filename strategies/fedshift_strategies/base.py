@@ -231,9 +231,8 @@ class DomainStrategy(MethodHooks[P]):
 
     def _score_now(self, arrays: ArrayRecord) -> None:
         """Score weights outside Flower's loop; rounds are counted from ``completed`` on."""
-        self.aggregate_evaluate(
-            0, self._post.send(self.configure_evaluate(0, arrays, ConfigRecord(), self._post.grid))
-        )  # fmt: skip
+        questions = self.configure_evaluate(0, arrays, ConfigRecord(), self._post.grid)
+        self.aggregate_evaluate(0, self._post.send(questions))
 
     def _questions(self, parts_of: Questions) -> Iterable[Message]:
         """Return a question to each node about the parts that it scores."""
@@ -324,9 +323,8 @@ class DomainStrategy(MethodHooks[P]):
         metrics = self._numbers(node, content)
         self._observe(node, metrics)
         update = read_update(node, content, metrics, weights, bounds.max_value)
-        sizes, declared = {"C": fed.num_classes, "D": fed.feature_dim}, self.expected()
-        check_contribution(update.knowledge, declared, sizes, node.class_counts, bounds.max_value)
-        update = announced.weighed(update, self.roster.most_images, declared)
+        check_contribution(update.knowledge, self.expected(), fed.sizes, node.class_counts, bounds.max_value)
+        update = announced.weighed(update, self.roster.most_images, self.expected())
         self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update

@@ -8,10 +8,30 @@ from types import CodeType, FunctionType
 WEIGHED = frozenset({"cross_entropy", "cross_entropy_of_each"})
 UNWEIGHED = WEIGHED | {"CrossEntropyLoss", "NLLLoss", "binary_cross_entropy_with_logits", "nll_loss"}
 
+#: Hooks that are around all losses: one of a method's own hides what it does.
+WHOLE = ("terms_of", "training_batches")
 OWN_TERMS = ("own_terms", "own_terms_of_each")
 
 
-def weighs_classes(kind: type, base: type, hooks: Collection[str]) -> bool:
+#: Hooks with losses; and all that decides what training takes of a node's images.
+LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
+TRAINING = frozenset({
+    "build_model", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms", "terms_of",
+    "gather", "to_send", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
+})  # fmt: skip
+
+
+def is_per_image(kind: type, base: type) -> bool:
+    """Tell whether a class that overrides a hook of training overrides losses of single images or weights with it."""
+    for each in kind.__mro__[: kind.__mro__.index(base)]:
+        if vars(each).keys() & {"image_losses", "weight_losses", "own_terms_of_each"}:
+            return True
+        if vars(each).keys() & TRAINING:
+            return False
+    return True
+
+
+def weighs_classes(kind: type, base: type, hooks: Collection[str] = LOSSES) -> bool:
     """Tell whether each of some hooks that a class overrides classifies by ``self.cross_entropy`` alone.
 
     Its own methods that a hook calls count as part of it, and so does what the base class does for the hook. ``phases``
@@ -22,6 +42,8 @@ def weighs_classes(kind: type, base: type, hooks: Collection[str]) -> bool:
         base: The one that all of its kind are made of, whose hooks weigh classes.
         hooks: Names of methods that return losses.
     """
+    if any(getattr(kind, hook) is not getattr(base, hook, None) for hook in WHOLE if hasattr(base, hook)):
+        return False
     for each in kind.__mro__[: kind.__mro__.index(base)]:
         for hook in vars(each).keys() & {*hooks}:
             on_self, others = _behind(vars(each)[hook], kind, base)

@@ -1,6 +1,6 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,11 +11,12 @@ from fedshift_clients.models.networks import SplitModel, set_training
 from fedshift_clients.modules.base import AllModules, joined
 from fedshift_clients.training.batches import Batch, cut, in_turns, with_domains
 from fedshift_clients.training.inputs import ClientSetup
+from fedshift_clients.training.loss_terms import LossTerms
 from fedshift_clients.training.model_cache import Workbench
 from fedshift_clients.training.node import NodeTools
 from fedshift_clients.training.phases import DATA, TRAINING, Phase
 from fedshift_core.params import P
-from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
+from fedshift_core.wire.names import CE
 from fedshift_datasets.base import ImageSet
 
 Rngs = tuple[torch.Generator, torch.Generator, torch.Generator]  # of the order of images, and of both views
@@ -204,7 +205,7 @@ class LocalTrainer(NodeTools[P]):
         order, first_view, second_view = (
             self.torch_rng(purpose, server_round) for purpose in ("order", "augment", "augment-second")
         )
-        seen = _Terms()
+        seen = LossTerms()
         for self._phase in phases:
             self._phase.check(learned)
             for name, parameter in self.model.named_parameters():
@@ -220,7 +221,7 @@ class LocalTrainer(NodeTools[P]):
             parameter.requires_grad_(learned[name])
         return seen.means()
 
-    def _train_epoch(self, epoch: int, optimizer: torch.optim.Optimizer, rngs: Rngs, seen: "_Terms") -> None:
+    def _train_epoch(self, epoch: int, optimizer: torch.optim.Optimizer, rngs: Rngs, seen: LossTerms) -> None:
         """Train for an epoch of the phase on batches that the generators draw: their order, and both views."""
         cfg, phase = self.setup.train, self._phase
         images = self.train_set if phase.images is None else phase.images
@@ -238,26 +239,3 @@ class LocalTrainer(NodeTools[P]):
             self.steps += 1
             seen.add(terms, len(batch.y))
             self.passed(TRAINING)
-
-
-class _Terms:
-    """Adds up the terms of a loss over batches."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, Tensor] = {}
-        self._seen: dict[str, int] = {}
-        self._samples = 0
-
-    def add(self, terms: Mapping[str, Tensor], images: int) -> None:
-        """Add those of a batch of so many images."""
-        self._samples += images
-        for name, term in terms.items():
-            value = term.detach() * images
-            self._totals[name] = self._totals[name] + value if name in self._totals else value
-            self._seen[name] = self._seen.get(name, 0) + images
-
-    def means(self) -> dict[str, float]:
-        """Return the loss and each term, under their names on the wire."""
-        sums = {name: float(total) for name, total in self._totals.items()}
-        loss = sum(total / self._samples for total in sums.values())
-        return {LOSS: loss} | {LOSS_TERM + name: total / self._seen[name] for name, total in sums.items()}

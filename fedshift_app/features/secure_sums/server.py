@@ -260,7 +260,7 @@ class SecureSums(ServerFeature):
             arrays[name] = (moved if base.dtype.kind == "f" else np.rint(moved)).astype(base.dtype)
         knowledge = self._knowledge(sums, arrived, declared)
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
-        check_contribution(knowledge, declared, self._sizes, announced, federation.max_value)
+        check_contribution(knowledge, declared, self.run.sizes, announced, federation.max_value)
         metrics = {
             name.removeprefix(LOSSES): float(value) / float(sums[REPORTS + name.removeprefix(LOSSES)])
             for name, value in sums.items()
@@ -289,12 +289,8 @@ class SecureSums(ServerFeature):
             knowledge[name] = total.astype(np.float32)
         return knowledge
 
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return {"C": self.run.num_classes, "D": self.run.feature_dim}
-
     def _layout(self, weights: Mapping[str, Any], training: Training) -> Layout:
-        sizes, declared = self._sizes, training.method.expected()
+        sizes, declared = self.run.sizes, training.method.expected()
         for name, shape in declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
                 raise FederationError(f"secure sums: how large {name} is, each node decides; a sum needs the same size")

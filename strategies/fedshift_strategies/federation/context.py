@@ -126,6 +126,11 @@ class RunContext:
         return self.model.feature_dim
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The dimensions of what nodes contribute that the run fixes, C and D."""
+        return {"C": self.num_classes, "D": self.feature_dim}
+
+    @property
     def seed(self) -> int:
         """The run's seed."""
         return self.config.seed
