@@ -28,7 +28,7 @@ from fedshift_strategies.federation import announced, checks, context, untrained
 from fedshift_strategies.federation.attendance import Attendance
 from fedshift_strategies.federation.averaging import check_merged
 from fedshift_strategies.federation.context import RoundResult, RunContext
-from fedshift_strategies.federation.evaluation import Evaluation, Questions
+from fedshift_strategies.federation.evaluation import Questions
 from fedshift_strategies.federation.memory import NodeMemory
 from fedshift_strategies.federation.one_time_payload import Start
 from fedshift_strategies.federation.post import Post
@@ -62,7 +62,7 @@ class DomainStrategy(MethodHooks[P]):
         self.start_values = Start(federation.model.start, federation.model.frozen)
         self._post = Post(self)
         self._attendance = Attendance(self.roster, self._result)
-        self._evaluation: Evaluation | None = None
+        self._scoring: Scoring | None = None
         self._around = Around()
         self._training = Training(
             self._result, self, (), [], self._global, self._post.query, self._leave_out, self._observe
@@ -175,7 +175,7 @@ class DomainStrategy(MethodHooks[P]):
     ) -> Iterable[Message]:
         """Ask, for each domain, the nodes that can tell its accuracy; nobody in a round that is not scored."""
         server_round, fed = server_round + self.completed, self.federation
-        self._evaluation = None
+        self._scoring = None
         if not fed.config.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, self._timeout)
@@ -187,20 +187,19 @@ class DomainStrategy(MethodHooks[P]):
         self._around = Around((each.name, each.on_scores(scoring)) for each in self.features)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
         self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
-        self._scoring = scoring
-        self._evaluation = scoring.evaluation = fed.evaluation(server_round, nodes, silent, self._around.asked)
-        return self._questions(self._evaluation.first())
+        self._scoring, scoring.evaluation = scoring, fed.evaluation(server_round, nodes, silent, self._around.asked)
+        return self._questions(scoring, scoring.evaluation.first())
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
-        if self._evaluation is not None:
-            self._score(self._evaluation, replies)
+        if self._scoring is not None:
+            self._score(self._scoring, replies)
             self._lap(context.EVALUATION)
             self._around.finish()
         self._result.seconds = time.perf_counter() - self._started
         self._observer(self._result, self.start_values.complete(self._global))
-        accuracy = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
-        return MetricRecord({f"accuracy/{domain}": value for domain, value in accuracy.items()})
+        accuracy = self._result.accuracy.items()
+        return MetricRecord({f"accuracy/{domain}": value for domain, value in accuracy if value is not None})
 
     def score_again(self, grid: Grid, arrays: ArrayRecord, result: RoundResult) -> None:
         """Score the weights after a full round once more; the observer is called as after the round itself.
@@ -234,7 +233,7 @@ class DomainStrategy(MethodHooks[P]):
         questions = self.configure_evaluate(0, arrays, ConfigRecord(), self._post.grid)
         self.aggregate_evaluate(0, self._post.send(questions))
 
-    def _questions(self, parts_of: Questions) -> Iterable[Message]:
+    def _questions(self, scoring: Scoring, parts_of: Questions) -> Iterable[Message]:
         """Return a question to each node about the parts that it scores."""
         self.roster.listener.asked(self._result.server_round, list(parts_of), training=False)
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
@@ -243,7 +242,7 @@ class DomainStrategy(MethodHooks[P]):
         def options(node: Node) -> Mapping[str, Any]:
             return parts_to_options(parts_of[node], sliced=sliced) | around.options(node)
 
-        kind, weights = MessageType.EVALUATE, self._scoring.weights
+        kind, weights = MessageType.EVALUATE, scoring.weights
         return self._post.in_order(self._post.write(kind, work, weights, options, around.records()), work)
 
     def _begin(self, result: RoundResult, arrays: ArrayRecord, grid: Grid) -> None:
@@ -294,15 +293,15 @@ class DomainStrategy(MethodHooks[P]):
         self._result.laps[phase] = self._result.laps.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def _score(self, evaluation: Evaluation, replies: Iterable[Message]) -> None:
+    def _score(self, scoring: Scoring, replies: Iterable[Message]) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
+        evaluation = scoring.evaluation
         while True:
             for node, problem in evaluation.read(self._post.answers(replies), self._observe):
                 self._leave_out(node, f"could not evaluate: {problem}", lost=checks.is_lost(problem))
-            again = evaluation.replacements()
-            if not again:
+            if not (again := evaluation.replacements()):
                 break
-            replies = self._post.send(self._questions(again))
+            replies = self._post.send(self._questions(scoring, again))
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
