@@ -1,6 +1,7 @@
 """Lines of code by package, and imports between the rooms of a package, at a revision.
 
     python benchmarks/code_lines.py [REVISION ...]
+    python benchmarks/code_lines.py --round    # of the files of a round, as docs/architecture.md has them
 
 A line counts if it holds code: blank lines, comments and docstrings do not. A room is a file or folder right in a
 package; an arrow is a pair of rooms of which one imports the other.
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
+from pathlib import Path
 
 PACKAGES = ("fedshift", "fedshift_app", "fedshift_core", "fedshift_wire", "strategies", "clients", "datasets", "tests")
 _INNER = re.compile(
@@ -21,8 +23,26 @@ _INNER = re.compile(
 _BLANK = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
+#: The files that a reader of a round goes through, in their order.
+ROUND = (
+    "strategies/fedshift_strategies/base.py", "strategies/fedshift_strategies/hooks.py",
+    "fedshift_core/wire/messages.py", "fedshift_app/client_app.py", "clients/fedshift_clients/base.py",
+    "clients/fedshift_clients/training/trainer.py",
+)  # fmt: skip
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def lines_of_a_round() -> dict[str, int]:
+    """Return the lines of code of each file of a round, as it is in this folder."""
+    return {name: len(code_lines((ROOT / name).read_text(encoding="utf-8"))) for name in ROUND}
+
+
 def main(revisions: list[str]) -> None:
     """Print a line for each package of each revision."""
+    if revisions == ["--round"]:
+        lines = lines_of_a_round()
+        print("\n".join(f"{number:6} {name}" for name, number in (lines | {"together": sum(lines.values())}).items()))
+        return
     for revision in revisions or ["HEAD"]:
         files = _git("ls-tree", "-r", "--name-only", revision).split("\n")
         named = [name for name in files if name.endswith(".py") and name.split("/")[0] in PACKAGES]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
-from support import ROOT, InlineRun, ListeningGrid
+from support import ROOT, InlineRun, ListeningGrid, load_benchmark
 
 from fedshift.engine import inline
 from fedshift_app import client_app
@@ -259,3 +259,11 @@ def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, A
     content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(fields)})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])
     assert re.search(reason, str(reply.error.reason))
+
+
+def test_a_round_is_read_in_900_lines_and_the_page_has_their_numbers() -> None:
+    lines = load_benchmark("code_lines").lines_of_a_round()
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert sum(lines.values()) <= 900
+    assert [f"| `{name}` | {number} |" in page for name, number in lines.items()] == [True] * len(lines)
+    assert f"Together {sum(lines.values())} lines" in page
