@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from support import ROOT, InlineRun, Run
@@ -106,6 +107,34 @@ def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wh
     }
     assert names == {f"fedshift/app/{name}" for name in app} | imported | command
     assert dict(commands["console_scripts"]) == {"fedshift": "fedshift:main"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["datasets, flwr_datasets", "fedshift"])
+def test_hugging_faces_datasets_work_next_to_an_installed_wheel(first: str, wheel: Path, tmp_path: Path) -> None:
+    """An environment of the wheel and what it depends on, without this checkout; either may be imported first."""
+    pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed (pip install flwr-datasets)")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(tmp_path / "wheel")
+    code = f"""
+import {first}
+import datasets, flwr_datasets
+import fedshift as fs
+import fedshift_clients, fedshift_datasets, fedshift_strategies
+
+theirs = datasets.Dataset.from_dict({{"label": [0, 1]}})
+given = {{"train": {{"epochs": 1}}, "allocation.share": 0.1, "dataset.domains": ["scan", "sketch"]}}
+run = fs.run("handwritten", rounds=1, engine="inline", progress=False, **given)
+print(fs.app_dir(), fedshift_strategies.__file__, len(theirs), run.state, sorted(run.results.final))
+"""
+    libraries = Path(np.__file__).parent.parent
+    path = os.pathsep.join(map(str, (tmp_path / "wheel", libraries)))
+    ended = subprocess.run(  # -S: no .pth leads to the checkout
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    app, package = tmp_path / "wheel" / "fedshift" / "app", tmp_path / "wheel" / "fedshift_strategies" / "__init__.py"
+    assert ended.stdout.splitlines()[-1:] == [f"{app} {package} 2 completed ['scan', 'sketch']"], ended.stderr
 
 
 def test_flower_makes_the_same_bundle_of_it(packages: Path, tmp_path: Path) -> None:
