@@ -171,6 +171,7 @@ from fedshift_core.features import Feature, Key
 from fedshift_core.params import Params
 from fedshift_strategies.features.base import ServerFeature
 from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.evaluation import Asked
 
 
 class EchoParams(Params):
@@ -180,14 +181,9 @@ class EchoParams(Params):
 class Echo(ServerFeature):
     prefixes = ("echo/",)
 
-    def train_options(self, node, training):
-        return {"word": self.params.word}
-
-    def train_bounds(self, node, training):
-        return {"letters": Range(0, 99)}
-
-    def after_training(self, updates, training, result, leave_out):
-        letters = [update.metrics["letters"] for update in updates]
+    def on_round(self, training):
+        yield Asked(lambda node: {"word": self.params.word}, bounds=lambda node: {"letters": Range(0, 99)})
+        letters = [update.metrics["letters"] for update in training.updates]
         self.state = {"echo/letters": np.array([*self.state.get("echo/letters", []), sum(letters)])}
 
 

@@ -18,6 +18,7 @@ from fedshift_app.node import reasons
 from fedshift_app.node.setup import Place, place
 from fedshift_app.run import status
 from fedshift_clients.base import DomainClient
+from fedshift_clients.calls import Call
 from fedshift_core.errors import ConfigError, FederationError, ForgottenError, StorageError
 from fedshift_core.wire import names
 from fedshift_core.wire.names import WORK
@@ -154,7 +155,7 @@ NO_MEMORY = (
 
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=str)
-@pytest.mark.parametrize("work", ["fit", "evaluate"])
+@pytest.mark.parametrize("work", ["train", "scores"])
 def test_a_simulated_node_without_memory_is_counted_as_lost(
     error: Exception, work: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_simulated_node_without_memory_is_counted_as_lost(
 
     run = run_inline(rounds=1, nodes=8, set=SHORT, grid=Grid)
     (reason,) = run.rounds[0]["left_out"]
-    before = "" if work == "fit" else "could not evaluate: "
+    before = "" if work == "train" else "could not evaluate: "
     assert reason == f"node 2 (street): {before}no fault of its own: {type(error).__name__}: {error}"
     assert run.results["lost"] == {"1": [2]}
     assert status.read(run.folder)["state"] == "degraded"
@@ -362,19 +363,19 @@ def _place(node_config: dict[str, Any]) -> Place:
 
 def test_private_parts_that_diverged_are_not_kept(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is left out once and comes back with what it had before."""
-    fit = DomainClient.fit
+    train = DomainClient._trained
     had: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
 
-    def diverging(client: DomainClient, *arguments: Any) -> Any:
+    def diverging(client: DomainClient, call: Call) -> Any:
         if client.setup.index == 1:
-            had[int(arguments[1]["server-round"])] = dict(client.memory)
-        result = fit(client, *arguments)
+            had[call.server_round] = dict(client.memory)
+        result = train(client, call)
         if (client.setup.index, client.server_round) == (1, 2):
             name = next(name for name, array in client.memory.items() if array.dtype.kind == "f")
             client.memory[name] = np.full_like(client.memory[name], np.nan)
         return result
 
-    monkeypatch.setattr(DomainClient, "fit", diverging)
+    monkeypatch.setattr(DomainClient, "_trained", diverging)
     run = run_inline(method="fedbn", rounds=3, set=f"{SHORT} model.name=cnn_bn")
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
     assert "node 1 (texture): " in run.rounds[1]["left_out"][0]

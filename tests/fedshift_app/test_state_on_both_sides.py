@@ -98,7 +98,7 @@ def test_what_gaps_cannot_be_made_of_is_refused_in_a_line() -> None:
 
     assert "allocation.validation_fraction above" in refused("fedavg", "aggregation.gap_on=validation")
     config("ga", "aggregation.gap_on=validation allocation.validation_fraction=0.2")
-    assert "before the noise" in refused("fedavg", "privacy.name=local-dp")
+    assert "sends without noise" in refused("fedavg", "privacy.name=local-dp")
     alone = config("local", "aggregation.weights=ga")
     assert refusal_of(ConfigError, run_build.prepare, alone, "inline").startswith(
         "aggregation.weights=ga needs averaged"

@@ -23,7 +23,7 @@ FEATURE = Feature(
     "A moving average of the merged weights, scored and saved",
     "server.ema",
     "fedshift_app.features.server_ema.server:MovingAverage",
-    place=125,
+    place=25,  # around all that changes the weights, and before statistics of those that are scored
     options=Options,
     needs=(Need("one global model"),),
     arrays=lambda config: 2,

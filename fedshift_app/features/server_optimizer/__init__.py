@@ -57,7 +57,7 @@ FEATURE = Feature(
     "A step of the server after the average",
     "server.optimizer",
     "fedshift_app.features.server_optimizer.server:ServerOptimizer",
-    place=120,
+    place=75,  # around rules of the average
     options=Options,
     arrays=lambda config: Options.read(config).moments,
     needs=(Need("averages"),),

@@ -43,6 +43,7 @@ SINCE = {
     ("flwr.server.superlink.fleet.vce", "vce_api"): ALWAYS,
     ("flwr.server.superlink.fleet.vce.backend.raybackend", "RayBackend"): ALWAYS,
     ("flwr.server.superlink.linkstate.in_memory_linkstate", "InMemoryLinkState"): ALWAYS,
+    ("flwr.serverapp.exception", "InconsistentMessageReplies"): ALWAYS,  # what its strategies raise
     ("flwr.supercore", "log"): "1.34",
     ("flwr.supercore.cli.flower_superexec", "flower_superexec"): ALWAYS,
     ("flwr.supercore.constant", "MAX_FILE_BYTES"): ALWAYS,
