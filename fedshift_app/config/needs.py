@@ -17,6 +17,7 @@ from fedshift_core import features
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES, Case, Fact, Feature, ours
+from fedshift_core.limits import MOST_LINE
 from fedshift_core.registry import Method, imported
 from fedshift_strategies.contributions import refuse_sums
 
@@ -143,7 +144,9 @@ def refuse(setting: str, fact: Fact, of: Case) -> None:
     """
     if why := FACTS[fact](of):
         able = ", ".join(method.name for method in registry.listed() if not why_not(fact, method))
-        raise ConfigError(f"{setting} does not fit {of.method.name!r}: {why}; it fits {able}")
+        refused = f"{setting} does not fit {of.method.name!r}: {why}; it fits"
+        apart = "\n  " if len(refused) + len(able) > MOST_LINE else " "  # a line that is too long loses its middle
+        raise ConfigError(f"{refused}{apart}{able}")
 
 
 def _needed(feature: Feature, config: RunConfig) -> Iterator[tuple[str, Fact]]:
