@@ -13,14 +13,12 @@ that no node of a round holds keeps its prototype; (4) a negative variance, whic
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
@@ -50,8 +48,8 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
     """
 
     sends = ("prototypes", "labels", HEAD + "*")
-    contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
-    behind: ClassVar[Mapping[str, Word]] = {"class-features": "class", "variance": "sum over classes"}
+    contributes = PROTOTYPES | STATISTICS
+    behind = {"class-features": "class", "variance": "sum over classes"}
 
     def expected(self) -> Declaration:
         """Return prototypes if features are aligned, and statistics if heads are combined."""

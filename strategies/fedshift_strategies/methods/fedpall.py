@@ -15,7 +15,6 @@ an output to the amplifier.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -52,7 +51,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
     """
 
     sends = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
-    contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
+    contributes = PROTOTYPES | FEATURES
 
     @property
     def _trains(self) -> bool:

@@ -10,7 +10,6 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
 
@@ -23,7 +22,7 @@ BY_NODES: Mapping[str, Sum] = {"prototypes": "nodes", "counts": "nodes"}
 class PrototypeStrategy(DomainStrategy[P]):
     """FedAvg that takes class prototypes and nothing else from the nodes, and sends them global ones."""
 
-    contributes: ClassVar[Declaration] = {"prototypes": ("C", "D"), "counts": ("C",)}
+    contributes = {"prototypes": ("C", "D"), "counts": ("C",)}
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     @classmethod
