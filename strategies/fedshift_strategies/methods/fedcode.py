@@ -25,6 +25,7 @@ from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.prototypes import (
+    PROTOTYPES,
     FloatArray,
     mean_prototypes,
     one_per_class,
@@ -32,7 +33,7 @@ from fedshift_strategies.methods.prototypes import (
 )
 
 HEAD = ("head-weight", "head-bias")
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",), "style-prototype": ("D",)}
+STYLED: dict[str, Shape] = PROTOTYPES | {"style-prototype": ("D",)}
 HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 
 
@@ -45,7 +46,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
 
     sends = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells = {"pseudo-label": ANY_COUNT}
-    contributes = PROTOTYPES | HEADS
+    contributes = STYLED | HEADS
     behind = {
         "style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model",
     }  # fmt: skip
@@ -54,7 +55,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
     def expected(self) -> Declaration:
         """Return the prototypes if SemCL or StyCL is on, and the head if heads are averaged."""
         heads = HEADS if self.params.global_model == "average_heads" else {}
-        return (PROTOTYPES if self.params.contrasts else {}) | heads
+        return (STYLED if self.params.contrasts else {}) | heads
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""

@@ -30,9 +30,8 @@ from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedproto import weighted_prototypes
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 from fedshift_strategies.methods.prototype_strategy import BY_IMAGES
-from fedshift_strategies.methods.prototypes import one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import PROTOTYPES, one_per_class, stack_prototypes
 
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
 STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "images")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code

@@ -31,9 +31,8 @@ from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods import dense
 from fedshift_strategies.methods.dense import Floats, Network
-from fedshift_strategies.methods.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import PROTOTYPES, FloatArray, as_kept, one_per_class, stack_prototypes
 
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}
 AMPLIFIER = "amplifier/"  # prefix of what nodes are sent of it
 MOMENTUM = "momentum/"  # prefix in the server's state, before a name of knowledge
