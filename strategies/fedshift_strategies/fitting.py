@@ -58,7 +58,6 @@ def _public(kind: type) -> set[str]:
     return {name for name in (*vars(kind), *(getattr(kind, "__dataclass_fields__", ()))) if not name.startswith("_")}
 
 
-_READ_OF = {"federation": (_public(RunContext), PlainRun), "roster": (_public(Roster), PlainRoster)}
 _OF_NODES = {each.name for each in fields(Node)} - {each.name for each in fields(PlainNode)}
 
 

@@ -4,7 +4,9 @@
 ``method=mine dataset=stripes model.name=tiny``.
 """
 
+import fnmatch
 import functools
+import itertools
 import json
 import os
 import shlex
@@ -39,7 +41,7 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_datasets import catalog
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import described
+from fedshift_strategies.contributions import declared, described
 
 METHODS = {m.name: m for m in registry.listed()}
 ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))
@@ -323,10 +325,29 @@ def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record
 def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Record) -> None:
     result = record(method)
     assert not any(line["left_out"] for line in result.run.rounds)
-    declared = METHODS[method].strategy_class().contributes
+    contributes = METHODS[method].strategy_class().contributes
     testing.check_declared(METHODS[method], result.replies, result.run.folder)
-    assert bool(declared) == ("up: " in registry.travels(METHODS[method]))
-    assert all(described({name: shape}) in registry.travels(METHODS[method]) for name, shape in declared.items())
+    assert bool(contributes) == ("up: " in registry.travels(METHODS[method]))
+    assert all(described({name: shape}) in registry.travels(METHODS[method]) for name, shape in contributes.items())
+
+
+#: What a method sends or tells with a setting that is not its default.
+WITH_A_SETTING = {"fedcode": {"head-weight", "head-bias"}, "feddyn": {"alpha"}, "fedsa": {"prototypes", "labels"}}
+
+
+@of_methods(name for name in METHODS if registry.METHODS.origin(name) == OURS)
+def test_what_nodes_are_sent_is_what_the_strategy_declares(method: str, record: Record) -> None:
+    """Nodes refuse other names; each that is declared is sent, or told, in a run of two rounds."""
+    strategy, asked = METHODS[method].strategy_class(), record(method).asked
+    sent = {name for message in asked for name in message.content.array_records["knowledge"]}
+    told = {name for message in asked for name in WorkRequest.from_record(message.content).scalars}
+    idle: set[str] = set()
+    for names, patterns in ((sent, declared(strategy, "sends")), (told, declared(strategy, "tells"))):
+        assert patterns is not None
+        found = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
+        assert {*itertools.chain(*found.values())} == names
+        idle |= {pattern for pattern in patterns if not found[pattern]}
+    assert idle == WITH_A_SETTING.get(method, set())
 
 
 @pytest.mark.parametrize(

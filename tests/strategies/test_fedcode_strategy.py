@@ -343,9 +343,7 @@ def test_a_head_is_checked_too() -> None:
 
 def test_the_tables_say_which_parts_only_another_setting_sends() -> None:
     result = registry.travels(registry.get("fedcode"))
-    assert (
-        "style-prototype (D), with method.global_model=average_heads also head-weight (C x D), head-bias (C)" in result
-    )
+    assert "; with method.global_model=average_heads also model: head-weight (C x D), head-bias (C); down: " in result
     default, averaged = (FedCodeParams(**given) for given in ({}, {"global_model": "average_heads"}))
     for params, names in ((default, set()), (averaged, set(FedCodeStrategy.optional))):
         made = FedCodeStrategy.__new__(FedCodeStrategy)

@@ -87,6 +87,7 @@ class Range:
 Known = Mapping[str, Range]
 
 ANY_COUNT = Range(0, LARGEST_COUNT)
+ANY_NUMBER = Range(0, LARGEST_COUNT, whole=False)
 _ONE = Range(1, 1)
 #: What a node may say in addition to the results of its work.
 _ASIDE: Known = {

@@ -11,22 +11,17 @@ domain); (2) a domain of which no node takes part in a round keeps its head; (3)
 rule.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.wire.names import HEADS
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.federation.averaging import shares
-from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.checks import ANY_COUNT
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.hooks import ScalarBounds
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 
 
@@ -38,7 +33,7 @@ class CopaStrategy(DomainStrategy):
     """
 
     sends = (HEADS + "*",)
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"head": Range(0, LARGEST_COUNT)}
+    tells = {"head": ANY_COUNT}
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Begin with the run's initial head for each domain that a node holds."""

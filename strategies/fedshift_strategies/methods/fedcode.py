@@ -11,26 +11,21 @@ Deviations: (1) the semantic encoder is averaged by share of images, without alg
 (2) G^k is the mean over the nodes that hold class k, and stays where nobody does (A5).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
-from fedshift_core.disclosure import Word
-from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration, Shape
 from fedshift_strategies.federation.averaging import RunningAverage
-from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.checks import ANY_COUNT
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.hooks import ScalarBounds
 from fedshift_strategies.methods.prototypes import (
+    PROTOTYPES,
     FloatArray,
     mean_prototypes,
     one_per_class,
@@ -38,7 +33,7 @@ from fedshift_strategies.methods.prototypes import (
 )
 
 HEAD = ("head-weight", "head-bias")
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",), "style-prototype": ("D",)}
+STYLED: dict[str, Shape] = PROTOTYPES | {"style-prototype": ("D",)}
 HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 
 
@@ -50,17 +45,17 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
     """
 
     sends = ("prototypes", "labels", "style-prototypes", *HEAD)
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
-    contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
-    behind: ClassVar[Mapping[str, Word]] = {
+    tells = {"pseudo-label": ANY_COUNT}
+    contributes = STYLED | HEADS
+    behind = {
         "style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model",
     }  # fmt: skip
-    optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
+    optional = dict.fromkeys(HEADS, "method.global_model=average_heads")
 
     def expected(self) -> Declaration:
         """Return the prototypes if SemCL or StyCL is on, and the head if heads are averaged."""
         heads = HEADS if self.params.global_model == "average_heads" else {}
-        return (PROTOTYPES if self.params.contrasts else {}) | heads
+        return (STYLED if self.params.contrasts else {}) | heads
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""

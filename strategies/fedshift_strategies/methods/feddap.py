@@ -12,21 +12,16 @@ Deviations: (1) a class and domain that no node of a round holds keep their prot
 weights are worked out in float64: with tau = 0.001 the rounding of float32 moves them by about 1e-4.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.methods.feddap import FedDAPParams
 from fedshift_strategies.base import Scalars
-from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.checks import ANY_COUNT
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.hooks import ScalarBounds
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
 from fedshift_strategies.methods.prototypes import FloatArray, keep_absent_classes, stack_prototypes
 
@@ -40,7 +35,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
     """
 
     sends = ("prototypes", "labels", "domains")
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"domain": Range(0, LARGEST_COUNT)}
+    tells = {"domain": ANY_COUNT}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Send a node the place of its own domain."""

@@ -17,22 +17,17 @@ Deviations: (1) buffers and arrays of integers are averaged and have no h (the p
 moved its own state all the same: d lacks that change.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.methods.feddyn import FedDynParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.checks import ANY_NUMBER
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, average, decode
-from fedshift_strategies.hooks import ScalarBounds
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
@@ -42,7 +37,7 @@ class FedDynStrategy(DomainStrategy[FedDynParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     sends = ()
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
+    tells = {"alpha": ANY_NUMBER}
     of_sums = ("merge",)
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:

@@ -11,15 +11,11 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 (2) the paper gives no number of classifier rounds (section 4 of the specification recommends 10).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedicon import FedICONParams
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.hooks import ScalarBounds
 
 PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"
@@ -28,8 +24,7 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 class FedICONStrategy(DomainStrategy[FedICONParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
-    sends = ()
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {PHASE: (ENCODER, CLASSIFIER)}
+    tells = {PHASE: (ENCODER, CLASSIFIER)}
 
     @classmethod
     def check_run(cls, params: FedICONParams, rounds: int) -> None:

@@ -14,14 +14,10 @@ gradients first and sends G before they train, a second exchange with the weight
 the same in the mean (the code: each batch).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration
@@ -41,8 +37,8 @@ class FedIIRStrategy(DomainStrategy[FedIIRParams]):
     """
 
     sends = (GRADIENT,)
-    contributes: ClassVar[Declaration] = {GRADIENT: ("P",)}
-    behind: ClassVar[Mapping[str, Word]] = {GRADIENT: "class"}
+    contributes = {GRADIENT: ("P",)}
+    behind = {GRADIENT: "class"}
 
     def expected(self) -> Declaration:
         """Return one number for each weight of the head."""

@@ -13,22 +13,19 @@ one's mean.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.methods.fedmd import FedMDParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.checks import ANY_COUNT, Range
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.hooks import ScalarBounds
 
 
 class FedMDStrategy(DomainStrategy[FedMDParams]):
@@ -38,9 +35,9 @@ class FedMDStrategy(DomainStrategy[FedMDParams]):
     """
 
     sends = ("scores", "window")
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
-    contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
-    behind: ClassVar[Mapping[str, Word]] = {"scores": "model"}  # of public images
+    tells = {"start": ANY_COUNT, "stop": Range(1, LARGEST_COUNT)}
+    contributes = {"scores": ("S", "C")}
+    behind = {"scores": "model"}  # of public images
 
     def expected(self) -> Declaration:
         """Return scores of as many images as the coming round takes; nothing if nobody digests."""

@@ -13,14 +13,12 @@ that no node of a round holds keeps its prototype; (4) a negative variance, whic
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
@@ -32,9 +30,8 @@ from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedproto import weighted_prototypes
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 from fedshift_strategies.methods.prototype_strategy import BY_IMAGES
-from fedshift_strategies.methods.prototypes import one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import PROTOTYPES, one_per_class, stack_prototypes
 
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
 STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "images")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
@@ -50,8 +47,8 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
     """
 
     sends = ("prototypes", "labels", HEAD + "*")
-    contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
-    behind: ClassVar[Mapping[str, Word]] = {"class-features": "class", "variance": "sum over classes"}
+    contributes = PROTOTYPES | STATISTICS
+    behind = {"class-features": "class", "variance": "sum over classes"}
 
     def expected(self) -> Declaration:
         """Return prototypes if features are aligned, and statistics if heads are combined."""

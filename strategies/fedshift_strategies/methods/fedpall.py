@@ -15,7 +15,6 @@ an output to the amplifier.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -32,9 +31,8 @@ from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods import dense
 from fedshift_strategies.methods.dense import Floats, Network
-from fedshift_strategies.methods.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import PROTOTYPES, FloatArray, as_kept, one_per_class, stack_prototypes
 
-PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}
 AMPLIFIER = "amplifier/"  # prefix of what nodes are sent of it
 MOMENTUM = "momentum/"  # prefix in the server's state, before a name of knowledge
@@ -52,7 +50,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
     """
 
     sends = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
-    contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
+    contributes = PROTOTYPES | FEATURES
 
     @property
     def _trains(self) -> bool:

@@ -10,8 +10,6 @@ Deviations: (1) weights are averaged by number of images, as in the code where l
 it takes equal weights (``aggregation.weights=equal``); (2) a class that no node of a round holds keeps its clusters.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +32,7 @@ class FedPLVMStrategy(DomainStrategy[FedPLVMParams]):
     """
 
     sends = ("prototypes", "labels")
-    contributes: ClassVar[Declaration] = {"prototypes": (P, "D"), "labels": (P,), "counts": (P,)}
+    contributes = {"prototypes": (P, "D"), "labels": (P,), "counts": (P,)}
 
     def expected(self) -> Declaration:
         """Return nothing where the loss takes no prototypes."""

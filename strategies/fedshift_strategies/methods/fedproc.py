@@ -9,22 +9,18 @@ Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round
 Deviation: a class that no node of a round holds keeps its prototype.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from fedshift_core.params import Params
 from fedshift_strategies.base import Scalars
 from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.hooks import ScalarBounds
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
 
 
 class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, 1, whole=False)}
+    tells = {"alpha": Range(0, 1, whole=False)}
 
     @classmethod
     def uses_rounds(cls, params: Params) -> str:

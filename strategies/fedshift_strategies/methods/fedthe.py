@@ -11,11 +11,9 @@ Deviations: weights are averaged by number of images, the code's plain mean is `
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.fedthe import FedTHEParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
@@ -31,8 +29,8 @@ class FedTHEStrategy(DomainStrategy[FedTHEParams]):
 
     sends = ("feature",)
 
-    contributes: ClassVar[Declaration] = {"feature": ("D",)}
-    behind: ClassVar[Mapping[str, Word]] = {"feature": "sum over classes"}
+    contributes = {"feature": ("D",)}
+    behind = {"feature": "sum over classes"}
 
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""

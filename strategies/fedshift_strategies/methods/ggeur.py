@@ -16,15 +16,14 @@ Deviations: (1) the pooled covariance is decomposed here, once, and not on each 
 several nodes of a domain are averaged by images (the code takes one node of each domain).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
 from fedshift_strategies.base import DomainStrategy, Scalars
@@ -33,7 +32,6 @@ from fedshift_strategies.federation.checks import Range
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.hooks import ScalarBounds
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
@@ -67,11 +65,11 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
     """
 
     sends = ("eigenvalues", "eigenvectors", "prototypes", "labels")
-    tells: ClassVar[Mapping[str, ScalarBounds]] = {"statistics": Range(1, 1)}
-    contributes: ClassVar[Declaration] = {
+    tells = {"statistics": Range(1, 1)}
+    contributes = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
     }  # fmt: skip
-    behind: ClassVar[Mapping[str, Word]] = {"means": "class", "eigenvalues": "class", "eigenvectors": "class"}
+    behind = {"means": "class", "eigenvalues": "class", "eigenvectors": "class"}
 
     def expected(self) -> Declaration:
         """Return statistics if samples are drawn; a node that has sent them before sends them without a number."""

@@ -10,9 +10,14 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import (
+    PROTOTYPES,
+    FloatArray,
+    mean_prototypes,
+    one_per_class,
+    stack_prototypes,
+)
 
 #: Of class prototypes, how they are sums over nodes (``DomainStrategy.sums``): each image counts the same, or each node
 #: that holds the class.
@@ -23,7 +28,7 @@ BY_NODES: Mapping[str, Sum] = {"prototypes": "nodes", "counts": "nodes"}
 class PrototypeStrategy(DomainStrategy[P]):
     """FedAvg that takes class prototypes and nothing else from the nodes, and sends them global ones."""
 
-    contributes: ClassVar[Declaration] = {"prototypes": ("C", "D"), "counts": ("C",)}
+    contributes = PROTOTYPES
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     @classmethod

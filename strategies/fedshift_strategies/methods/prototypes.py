@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import finch_groups
 from fedshift_core.errors import FederationError
+from fedshift_strategies.contributions import Shape
 
 FloatArray = NDArray[np.float32]
+#: One of each class, as nodes contribute them.
+PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 
 
 def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:

@@ -18,14 +18,12 @@ used has changed its own control variate all the same: c lacks that change.
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.scaffold import ScaffoldParams
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.base import DomainStrategy
@@ -42,9 +40,9 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
     """The plain mean of the nodes' weights, and a control variate that goes with them."""
 
     sends = (SERVERS,)
-    contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
-    behind: ClassVar[Mapping[str, Word]] = {CHANGE: "model"}
-    behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {"method.option=I": {CHANGE: "class"}}
+    contributes = {CHANGE: ("P",)}
+    behind = {CHANGE: "model"}
+    behind_with = {"method.option=I": {CHANGE: "class"}}
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""

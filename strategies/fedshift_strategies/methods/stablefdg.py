@@ -13,14 +13,10 @@ uses none in round 1 either); (2) who gets whose is a cycle in random order thro
 code: each node of the round gets that of another of the round, no two the same).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
@@ -41,8 +37,8 @@ class StableFDGStrategy(DomainStrategy[StableFDGParams]):
     """
 
     sends = (STYLE,)
-    contributes: ClassVar[Declaration] = {STYLE: (2, 2, "S")}
-    behind: ClassVar[Mapping[str, Word]] = {STYLE: "sum over classes"}
+    contributes = {STYLE: (2, 2, "S")}
+    behind = {STYLE: "sum over classes"}
 
     @classmethod
     def needs_single(cls, params: StableFDGParams) -> str:
