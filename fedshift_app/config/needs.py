@@ -17,9 +17,11 @@ from fedshift_core import features
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES, Case, Fact, Feature, ours
-from fedshift_core.limits import MOST_LINE
+from fedshift_core.limits import some
 from fedshift_core.registry import Method, imported
 from fedshift_strategies.contributions import refuse_sums
+
+MOST_NAMED = 20  # methods in a refusal
 
 # --- what a method is: each fact says why it is not, empty where it is ------------------------------------------------
 
@@ -143,10 +145,9 @@ def refuse(setting: str, fact: Fact, of: Case) -> None:
         ConfigError: With the methods that have it.
     """
     if why := FACTS[fact](of):
-        able = ", ".join(method.name for method in registry.listed() if not why_not(fact, method))
-        refused = f"{setting} does not fit {of.method.name!r}: {why}; it fits"
-        apart = "\n  " if len(refused) + len(able) > MOST_LINE else " "  # a line that is too long loses its middle
-        raise ConfigError(f"{refused}{apart}{able}")
+        able = [method.name for method in registry.listed() if not why_not(fact, method)]
+        fits = some(able, MOST_NAMED)
+        raise ConfigError(f"{setting} does not fit {of.method.name!r}: {why}; it fits {fits}")
 
 
 def _needed(feature: Feature, config: RunConfig) -> Iterator[tuple[str, Fact]]:

@@ -90,7 +90,7 @@ def test_a_method_that_would_get_around_the_noise_is_refused_with_those_that_do(
     with pytest.raises(
         ConfigError,
         match=r"not fit 'i2pfl': there is noise on weights only, and it also sends: up: class: prototypes \(C x D\), "
-        r"counts \(C\); down: .*; it fits fedavg, ",
+        r"counts \(C\); down: .*; it fits\s+fedavg, ",
     ):
         resolve({"method": "i2pfl", "set": "privacy.name=local-dp"})
 

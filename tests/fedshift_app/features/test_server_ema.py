@@ -100,7 +100,7 @@ def test_a_resumed_run_keeps_the_average(run_inline: InlineRun) -> None:
 )  # fmt: skip
 def test_what_leaves_no_averaged_global_model_is_refused(method: str, why: str) -> None:
     text = refusal_of(ConfigError, resolve, {"method": method, "set": "server.ema=0.5"})
-    assert text.startswith(f"server.ema=0.5 does not fit {method!r}: {why}; it fits fedavg, ")
+    assert text.startswith(rf"server.ema=0.5 does not fit {method!r}: {why}; it fits fedavg, ")
 
 
 def test_the_section_has_the_key_and_its_range() -> None:
