@@ -28,22 +28,7 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     Raises:
         ConfigError: With the keys.
     """
-    dataset = config.dataset.known()
-    size = config.dataset.size or dataset.size
-    networks_of_keys = [
-        ("model.name", config.model.name),
-        *(("model.per_node", name) for name in config.model.per_node),
-    ]
-    if finished:
-        networks_of_keys = [(key, name) for key, name in networks_of_keys if family_of(name) is None]
-    for key, name in networks_of_keys:
-        with at("model", key.removeprefix("model.")):
-            fixed_size = NETWORKS.named(name, key).size
-        if fixed_size is not None and size != fixed_size:
-            any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
-            raise ConfigError(
-                f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
-            )
+    _check_sizes(config, finished)
     networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
@@ -61,27 +46,11 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     if not finished:  # earlier runs may lack domains: their nodes divided all images
         _check_shares(config)
     for domain in config.allocation.training_domains(config.dataset.domains):
-        if domain in dataset.test_only:
+        if domain in config.dataset.known().test_only:
             raise ConfigError(f"{domain!r} is only a test set: put it under allocation.held_out, or leave it out")
-    if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
-        raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
-    if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
-        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
-    if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
-        raise ConfigError(
-            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
-            "constants fit these sizes only; set another dataset.size"
-        )
-    if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
-        raise ConfigError(
-            "shift.label_mix=own needs allocation.test_fraction=0, found "
-            f"{config.allocation.test_fraction:g}: a test set cut from a node's images has the same label mix"
-        )
-    if config.shift.label_mix == "own" and config.allocation.mixing > 0:
-        raise ConfigError(
-            f"shift.label_mix=own needs allocation.mixing=0, found {config.allocation.mixing:g}: it draws test images "
-            "by the classes of a node of one domain"
-        )
+    _check_shift(config)
+    if config.shift.label_mix == "own":
+        _check_label_mix(config)
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
     _check_domains_within(config)
@@ -92,6 +61,57 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _size(config: RunConfig) -> int:
+    return config.dataset.size or config.dataset.known().size
+
+
+def _check_sizes(config: RunConfig, finished: bool) -> None:
+    """Refuse networks that do not exist or do not take images of the run's size, see :func:`check_together`."""
+    size = _size(config)
+    for key, names in (("name", (config.model.name,)), ("per_node", config.model.per_node)):
+        for name in names:
+            if finished and family_of(name) is not None:
+                continue
+            with at("model", key):
+                fixed_size = NETWORKS.named(name, f"model.{key}").size
+            if fixed_size is not None and size != fixed_size:
+                any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
+                raise ConfigError(
+                    f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
+                )
+
+
+def _check_shift(config: RunConfig) -> None:
+    """Refuse a shift that the run's images cannot have."""
+    shift, allocation = config.shift, config.allocation
+    if shift.name in ("domain", "attribute") and not allocation.held_out:
+        raise ConfigError(f"shift.name={shift.name} needs allocation.held_out: the domains to test on")
+    if shift.name != "corruption":
+        return
+    if allocation.test_fraction > 0:
+        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if not SMALLEST_SIDE <= (size := _size(config)) <= LARGEST_SIDE:
+        raise ConfigError(
+            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
+            "constants fit these sizes only; set another dataset.size"
+        )
+
+
+def _check_label_mix(config: RunConfig) -> None:
+    """Refuse test images by a node's own classes where these are not drawn from the test split of one domain."""
+    allocation = config.allocation
+    if allocation.test_fraction > 0:
+        raise ConfigError(
+            f"shift.label_mix=own needs allocation.test_fraction=0, found {allocation.test_fraction:g}: a test set cut "
+            "from a node's images has the same label mix"
+        )
+    if allocation.mixing > 0:
+        raise ConfigError(
+            f"shift.label_mix=own needs allocation.mixing=0, found {allocation.mixing:g}: it draws test images by the "
+            "classes of a node of one domain"
+        )
 
 
 def _check_shares(config: RunConfig) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -232,10 +232,10 @@ class RunFolder:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
 
-    def take_over(self, history: Sequence[RoundResult], seconds: float, repeated: int = 0) -> None:
+    def take_over(self, history: Iterable[RoundResult], seconds: float, repeated: int = 0) -> None:
         """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
         self.history, self._before, self.repeated = list(history), seconds, repeated
-        lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
+        lines = (json.dumps(finite(line_of(result))) + "\n" for result in self.history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 
     @property
