@@ -7,7 +7,8 @@ from typing import Any
 
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping, row_names
-from fedshift.results.loading import Chosen, Run
+from fedshift.results.loading import Run
+from fedshift.results.results_file import Chosen
 from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
 

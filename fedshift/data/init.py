@@ -14,8 +14,8 @@ from fedshift.data import checking
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
 from fedshift_app.config.files import doc_page
-from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown

@@ -11,6 +11,7 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
+from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import CE
 from fedshift_datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
@@ -258,3 +259,17 @@ def _check_whole_domains(config: RunConfig) -> None:
     for domain in config.dataset.domains:
         if domain in config.dataset.known().test_only:
             raise ConfigError(f"allocation.test_on=domain: {domain!r} is only a test set; allowed is split")
+
+
+def check_noise(config: RunConfig) -> None:
+    """Refuse, in a deployment, noise that protects nodes and is drawn from the run's seed.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    params = config.params()
+    if isinstance(params, NoiseParams) and params.repeatable_noise:
+        raise ConfigError(
+            "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
+            "taken off again by the server; a deployment needs method.repeatable_noise=false"
+        )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.sections import RunConfig, ShiftConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError

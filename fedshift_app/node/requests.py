@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from flwr.app import Message, MessageType, RecordDict
 
 from fedshift_app.config import registry
+from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
@@ -110,7 +111,7 @@ def admit(kind: str, msg: Message, context: Any) -> None:
     config, where = setup.open_message(record, context)
     request = NodeRequest.of(kind, record, config, where)
     if not where.shared:
-        setup.check_noise(config)
+        check_noise(config)
     check(request, msg.content)
     pins.hold(msg, context, request.given, config, trains=kind == MessageType.TRAIN)
 

@@ -38,7 +38,6 @@ from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, RequestError
 from fedshift_core.limits import largest
-from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
@@ -276,20 +275,6 @@ def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
 def uses_public(config: RunConfig) -> bool:
     """Tell whether the method's nodes need the public set."""
     return bool(registry.get(config.method["name"]).client_class().uses_public)
-
-
-def check_noise(config: RunConfig) -> None:
-    """Refuse, in a deployment, noise that protects nodes and is drawn from the run's seed.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    params = config.params()
-    if isinstance(params, NoiseParams) and params.repeatable_noise:
-        raise ConfigError(
-            "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
-            "taken off again by the server; a deployment needs method.repeatable_noise=false"
-        )
 
 
 def spending_of(config: RunConfig, images: int) -> Spending:
