@@ -222,7 +222,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     return folder.path
 
 
-def _copy_memory(source: Path, target: Path, nodes: Iterable[int], resumed_after: Sequence[int]) -> None:
+def _copy_memory(source: Path, target: Path, nodes: Iterable[int], resumed_after: tuple[int, ...]) -> None:
     """Copy the private parts of simulated nodes from one run's folder to another's."""
     for index in nodes:
         number, memory = StateStore(state_store.simulated(source, index), resumed_after).recall()

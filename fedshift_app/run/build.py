@@ -306,7 +306,7 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     strategy.resume(checkpoint.server_round, checkpoint.knowledge, checkpoint.state, checkpoint.moments)
 
 
-def _check_privacy(config: RunConfig, model: SplitModel, shared: Mapping[str, object]) -> None:
+def _check_privacy(config: RunConfig, model: SplitModel, shared: Arrays) -> None:
     """Refuse noise on weights that do not travel, and networks without gradients of single images (``dp-sgd``).
 
     Raises:

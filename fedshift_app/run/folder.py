@@ -124,7 +124,7 @@ class RunFolder:
         settings = config.model_dump(mode="json") | self._approximation()
         self._tracker = tracking.tracker(config.tracking, self.path, self.run_id, settings, self.history)
 
-    def _begin(self, output_dir: Path, name: str, content: dict[str, Any], more: Mapping[str, Any]) -> None:
+    def _begin(self, output_dir: Path, name: str, content: dict[str, Any], more: dict[str, Any]) -> None:
         """Make the folder of a new run with its ``config.yaml``: the content, and what there is of more."""
         self.run_id = content["run_id"]
         shown = self.config.method["name"] + "-approximation" * bool(self._approximation())  # trackers show this name
