@@ -44,10 +44,9 @@ from fedshift_app.run import (
     resuming,
     starting,
 )
-from fedshift_app.run.about import describe
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import SKIPPED_FILE
 from fedshift_app.run.folder import RunFolder
-from fedshift_app.run.past import Past
 from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
@@ -210,7 +209,7 @@ def _begin(ready: starting.Ready, folder: RunFolder, images: _Images) -> None:
     config, strategy, simulated = ready.config, ready.strategy, folder.engine != setup.DEPLOYMENT
     nodes, start = strategy.roster.nodes, strategy.federation.model.start
     mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
-    first = describe(config, folder.engine, nodes, strategy.features)
+    first = console.describe(config, folder.engine, nodes, strategy.features)
     more = filter(None, (*ready.lines, run_build.public_line(config, nodes), mixed))
     console.log.info("%s", "\n  ".join((first, *more)), extra={"event": "started"})
     if start:

@@ -217,7 +217,7 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
         ConfigError: If there are changes, and the model before them is not requested.
     """
     adapts = setup.adaptation(config)
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     done = [] if client_class.scores_as_sent(config.params()) else [f"method {config.method['name']} makes a new one"]
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
     changes = " and ".join(done)
@@ -353,7 +353,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     accuracy, others = line["accuracy"], line.get("others", {})
     figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(KEY, {})
     if before:
-        makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.params())
+        makes_anew = not config.declared.client_class().scores_as_sent(config.params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
     elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")

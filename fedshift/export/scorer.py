@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.node.data import image_size
@@ -98,7 +97,7 @@ def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> Doma
     none = ImageSet(np.zeros((0, size, size, 3), np.uint8), np.zeros(0, np.int64))
     train = config.train.model_copy(update={"precision": "float32"})
     about = ClientSetup(config.seed, index, torch.device("cpu"), network, train, config.images, rounds=config.rounds)
-    made: DomainClient = registry.get(config.method["name"]).client_class()(
+    made: DomainClient = config.declared.client_class()(
         model=setup.initial_model(config, network),
         setup=about,
         params=config.params(),

@@ -25,9 +25,9 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, resuming
 from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
-from fedshift_app.run.past import Past
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, whole

@@ -29,38 +29,37 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     Raises:
         ConfigError: With the keys.
     """
+    rounds, allocation, shift = config.rounds, config.allocation, config.shift
     _check_sizes(config, finished)
     networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
-    if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
+    if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= rounds]:
         with at("keep_rounds"):
-            raise ConfigError(
-                f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {out_of_range[0]}"
-            )
+            raise ConfigError(f"keep_rounds: allowed are rounds from 1 to rounds={rounds}, found {out_of_range[0]}")
     _check_rounds(config)
-    if config.train.warmup_rounds > 0 and 0 < config.rounds <= config.train.warmup_rounds:
+    if config.train.warmup_rounds > 0 and 0 < rounds <= config.train.warmup_rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
-            f"rounds={config.rounds}"
+            f"rounds={rounds}"
         )
     if not finished:  # earlier runs may lack domains: their nodes divided all images
         _check_shares(config)
-    for domain in config.allocation.training_domains(config.dataset.domains):
+    for domain in allocation.training_domains(config.dataset.domains):
         if domain in config.dataset.known().test_only:
             raise ConfigError(f"{domain!r} is only a test set: put it under allocation.held_out, or leave it out")
     _check_shift(config)
-    if config.shift.label_mix == "own":
+    if shift.label_mix == "own":
         _check_label_mix(config)
-    if config.allocation.test_on == "domain":
+    if allocation.test_on == "domain":
         _check_whole_domains(config)
     _check_domains_within(config)
-    if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
+    if shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
         raise ConfigError(
             "evaluate.personal_on=all_domains scores every node on the same test sets; shift.label_mix=own draws each "
             "node its own"
         )
-    if config.shift.name == "attribute" and config.dataset.name != "cifar10":
+    if shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 
 

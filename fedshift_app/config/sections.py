@@ -12,6 +12,7 @@ from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed
+from fedshift_core.registry import Method
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
 from fedshift_datasets.corruptions import CORRUPTIONS
@@ -308,6 +309,11 @@ class RunConfig(SectionOfRooms):
                 raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
         return given
 
+    @property
+    def declared(self) -> Method:
+        """The method as it is declared; a recipe has the classes of its base method."""
+        return registry.get(self.method["name"])
+
     def params(self) -> Params:
         """Return the method's parameters, checked.
 
@@ -315,4 +321,4 @@ class RunConfig(SectionOfRooms):
             ValidationError: If one is unknown, of the wrong type or out of range.
         """
         given = {key: value for key, value in self.method.items() if key != "name"}
-        return registry.get(self.method["name"]).checked_params(given)
+        return self.declared.checked_params(given)

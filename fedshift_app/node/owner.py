@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, own_code, partition, policy, policy_rules, rounding, setup
 from fedshift_app.node.data import Place, own_images
@@ -146,7 +145,7 @@ class Owner:
         return [max(number, self.least_images) if number else 0 for number in counts]
 
     def _behind(self, name: str) -> Word:
-        return behind(registry.get(self.config.method["name"]).strategy_class(), name, self.config.method)
+        return behind(self.config.declared.strategy_class(), name, self.config.method)
 
     def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""

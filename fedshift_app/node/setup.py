@@ -145,7 +145,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     if device.type == "cpu":
         keep_freed_memory()
     network = own_network(config, where)
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     own = own_images(config, where)
     if not where.shared:
         copies.warn_node(config.dataset, where.domains, where.source)
@@ -259,14 +259,14 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether each node is scored with a model of its own."""
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     own = client_class.personal(model, config.model, config.params())
     return bool(own or modules(config).personal or adaptation(config) is not None)
 
 
 def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether what a node scores has parts that only its own local training changes."""
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     params, inside = config.params(), modules(config)
     scores_own = client_class.personal(model, config.model, params) or inside.personal
     return bool(scores_own and client_class.kept_names(model, config.model, params, inside))
@@ -274,12 +274,12 @@ def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
 
 def uses_public(config: RunConfig) -> bool:
     """Tell whether the method's nodes need the public set."""
-    return bool(registry.get(config.method["name"]).client_class().uses_public)
+    return bool(config.declared.client_class().uses_public)
 
 
 def spending_of(config: RunConfig, images: int) -> Spending:
     """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
-    client = registry.get(config.method["name"]).client_class()
+    client = config.declared.client_class()
     train, prototypes = config.train, client.sends_prototypes
     return dp_accounting.spending(
         config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes
@@ -289,7 +289,7 @@ def spending_of(config: RunConfig, images: int) -> Spending:
 def scores_images_alone(config: RunConfig) -> bool:
     """Tell whether the score of a test image depends on no other image."""
     adapts = adaptation(config)
-    alone = registry.get(config.method["name"]).client_class().scores_images_alone
+    alone = config.declared.client_class().scores_images_alone
     return bool(alone and (adapts is None or adapts.scores_images_alone))
 
 
@@ -306,7 +306,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
         own or config.model, len(spec.classes), config.dataset.size or spec.size,
         torch_seed(config.seed, "initial-weights"),
     )  # fmt: skip
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     _check_signatures(client_class)
     model: networks.SplitModel = client_class.build_model(plan, config.params())
     if config.model.bn == "group":  # before the modules are put in, which may cut the encoder up; then they themselves

@@ -53,7 +53,7 @@ def prepare(
         _check_deployed(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     _check_trains(config, model, client_class)
     private = client_class.kept_names(model, config.model, config.params(), setup.modules(config))
     precomputing.check(config, model)
@@ -275,15 +275,13 @@ def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...], frozen: bo
 
 def methods_of(config: RunConfig) -> list[Method]:
     """Return the run's method and, for a recipe, the method that it is based on."""
-    method = registry.get(config.method["name"])
+    method = config.declared
     return [method, registry.get(method.of)] if method.of else [method]
 
 
 def strategy_of(config: RunConfig, federation: RunContext, observer: Observer) -> DomainStrategy:
     """Return the method's strategy before its first round."""
-    strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
-        federation, config.params(), observer
-    )
+    strategy: DomainStrategy = config.declared.strategy_class()(federation, config.params(), observer)
     return strategy
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, tracking
-from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
-from fedshift_app.run.past import Past
 from fedshift_app.run.shown import of_features
 from fedshift_app.run.summary import finite, line_of, summary
 from fedshift_app.run.versions import versions
@@ -285,7 +284,7 @@ class RunFolder:
 
     def _approximation(self) -> dict[str, str]:
         """Return the reason why the run's method is an approximation of its paper; empty if it is none."""
-        reason = registry.get(self.config.method["name"]).approximation
+        reason = self.config.declared.approximation
         return {"approximation": reason} if reason else {}
 
     def end(self) -> str:

@@ -42,7 +42,7 @@ def second_view(config: RunConfig) -> str:
 
     A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
     """
-    method = registry.get(config.method["name"])
+    method = config.declared
     modules = [str(entry["name"]) for entry in config.modules]
     origins = [registry.METHODS.origin(method.name), *map(registry.MODULES.origin, modules)]
     reads = method.defaults.get("images", {}).get("views") == 2

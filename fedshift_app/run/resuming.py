@@ -6,16 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import changes, checkpoints, config_file, model_selection
-from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.checkpoints import Checkpoint, Damaged, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
-from fedshift_app.run.past import Past
 from fedshift_app.run.summary import round_of
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
@@ -246,7 +244,7 @@ def _use_of_rounds(config: RunConfig) -> str:
     for feature, key in on:
         if value_of(config, key) is not None:
             return f"{feature.setting(config, key)} depends on it"
-    method = registry.get(config.method["name"])
+    method = config.declared
     reason = method.strategy_class().uses_rounds(config.params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""
 

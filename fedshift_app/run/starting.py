@@ -18,8 +18,8 @@ from fedshift_app.run import (
     precision,
     resuming,
 )
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.initial_model import InitialModel
-from fedshift_app.run.past import Past
 from fedshift_strategies.base import DomainStrategy, Observer
 
 

@@ -27,7 +27,6 @@ from fedshift_app.config import fits, registry
 from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, trackers, tracking
-from fedshift_app.run.about import describe
 from fedshift_core.registry import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
@@ -82,7 +81,7 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
         assert (LABEL in console.table(run.results, resolve({}))) == said
         assert json.loads((run.folder / "status.json").read_text())["method"] == (LABEL if said else name)
         assert ("approximation" in run.folder.name) == said and (not said or FOLDERS in run.folder.name)
-    assert NOTICE in describe(resolve({"method": NAME}), "inline", [])
+    assert NOTICE in console.describe(resolve({"method": NAME}), "inline", [])
 
 
 @pytest.mark.usefixtures("undrawn_figures")
