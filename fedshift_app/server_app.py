@@ -137,8 +137,11 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     output_dir, name = _place(run_config)
     simulated = engine != setup.DEPLOYMENT
     _look_for_room(output_dir, past, disk_space.needed(config, ready.initial, strategy, nodes, simulated=simulated))
-    images = _Images.of(config, len(nodes), new=past is None) if simulated else _Images()
+    images, new = _Images(), past is None
     if simulated:
+        with looks.handed_on():
+            marks = node_data.fingerprints(config) if new else {}
+            images = _Images(marks, node_data.skipped(config), copies.of_run(config, len(nodes)) if new else ())
         precomputing.ahead(
             ready.settled, ready.beginning.model, model.start, len(nodes),
             lambda features: _tell(status | {"features": features}),
@@ -147,7 +150,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     folder = RunFolder(
         output_dir, config, engine=engine, personal=model.personal, command=_command(run_config),
         num_nodes=len(nodes), images=images.marks, past=past, arithmetic=ready.settled.train.arithmetic,
-        requested=requested_by_method(run_config, config) if past is None else None, name=name,
+        requested=requested_by_method(run_config, config) if new else None, name=name,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)
@@ -189,24 +192,17 @@ def _mend(grid: Grid, engine: str) -> None:
 class _Images(NamedTuple):
     """The images of a simulation: their fingerprints, those left out as broken, lines about copies of others.
 
-    A real node has its own, of which it tells its owner alone.
+    A continued run has its fingerprints, and has named its copies. A real node tells of its images its owner alone.
     """
 
     marks: Mapping[str, Mapping[str, str]] = {}
     skipped: Sequence[Any] = ()
     copied: Sequence[str] = ()
 
-    @classmethod
-    def of(cls, config: RunConfig, num_nodes: int, *, new: bool) -> "_Images":
-        """Look at the images; a continued run has looked at them when it began, and compared them with those."""
-        with looks.handed_on():
-            marks = node_data.fingerprints(config) if new else {}
-            return cls(marks, node_data.skipped(config), copies.of_run(config, num_nodes) if new else ())
-
 
 def _begin(ready: starting.Ready, folder: RunFolder, images: _Images) -> None:
     """Say what is about to run, and write to its folder what nodes are sent once and which images are left out."""
-    config, strategy, simulated = ready.config, ready.strategy, folder.engine != setup.DEPLOYMENT
+    config, strategy, simulated = folder.config, ready.strategy, folder.engine != setup.DEPLOYMENT
     nodes, start = strategy.roster.nodes, strategy.federation.model.start
     mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
     first = console.describe(config, folder.engine, nodes, strategy.features)

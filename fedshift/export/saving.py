@@ -16,7 +16,7 @@ from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import KEY, test_images
 from fedshift_app.node import setup, state_store
-from fedshift_app.node.data import Place, image_size
+from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
@@ -132,7 +132,7 @@ def described(config: RunConfig, arrays: Arrays, form: Form) -> dict[str, Any]:
     return {
         "form": form,
         "classes": scorer.classes_of(config),
-        "size": image_size(config),
+        "size": config.dataset.pixels,
         "resize": config.dataset.resize,
         "window": config.dataset.window,
         "exif": config.dataset.exif,

@@ -63,13 +63,9 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 
 
-def _size(config: RunConfig) -> int:
-    return config.dataset.size or config.dataset.known().size
-
-
 def _check_sizes(config: RunConfig, finished: bool) -> None:
     """Refuse networks that do not exist or do not take images of the run's size, see :func:`check_together`."""
-    size = _size(config)
+    size = config.dataset.pixels
     for key, names in (("name", (config.model.name,)), ("per_node", config.model.per_node)):
         for name in names:
             if finished and family_of(name) is not None:
@@ -92,7 +88,7 @@ def _check_shift(config: RunConfig) -> None:
         return
     if allocation.test_fraction > 0:
         raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
-    if not SMALLEST_SIDE <= (size := _size(config)) <= LARGEST_SIDE:
+    if not SMALLEST_SIDE <= (size := config.dataset.pixels) <= LARGEST_SIDE:
         raise ConfigError(
             f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
             "constants fit these sizes only; set another dataset.size"

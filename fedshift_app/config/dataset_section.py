@@ -108,6 +108,11 @@ class DatasetConfig(SectionOfRooms):
         """The name of the data set that reads the images."""
         return self.of or self.name
 
+    @property
+    def pixels(self) -> int:
+        """Height and width of the images."""
+        return self.size or self.known().size
+
     def source(self, data_dir: Path | None = None) -> Source:
         """Return where the images come from on this machine.
 

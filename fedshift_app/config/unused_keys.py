@@ -136,6 +136,6 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     from fedshift_clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
 
     spec = config.dataset.known()
-    plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
+    plan = Blueprint(config.model, len(spec.classes), config.dataset.pixels, seed=0)
     model = config.declared.client_class().build_model(plan, config.params())
     return bool(batchnorm_names(model))

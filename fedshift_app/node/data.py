@@ -117,11 +117,6 @@ def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain
     return holdings.read(dataset, domain, "train", source, shared=True)
 
 
-def image_size(config: RunConfig) -> int:
-    """Return the height and width of a run's images in pixels."""
-    return config.dataset.size or config.dataset.known().size
-
-
 def own_images(config: RunConfig, where: Place) -> Own:
     """Return a node's own images.
 

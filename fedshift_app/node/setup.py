@@ -16,7 +16,6 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies, holdings, state_folder
-from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
 from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation
@@ -213,7 +212,7 @@ def frozen_features(
     of_products, layout = precision.parts(precision.arithmetic(config.train, device))
     model = model.to(device).to(memory_format=layout)
     return FrozenFeatures(
-        model, network, config.images, of_products, layout, node_data.image_size(config), config.train.threads
+        model, network, config.images, of_products, layout, config.dataset.pixels, config.train.threads
     )
 
 
@@ -303,7 +302,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     """
     spec = config.dataset.known()
     plan = networks.Blueprint(
-        own or config.model, len(spec.classes), config.dataset.size or spec.size,
+        own or config.model, len(spec.classes), config.dataset.pixels,
         torch_seed(config.seed, "initial-weights"),
     )  # fmt: skip
     client_class = config.declared.client_class()

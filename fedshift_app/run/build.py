@@ -9,7 +9,6 @@ from fedshift_app.config import registry
 from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.privacy.model import check_network, check_shared
-from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
@@ -313,7 +312,7 @@ def _check_privacy(config: RunConfig, model: SplitModel, shared: Arrays) -> None
     check_shared(config, shared)
     if not config.privacy.of_images:
         return
-    size = node_data.image_size(config)
+    size = config.dataset.pixels
     check_network(config, model, size)
     for name in config.model.per_node:
         own = config.model.model_copy(update={"name": name})
