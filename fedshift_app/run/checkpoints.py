@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io
@@ -31,8 +31,10 @@ from fedshift_core.atomic_io import Lock
 from fedshift_core.kept_rounds import FOLDER as FOLDER
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.plural import plural
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.nodes import Node
+
+if TYPE_CHECKING:  # it imports Flower, which `fedshift compare` does without
+    from fedshift_strategies.federation.context import RoundResult
 
 FORMAT = 2  # of the JSON file; 1 had no state
 NODES_FOLDER = "nodes"
@@ -109,7 +111,7 @@ class Past:
     images: Mapping[str, Mapping[str, str]]
     resumed_after: tuple[int, ...]
     checkpoint: Checkpoint | None
-    history: list[RoundResult]
+    history: "list[RoundResult]"
     lock: Lock | None
     repeats: int = 0
     repeated: int = 0
