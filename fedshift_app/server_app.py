@@ -4,16 +4,15 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedshift_app.config import registry
 from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import (
@@ -38,36 +37,28 @@ from fedshift_app.run import (
     disk_space,
     exit_codes,
     flwr_run,
-    idle_terms,
-    initial_model,
     logs,
     model_selection,
     naming,
     precomputing,
     resuming,
+    starting,
 )
-from fedshift_app.run import (
-    precision as run_precision,
-)
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import SKIPPED_FILE
-from fedshift_app.run.folder import Past, RunFolder
+from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
-from fedshift_core.plural import plural
-from fedshift_core.rounds import INITIAL_MODEL
 from fedshift_datasets.io import looks
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features.catalog import Features
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.memory import NodeMemory
-from fedshift_strategies.federation.roster import Node
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
-NAMED_NODES = 20  # of a domain; of more only the number is said
 
 app = ServerApp()
 
@@ -136,6 +127,49 @@ def _place(run_config: Any) -> tuple[Path, str]:
 
 def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> str:
     engine = _engine(grid)
+    _check(grid, run_config, config, past, engine)
+    _mend(grid, engine)
+    received = ReceivedLog(grid) if config.federation.log_received else None
+    progress = Progress(config)
+    ready = starting.ready(grid, config, past, engine, progress)
+    config, strategy = ready.config, ready.strategy
+    nodes, model = strategy.roster.nodes, strategy.federation.model
+    output_dir, name = _place(run_config)
+    simulated = engine != setup.DEPLOYMENT
+    _look_for_room(output_dir, past, disk_space.needed(config, ready.initial, strategy, nodes, simulated=simulated))
+    images, new = _Images(), past is None
+    if simulated:
+        with looks.handed_on():
+            marks = node_data.fingerprints(config) if new else {}
+            images = _Images(marks, node_data.skipped(config), copies.of_run(config, len(nodes)) if new else ())
+        precomputing.ahead(
+            ready.settled, ready.beginning.model, model.start, len(nodes),
+            lambda features: _tell(status | {"features": features}),
+        )  # fmt: skip
+    # Only now: a run that cannot start leaves no folder behind.
+    folder = RunFolder(
+        output_dir, config, engine=engine, personal=model.personal, command=_command(run_config),
+        num_nodes=len(nodes), images=images.marks, past=past, arithmetic=ready.settled.train.arithmetic,
+        requested=requested_by_method(run_config, config) if new else None, name=name,
+    )  # fmt: skip
+    try:
+        status["run_folder"] = str(folder.path)
+        _tell(status | {"error": "the ServerApp ended without a word"})
+        if received is not None:
+            received.open(folder.path)
+        with logs.written_to(folder.path) as file:
+            _begin(ready, folder, images)
+            progress.begin(folder, strategy)
+            watch_replies(grid, progress.status.answered)
+            with _last_word(progress.status, file, folder), _disk_told(folder):
+                _rounds(grid, config, strategy, ready.initial, folder, past)
+            return folder.lost
+    finally:
+        folder.close()
+
+
+def _check(grid: Grid, run_config: Any, config: RunConfig, past: Past | None, engine: str) -> None:
+    """Refuse what can be refused before the nodes are asked."""
     node_data.forget()  # nodes may be in this process, after those of another run
     if past is not None:
         resuming.check_engine(past, engine)
@@ -144,88 +178,48 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         before = None if past is None else past.num_nodes
         console.log.info("%s", flwr_run.look(config, grid, before), extra={"event": "nodes"})
     naming.check_free(*_place(run_config), None if past is None else past.path)
+
+
+def _mend(grid: Grid, engine: str) -> None:
+    """Take from Flower's grid what it does too seldom, too often or not at all."""
     keep_out_malformed_replies()
     quicken_grid(grid)
     notice_restarts(grid)
     if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
         pack_messages(grid)
-    received = ReceivedLog(grid) if config.federation.log_received else None
-    going_on = past is not None and past.checkpoint is not None
-    config, beginning = (config, initial_model.plain(config)) if going_on else initial_model.begin(config)
-    start = node_payload.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
-    initial, federation = run_build.prepare(config, engine, beginning, start)
-    federation = replace(federation, repeated=0 if past is None else past.repeated)
-    idle = idle_terms.warning(config, beginning.model), idle_terms.second_view(config)
-    for warning in filter(None, (initial_model.slow(config), *beginning.warnings, *idle)):
-        console.log.warning("%s", warning)
-    progress = Progress(config)
-    strategy = run_build.strategy_of(config, federation, progress)
-    strategy.gather(grid)
-    nodes = strategy.roster.nodes
-    settled, computed = run_precision.settle(config, strategy.roster.fastest, past, here=engine != setup.DEPLOYMENT)
-    strategy.settle(settled.model_dump_json())
-    model_selection.check_nodes(config, nodes)
-    if past is not None:
-        resuming.check_number(past, len(nodes))
-        strategy.roster.expect(resuming.check_nodes(past, nodes))
-        nodes = strategy.roster.nodes
-    checkpoint = past.checkpoint if past is not None else None
-    if checkpoint is not None:
-        initial = run_build.restored(strategy, initial, checkpoint)
-        strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
-    output_dir, name = _place(run_config)
-    simulated = engine != setup.DEPLOYMENT
-    _look_for_room(output_dir, past, disk_space.needed(config, initial, strategy, nodes, simulated=simulated))
-    with looks.handed_on():
-        images = node_data.fingerprints(config) if past is None and simulated else {}
-        skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
-        copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
-    if simulated:
 
-        def show(features: dict[str, Any] | None) -> None:
-            _tell(status | {"features": features})
 
-        precomputing.ahead(settled, beginning.model, federation.model.start, len(nodes), show)
-    # Only now: a run that cannot start leaves no folder behind.
-    folder = RunFolder(
-        output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),
-        num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
-        requested=requested_by_method(run_config, config) if past is None else None, name=name,
-    )  # fmt: skip
-    try:
-        status["run_folder"] = str(folder.path)
-        _tell(status | {"error": "the ServerApp ended without a word"})
-        if received is not None:
-            received.open(folder.path)
-        with logs.written_to(folder.path) as file:
-            public = run_build.public_line(config, nodes)
-            frozen = run_build.frozen_line(config, federation, initial)
-            mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
-            about = (computed, *beginning.messages, frozen, public, mixed)
-            first = describe(config, engine, nodes, strategy.features)
-            lines = (first, *(f"  {line}" for line in about if line))
-            console.log.info("%s", "\n".join(lines), extra={"event": "started"})
-            if federation.model.start:
-                node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
-            if skipped:
-                write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
-                fields = {"event": "skipped", "images": len(skipped)}
-                console.log.warning(
-                    "images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields
-                )
-            if simulated and (unheld := run_build.unheld_line(config, len(nodes))):
-                console.log.warning("%s", unheld, extra={"event": "unheld"})
-            for line in copied:
-                console.log.warning("%s", line, extra={"event": "copies"})
-            progress.folder, progress.strategy = folder, strategy
-            progress.status = StatusFile(folder, config, nodes)
-            strategy.roster.listener = progress.status
-            watch_replies(grid, progress.status.answered)
-            with _last_word(progress.status, file, folder), _disk_told(folder):
-                _rounds(grid, config, strategy, initial, folder, past)
-            return folder.lost
-    finally:
-        folder.close()
+class _Images(NamedTuple):
+    """The images of a simulation: their fingerprints, those left out as broken, lines about copies of others.
+
+    A continued run has its fingerprints, and has named its copies. A real node tells of its images its owner alone.
+    """
+
+    marks: Mapping[str, Mapping[str, str]] = {}
+    skipped: Sequence[Any] = ()
+    copied: Sequence[str] = ()
+
+
+def _begin(ready: starting.Ready, folder: RunFolder, images: _Images) -> None:
+    """Say what is about to run, and write to its folder what nodes are sent once and which images are left out."""
+    config, strategy, simulated = folder.config, ready.strategy, folder.engine != setup.DEPLOYMENT
+    nodes, start = strategy.roster.nodes, strategy.federation.model.start
+    mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
+    first = console.describe(config, folder.engine, nodes, strategy.features)
+    more = filter(None, (*ready.lines, run_build.public_line(config, nodes), mixed))
+    console.log.info("%s", "\n  ".join((first, *more)), extra={"event": "started"})
+    if start:
+        node_payload.write(folder.path / checkpoints.FOLDER, start)
+    if images.skipped:
+        write_atomically(folder.path / SKIPPED_FILE, json.dumps(images.skipped, indent=2) + "\n")
+        fields = {"event": "skipped", "images": len(images.skipped)}
+        console.log.warning(
+            "images left out as broken: %d, named in %s", len(images.skipped), SKIPPED_FILE, extra=fields
+        )
+    if simulated and (unheld := run_build.unheld_line(config, len(nodes))):
+        console.log.warning("%s", unheld, extra={"event": "unheld"})
+    for line in images.copied:
+        console.log.warning("%s", line, extra={"event": "copies"})
 
 
 @contextmanager
@@ -337,6 +331,11 @@ class Progress:
         self._config, self._rounds = config, config.rounds
         self._seconds, self._done = 0.0, 0
 
+    def begin(self, folder: RunFolder, strategy: DomainStrategy) -> None:
+        """Take the rounds of a strategy to this folder from now on."""
+        self.folder, self.strategy = folder, strategy
+        self.status = strategy.roster.listener = StatusFile(folder, self._config, strategy.roster.nodes)
+
     def __call__(self, result: RoundResult, weights: ArrayRecord) -> None:
         """Save and show one round.
 
@@ -365,42 +364,3 @@ def _command(run_config: Any) -> str:
 
 def _engine(grid: Grid) -> str:
     return engine_name(grid) or (setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT)
-
-
-def describe(config: RunConfig, engine: str, nodes: list[Node], features: Features | None = None) -> str:
-    """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
-    held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
-    for n in nodes:
-        for domain in n.domains:
-            held[domain].append(n)
-    epochs = plural(config.train.epochs, "local epoch")
-    rounds = f"{plural(config.rounds, 'round')} of {epochs}" if config.rounds else "no training (rounds=0)"
-    what = registry.label(config.method["name"]) if config.rounds else INITIAL_MODEL
-    lines = [
-        f"{config.experiment}: {what} on {config.dataset.name}, {config.model.name}, "
-        f"bn={config.model.bn}, {plural(len(nodes), 'node')}, {rounds}, seed {config.seed}, engine {engine}",
-        *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
-    ]
-    if approximation := registry.approximation_line(config.method["name"]):
-        lines.append(f"  {approximation}")
-    if config.evaluate.fraction < 1:
-        lines.append(
-            f"  before the last {plural(config.evaluate.last, 'round')} accuracy is that on "
-            f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
-        )
-    lines += [f"  {line}" for line in (features.describe(nodes) if features is not None else ())]
-    return "\n".join(lines)
-
-
-def _held_by(nodes: list[Node]) -> str:
-    """Return who holds a domain, each node by name while a line has room for that."""
-    if not nodes:
-        return "held by no node"
-    if len(nodes) <= NAMED_NODES:
-        return "node " + ", ".join(f"{n.index} ({plural(n.num_examples, 'image')}{_with_others(n)})" for n in nodes)
-    sizes = [n.num_examples for n in nodes]
-    return f"{plural(len(nodes), 'node')}, {min(sizes)} to {plural(max(sizes), 'image')} each, {sum(sizes)} in all"
-
-
-def _with_others(node: Node) -> str:
-    return f" of {plural(len(node.domains), 'domain')}" if node.held_tests else ""

@@ -17,9 +17,9 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
@@ -28,6 +28,8 @@ from fedshift_core.params import Params, SectionOfRooms
 from fedshift_core.registry import Method
 from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
+
+Sections = TypeVar("Sections", bound=SectionOfRooms)
 
 #: Values of an option with which a feature does nothing.
 _OFF: tuple[Any, ...] = (None, False, 0, "none", "off", "fixed", (), (wire.AVERAGED,))
@@ -289,9 +291,16 @@ def ours() -> tuple[Feature, ...]:
     return tuple(sorted((room.FEATURE for room in rooms), key=lambda feature: feature.place))
 
 
-def options_in(section: str) -> list[type[FeatureOptions]]:
-    """Return the keys of FedShift's own features in a section of the configuration."""
-    return [feature.options for feature in ours() if feature.options and feature.options.section == section]
+def with_rooms(section: str) -> Callable[[type[Sections]], type[Sections]]:
+    """Return what makes of a section's own keys the section: with those of the features that have keys in it."""
+
+    def assembled(own: type[Sections]) -> type[Sections]:
+        rooms = [feature.options for feature in ours() if feature.options and feature.options.section == section]
+        bases: Any = (*reversed(rooms), own)  # fields come in the order of the last base first
+        names: Any = {"__base__": bases, "__module__": own.__module__, "__doc__": own.__doc__}
+        return cast(type[Sections], create_model(own.__name__, **names))
+
+    return assembled
 
 
 class _Rooms(Mapping[str, Feature]):

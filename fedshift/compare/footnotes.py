@@ -32,35 +32,69 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         accuracy: Whether the columns are accuracies of domains.
         lowest: Whether the lowest number is the best.
     """
-    notes = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
-    notes += _test_batches(rows)
-    singles = [part for row in rows for run in row.runs for part in run.singles]
+    return [
+        "mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread",
+        *_test_batches(rows),
+        *_rounds([part for row in rows for run in row.runs for part in run.singles]),
+        *(_over_domains(rows, lowest) if accuracy else ()),
+        *_images(rows),
+        *_marked(rows),
+        *_differences(rows, headline),
+        *_other_images(rows),
+        *_baselines(rows),
+        *(
+            f"{named(row)}, chosen on validation images: {grouping.tuned_values(row.runs[0])}"
+            for row in rows
+            if row.tuned
+        ),
+        *_pairings(rows),
+        *_lacking(rows),
+        *_facts(rows),
+        *_personal(rows),
+    ]
+
+
+def _rounds(singles: Sequence[Run]) -> list[str]:
+    """Return that fewer rounds than usual are averaged, and that models of other runs were scored again."""
+    notes = []
     rounds = {run.results.averaged_rounds for run in singles} - {LAST_ROUNDS}
     if rounds:
         notes.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
     again = [run for run in singles if run.scored_again]
     if again:
         what = "all runs" if len(again) == len(singles) else f"{len(again)} of the runs"
-        rounds_text = " or ".join(
-            text
-            for text, of_kept in (("their last round", False), ("the round that they kept", True))
-            if any((run.config["keep"] != LAST) == of_kept for run in again)
-        )
-        notes.append(f"{what}: models of other runs, after {rounds_text}, scored again (fedshift rescore)")
-    if accuracy:
-        notes.append("STD: over the domains of a run, then mean and spread over seeds")
-        if any(WORST in row.values and row.values[WORST].n for row in rows):
-            least = "highest" if lowest else "lowest"
-            same = same_worst(rows)
-            where = f", {same} in all" if same else "; named where it is the same in all runs of a row"
-            notes.append(f"WORST: the {least} domain of each run{where}")
-    notes += _images(rows)
-    if any(row.best for row in rows):
-        tasks = dict.fromkeys(row.scored for row in rows)
-        each = f", within each task ({', '.join(tasks)})" if len(tasks) > 1 else ""
-        notes.append(f"marked: the best mean of a column{each}; not a test of significance")
-    if any(row.difference is not None for row in rows):
-        tests = sum(row.difference is not None and row.difference.p is not None for row in rows)
+        kept = {run.config["keep"] != LAST for run in again}
+        after = " or ".join(["their last round"] * (False in kept) + ["the round that they kept"] * (True in kept))
+        notes.append(f"{what}: models of other runs, after {after}, scored again (fedshift rescore)")
+    return notes
+
+
+def _over_domains(rows: Sequence[Row], lowest: bool) -> list[str]:
+    """Return what STD and WORST are."""
+    notes = ["STD: over the domains of a run, then mean and spread over seeds"]
+    if any(WORST in row.values and row.values[WORST].n for row in rows):
+        least = "highest" if lowest else "lowest"
+        same = same_worst(rows)
+        where = f", {same} in all" if same else "; named where it is the same in all runs of a row"
+        notes.append(f"WORST: the {least} domain of each run{where}")
+    return notes
+
+
+def _marked(rows: Sequence[Row]) -> list[str]:
+    """Return what a mark says, where a mean has one."""
+    if not any(row.best for row in rows):
+        return []
+    tasks = dict.fromkeys(row.scored for row in rows)
+    each = f", within each task ({', '.join(tasks)})" if len(tasks) > 1 else ""
+    return [f"marked: the best mean of a column{each}; not a test of significance"]
+
+
+def _differences(rows: Sequence[Row], headline: str) -> list[str]:
+    """Return what the differences to the baseline and their p are, or why there are none."""
+    differing = [row for row in rows if row.difference is not None]
+    notes = []
+    if differing:
+        tests = sum(row.difference is not None and row.difference.p is not None for row in differing)
         of_tests = (
             f"p: two-sided paired t-test over {LEAST_FOR_TEST} or more common seeds, with few of which it has little "
             f"power; p (Holm): corrected for the {plural(tests, 'test')} here"
@@ -69,37 +103,38 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         notes.append(f"{headline} - {BASELINE}: seed by seed; {of_tests if tests else none}")
     elif not any(row.refused for row in rows):
         notes.append(f"no difference to {BASELINE}: there is no other method, or no run of it")
-    if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):
+    if any(row.tuned and (base := baseline(row, rows)) and base.tuned for row in differing):
         notes.append(
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
-    notes += _other_images(rows)
-    notes += _baselines(rows)
-    notes += [
-        f"{named(row)}, chosen on validation images: {grouping.tuned_values(row.runs[0])}" for row in rows if row.tuned
-    ]  # fmt: skip
-    notes += _pairings(rows)
-    notes += _lacking(rows)
-    notes += _facts(rows)
+    return notes
+
+
+def _personal(rows: Sequence[Row]) -> list[str]:
+    """Return what scores of nodes' own models are, and how they spread over the nodes."""
+    notes = []
     if len({row.scored for row in rows}) > 1:
-        if all(run.parts for row in rows for run in row.runs):
-            notes.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
-        else:
-            notes.append(
-                "scored personal: each node's own model, on its own domain; that is not the global model's task"
+        folded = all(run.parts for row in rows for run in row.runs)
+        notes.append(
+            "scored personal: each node's own model, on "
+            + (
+                "the domain that no node held; mean over the nodes"
+                if folded
+                else "its own domain; that is not the global model's task"
             )
+        )
     for row in rows:
         spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
-        if spreads:
-            known = {
-                name: [value for by_domain in spreads if (value := by_domain.get(name)) is not None]
-                for name in spreads[0]
-            }
-            each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
-            notes.append(
-                f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
-                f"standard deviation over nodes {each}"
-            )
+        if not spreads:
+            continue
+        known = {
+            name: [value for by_domain in spreads if (value := by_domain.get(name)) is not None] for name in spreads[0]
+        }
+        each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
+        notes.append(
+            f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
+            f"standard deviation over nodes {each}"
+        )
     return notes
 
 

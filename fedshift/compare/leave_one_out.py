@@ -7,7 +7,8 @@ from typing import Any
 
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping, row_names
-from fedshift.results.loading import Chosen, Run
+from fedshift.results.loading import Run
+from fedshift.results.results_file import Chosen, Results
 from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
 
@@ -126,6 +127,19 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
         settings: The settings of the joined run that replace theirs (``_by_domain``).
     """
     first = parts[0]
+    allocation = first.resolved.allocation.model_copy(update={"held_out": tuple(domains)})
+    return replace(
+        first,
+        results=_results(parts, domains),
+        config={**first.config, **settings, HELD_OUT: list(domains)},
+        resolved=first.resolved.model_copy(update={"allocation": allocation}),
+        parts=tuple(parts),
+    )
+
+
+def _results(parts: Sequence[Run], domains: Sequence[str]) -> Results:
+    """Return the results of leave-one-out runs as those of one: of each domain what the run has that held it out."""
+    first = parts[0].results
     by_domain = {domain: run.results for run in parts for domain in run.config[HELD_OUT]}
 
     def of(take: Any) -> dict[str, float | None]:
@@ -135,13 +149,13 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
     others = {name: of(lambda scores, name=name: scores.others[name]) for name in sorted(names)}
     validated = all(run.results.best_validation is not None for run in parts)
     drawn = all(run.results.figures is not None for run in parts)
-    results = first.results.model_copy(
+    return first.model_copy(
         update={
             "domains": of(lambda scores: scores.domains),
             "final": of(lambda scores: scores.final),
-            "best_test": _chosen(first.results.best_test, of(lambda scores: scores.best_test.domains)),
+            "best_test": _chosen(first.best_test, of(lambda scores: scores.best_test.domains)),
             "best_validation": (
-                _chosen(first.results.best_validation, of(lambda scores: scores.best_validation.domains))
+                _chosen(first.best_validation, of(lambda scores: scores.best_validation.domains))
                 if validated else None
             ),
             "client_models": None,  # these measures are over all domains of a run
@@ -151,13 +165,11 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
                 if domain in scores.spread_over_nodes
             },
             "figures": (
-                first.results.figures.model_copy(
+                first.figures.model_copy(
                     update={"domains": of(lambda scores: scores.figures.domains), "overall": None}
-                ) if drawn and first.results.figures is not None else None
+                ) if drawn and first.figures is not None else None
             ),
-            "unscored": {
-                domain: rounds for domain, scores in by_domain.items() if (rounds := scores.unscored.get(domain))
-            },
+            "unscored": {name: rounds for name, scores in by_domain.items() if (rounds := scores.unscored.get(name))},
             "lost": _by_round([run.results.lost for run in parts]),
             "averaged_rounds": max(run.results.averaged_rounds for run in parts),
             "nodes": tuple(node for run in parts for node in run.results.nodes),
@@ -167,14 +179,6 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
             "curve": {},
         }
     )  # fmt: skip
-    allocation = first.resolved.allocation.model_copy(update={"held_out": tuple(domains)})
-    return replace(
-        first,
-        results=results,
-        config={**first.config, **settings, HELD_OUT: list(domains)},
-        resolved=first.resolved.model_copy(update={"allocation": allocation}),
-        parts=tuple(parts),
-    )
 
 
 def _chosen(first: Chosen | None, domains: Mapping[str, float | None]) -> Chosen | None:

@@ -145,13 +145,12 @@ def table(
             "held out"
         )
     lacking = [run.name for row, run in runs if run.results.site_figures is None]
-    order = dict.fromkeys(entry.site for entry in entries if entry.site != ALL)
-    last = (ALL,) if any(entry.site == ALL for entry in entries) else ()
+    order = dict.fromkeys(sorted((entry.site for entry in entries), key=ALL.__eq__))  # all of them last
     return SiteTable(
         title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} (0 to 1) of each site"
         f"{' of a domain that no node held' if held_out else ''}, by method, in the {LAST_OR_KEPT}",
         figure=figure,
-        sites=(*order, *last),
+        sites=tuple(order),
         rows=tuple(dict.fromkeys(entry.row for entry in entries)),
         entries=tuple(entries),
         notes=tuple(_notes(entries, [sites for _, _, sites in have], lacking)),

@@ -94,49 +94,30 @@ def numbers_of(
         called = f"of domains that no node held, {called}"
     runs, repetitions = (with_statistics(some, score) for some in (runs, repetitions))
     made = _rows(runs, score, scored, allow_different=allow_different)
-    rows, columns, headline, labels, runs = made.rows, made.columns, made.headline, made.labels, made.runs
-    accuracy, lowest, names, differences = made.accuracy, made.lowest, made.names, made.differences
+    rows, runs = made.rows, made.runs
     if table is not None:
-        rows = [rowing.with_printed_row(row, table, columns) for row in rows]
+        rows = [rowing.with_printed_row(row, table, made.columns) for row in rows]
     called = run_metrics.called_of(called, runs, score)
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {called}"
-    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *_rounds(rows, score), *made.notes, *repeated]
-    notes += remarks.of_test_images(rows, headline, score)
+    notes = [leave_one_out.NOTE] if held_out else []
+    notes += remarks.of_rows(rows, made.headline, made.accuracy, made.lowest)
+    notes += [*_rounds(rows, score), *made.notes, *repeated, *remarks.of_test_images(rows, made.headline, score)]
     notes += bn_statistics.other_orders(runs) if score == bn_statistics.ALL else []
-    if held_out:
-        notes.insert(0, leave_one_out.NOTE)
-    own = row_names.own(runs, labels, names)
-    notes += _unnamed(rows, names, own)
-    notes += [
-        f"{of_rows}: "
-        + ", ".join(
-            f"{grouping.parameter(key)}={grouping.shown(value)} ({usual})" for key, (value, usual) in values.items()
-        )
-        for of_rows, values in row_names.by_hand(runs).items()
-    ]
-    approximations = map(registry.approximation_line, dict.fromkeys(row.method for row in rows))
-    notes += [text for text in approximations if text]
-    notes += [f"{whose}, as the method or its experiment asks: {_settings(settings)}" for whose, settings in own]
-    if differences:
-        note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
-        notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
+    notes += _values(made)
     notes += grouping.harmless(runs, repetitions)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
     if table is not None:
         notes += remarks.of_paper(rows, table)
-    paid = (
-        None
-        if costs is None
-        else tradeoff.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
-    )
-    if paid is not None:
-        notes += tradeoff.notes(rows, paid, headline, lowest)
-    warnings = grouping.warnings(runs, labels, repetitions)
+    paid = None
+    if costs is not None:
+        paid = tradeoff.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
+        notes += tradeoff.notes(rows, paid, made.headline, made.lowest)
+    warnings = grouping.warnings(runs, made.labels, repetitions)
     if score in run_metrics.OVER_CLASSES:
         warnings += mix_warnings(runs)
     return Numbers(
-        title, columns, headline, tuple(rows), tuple(notes), tuple(warnings),
+        title, made.columns, made.headline, tuple(rows), tuple(notes), tuple(warnings),
         table.id if table else "", score, paid,
     )  # fmt: skip
 
@@ -183,7 +164,6 @@ def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
 
 def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool) -> _Rows:
     """Make the rows of runs; arguments and errors as of ``fedshift.compare.compare``."""
-    take, _ = run_metrics.score(score)
     differences = grouping.differing(runs)
     if differences and not allow_different:
         held_out = ", --unseen one of runs that leave out a domain each" if leave_one_out.foldable(differences) else ""
@@ -193,48 +173,46 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
         )
     names = row_names.naming(runs)
     methods = list(registry.METHODS)
-    keys = [names.order(run, methods) for run in runs]
-    order = sorted(range(len(runs)), key=keys.__getitem__)
-    runs = [runs[i] for i in order]
-    differences = {key: [values[i] for i in order] for key, values in differences.items()}
+    groups = grouping.group_labels(runs, differences)
     # Of all runs: the name of a row does not depend on which rows are shown.
-    all_labels = [names.label(run) for run in runs]
-    taken = [
-        (group, label, run)
-        for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
-        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
-    ]
+    named = sorted(
+        zip(groups, map(names.label, runs), runs, strict=True), key=lambda each: names.order(each[2], methods)
+    )
+    taken = [each for each in named if rowing.scored(each[2]).startswith(scored) or each[2].results.method == BASELINE]
     if not taken:
         raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
-    left = sorted({*all_labels} - {label for _, label, _ in taken})
+    left = sorted({label for _, label, _ in named} - {label for _, label, _ in taken})
+    notes = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
     taken, unable = _able(taken, score)
-    members: dict[tuple[str, str], list[Run]] = {}
-    for group, label, run in taken:
-        members.setdefault((group, label), []).append(run)
-    notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
     if unable:
         notes.append(f"left out, cannot be scored {score}: {_reasons(unable)}")
     accuracy = score not in run_metrics.MEASURES
     lowest = score in run_metrics.LOWEST_IS_BEST
-    rows = [
-        rowing.made(
-            label,
-            group,
-            rowing.once_per_seed(label, same, take, notes),
-            take,
-            accuracy,
-            lowest,
-            run_metrics.is_mean(score),
-        )
-        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
-    ]
+    rows = _of_runs(taken, score, accuracy, lowest, notes)
     headline = run_metrics.MEASURES.get(score, AVG)
     columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
     if accuracy:
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
     rows = [rowing.with_best(row, rows, columns, lowest) for row in rowing.with_differences(rows, headline)]
-    labels, of_rows = [label for _, label, _ in taken], [run for _, _, run in taken]
-    return _Rows(rows, columns, headline, accuracy, lowest, of_rows, labels, names, differences, notes)
+    _, labels, shown = map(list, zip(*taken, strict=True))
+    return _Rows(rows, columns, headline, accuracy, lowest, shown, labels, names, differences, notes)
+
+
+def _of_runs(
+    taken: Sequence[tuple[str, str, Run]], score: str, accuracy: bool, lowest: bool, notes: list[str]
+) -> list[Row]:
+    """Return a row for each group and label of runs; what counts once is added to the notes."""
+    take, _ = run_metrics.score(score)
+    members: dict[tuple[str, str], list[Run]] = {}
+    for group, label, run in taken:
+        members.setdefault((group, label), []).append(run)
+    return [
+        rowing.made(
+            label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest,
+            run_metrics.is_mean(score),
+        )
+        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
+    ]  # fmt: skip
 
 
 def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
@@ -325,15 +303,27 @@ def _rounds(rows: Sequence[Row], score: str) -> list[str]:
     return [f"averaged rounds: {', '.join(texts)}"]
 
 
-def _unnamed(rows: Sequence[Row], names: row_names.Naming, own: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return notes on the values that rows do not name; those that a method asks for have a note of their own."""
-    said = dict(own)
+def _values(made: _Rows) -> list[str]:
+    """Return notes on values that rows do not name, that were set by hand or a method asks for, and on groups."""
+    own = row_names.own(made.runs, made.labels, made.names)
+    asked = dict(own)
     notes = []
-    for method, values in names.unnamed.items():
+    for method, values in made.names.unnamed.items():
         whose = f"{method}, {row_names.UNNAMED}"
-        others = {key: value for key, value in values.items() if key not in said.get(whose, {})}
-        if others and any(row.method == method for row in rows):
+        others = {key: value for key, value in values.items() if key not in asked.get(whose, {})}
+        if others and any(row.method == method for row in made.rows):
             notes.append(f"{whose}: {_settings(others)}")
+    for of_rows, changed in row_names.by_hand(made.runs).items():
+        each = (
+            f"{grouping.parameter(key)}={grouping.shown(value)} ({usual})" for key, (value, usual) in changed.items()
+        )
+        notes.append(f"{of_rows}: {', '.join(each)}")
+    approximations = map(registry.approximation_line, dict.fromkeys(row.method for row in made.rows))
+    notes += filter(None, approximations)
+    notes += [f"{whose}, as the method or its experiment asks: {_settings(settings)}" for whose, settings in own]
+    if made.differences:
+        one = "; --unseen makes one row of them" if leave_one_out.foldable(made.differences) else ""
+        notes.append(f"rows of different groups do not compare; they differ in {', '.join(made.differences)}{one}")
     return notes
 
 

@@ -208,7 +208,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int, *, count: bool = 
 
 def summary(result: Estimate) -> str:
     """Return the resolved configuration, the nodes with their images, and the estimate as text."""
-    config, measured = result.config, result.measured
+    config = result.config
     configuration_text = yaml.safe_dump(
         config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
     )
@@ -217,13 +217,42 @@ def summary(result: Estimate) -> str:
         (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
         for n in result.nodes
     ]  # fmt: skip
-    fed, full = result.federation, result.scoring(config.rounds)
-    gpu = " of the GPU" if torch.cuda.is_available() else ""
-    shared = ", without pages of files, which they share" if file_pages() and not gpu else ""
     side = f"{result.side_by_side} at a time" if result.side_by_side > 1 else "one after another"
-    lines: list[tuple[str, str]] = [
+    lines = [
         ("method", registry.approximation_line(config.method["name"])),
         ("nodes", f"{len(result.nodes)}, of which {result.playing} train in a round, {side}"),
+        ("ways", _ways(result)),
+        *_times(result),
+        ("secure sums", _secure_sums(result)),
+        *_sizes(result),
+        ("machine", machine.describe()),
+        *((feature.name, text) for feature in Features(result.federation) for text in feature.describe(result.nodes)),
+        ("warning", run_build.unheld_line(config, len(result.nodes))),
+        (
+            "note",
+            "This is an estimate, without startup, messages and other work on the machine; methods with prototypes "
+            "send them down from round 2 on. `fedshift costs` runs rounds and measures.",
+        ),
+    ]
+    return "\n".join([configuration_text, "nodes", *columns([head, *rows]), "", "estimate", *facts(lines)])
+
+
+def _ways(result: Estimate) -> str:
+    """Return what further BatchNorm statistics cost; empty where there are none."""
+    if not result.bn_share:
+        return ""
+    named, full = statistics_of(result.federation), result.scoring(result.config.rounds)
+    return (
+        f"of evaluate.bn, {', '.join(named)}: beyond one scoring {len(named) - 1} x {plural(full.test, 'test image')} "
+        f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's training "
+        "in each round that is scored"
+    )
+
+
+def _times(result: Estimate) -> list[tuple[str, str]]:
+    """Return the time of the run, and the measured steps that it follows from."""
+    config, measured, full = result.config, result.measured, result.scoring(result.config.rounds)
+    return [
         (
             "time",
             f"about {console.duration(result.seconds)}: {plural(config.rounds, 'round')} of "
@@ -239,46 +268,41 @@ def summary(result: Estimate) -> str:
             + f" and {1e3 * measured.before:.3g} ms an own image before each set of them" * bool(measured.before)
             + f", on one node's own images, with {config.train.arithmetic or config.train.precision}",
         ),
+    ]
+
+
+def _secure_sums(result: Estimate) -> str:
+    """Return what secure sums cost; empty where there are none."""
+    if not result.config.federation.secure_sums:
+        return ""
+    up, down = traffic(result.playing, result.federation.num_classes)
+    twice = RETAKEN in statistics_of(result.federation)
+    return (
+        f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and shares, in three "
+        f"more exchanges of messages; each node makes {result.playing} masks as long as what it sends"
+        + "; a round that re-estimates BatchNorm's statistics does so twice"
+        * twice
+    )
+
+
+def _sizes(result: Estimate) -> list[tuple[str, str]]:
+    """Return the bytes sent, in memory and on the disk."""
+    gpu = " of the GPU" if torch.cuda.is_available() else ""
+    shared = ", without pages of files, which they share" if file_pages() and not gpu else ""
+    up = result.measured.up * result.playing
+    return [
         (
             "bytes",
-            f"{disk_space.size(result.down)} down and {disk_space.size(measured.up * result.playing)} up in round 1, "
-            f"{disk_space.size((result.down + measured.up * result.playing) * config.rounds)} in the run if all rounds "
-            "are equal",
+            f"{disk_space.size(result.down)} down and {disk_space.size(up)} up in round 1, "
+            f"{disk_space.size((result.down + up) * result.config.rounds)} in the run if all rounds are equal",
         ),
         (
             "memory",
-            f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
+            f"{disk_space.size(result.measured.memory)}{gpu} in this process, and the same in each of "
             f"{plural(result.side_by_side, 'client')} at a time{shared}",
         ),
         ("disk", f"about {disk_space.size(result.disk.folder)} for the run folder"),
-        ("machine", machine.describe()),
     ]
-    if config.federation.secure_sums:
-        up, down = traffic(result.playing, fed.num_classes)
-        twice = "; a round that re-estimates BatchNorm's statistics does so twice" * (RETAKEN in statistics_of(fed))
-        lines.insert(4, (
-            "secure sums", f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and "
-            f"shares, in three more exchanges of messages; each node makes {result.playing} masks as long as what it "
-            f"sends{twice}"
-        ))  # fmt: skip
-    lines += [(feature.name, text) for feature in Features(fed) for text in feature.describe(result.nodes)]
-    if result.bn_share:
-        named = statistics_of(fed)
-        further = len(named) - 1
-        lines.insert(2, (
-            "ways", f"of evaluate.bn, {', '.join(named)}: beyond one scoring {further} x "
-            f"{plural(full.test, 'test image')} "
-            f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
-            "training in each round that is scored"
-        ))  # fmt: skip
-    lines.append(("warning", run_build.unheld_line(config, len(result.nodes))))
-    notes = (
-        "This is an estimate, without startup, messages and other work on the machine; methods with prototypes send "
-        "them down from round 2 on. `fedshift costs` runs rounds and measures."
-    )
-    return "\n".join(
-        [configuration_text, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])]
-    )
 
 
 def _seconds(number: float) -> str:

@@ -207,7 +207,7 @@ def _cache(works: Sequence[Work]) -> str:
     images: dict[str, int] = {}
     for work in works:
         config = work.cost.estimate.config
-        size = config.dataset.size or config.dataset.known().size
+        size = config.dataset.pixels
         held = sum(node.num_examples + node.num_validation for node in work.cost.estimate.nodes)
         tested = {node.domain: node.num_test for node in work.cost.estimate.nodes}
         images[f"{config.dataset.name} {size}"] = 3 * size * size * (held + sum(tested.values()))

@@ -45,7 +45,7 @@ class Table:
     def title(self) -> str:
         """The title of the table."""
         c = self.config
-        size = c.dataset.size or c.dataset.known().size
+        size = c.dataset.pixels
         return (
             f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {plural(self.nodes, 'node')}, "
             f"{plural(c.train.epochs, 'local epoch')}, batches of {c.train.batch_size}"

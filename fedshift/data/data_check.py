@@ -8,7 +8,7 @@ from typing import Any
 
 from fedshift import tables
 from fedshift.data import pixels
-from fedshift_app.config.sections import DatasetConfig
+from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Split

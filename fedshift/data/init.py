@@ -14,8 +14,8 @@ from fedshift.data import checking
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
 from fedshift_app.config.files import doc_page
-from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
@@ -224,12 +224,6 @@ def _sides(survey: folders.Survey) -> list[int]:
 
 def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal, rare: Unequal | None) -> str:
     """Return the text of the file."""
-    sites = []
-    for site in survey.sites:
-        by_split = {split: site.pictures.number(split) for split in OWN_SPLITS}
-        numbers = " + ".join(f"{number} {split}" for split, number in by_split.items() if number)
-        patients = f", patients by {' and '.join(map(shown, site.patients_by))}" if site.patients_by else ""
-        sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout}{patients})")
     stated = [f"  {key}: {_quoted(getattr(dataset, key))}" for key in ("labels",) if getattr(dataset, key)]
     if dataset.test_share is not None:
         stated.append(f"  test_share: {dataset.test_share}")
@@ -239,7 +233,7 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     num_sites, num_classes = plural(len(survey.sites), "site"), plural(len(survey.classes), "class", "classes")
     return f"""\
 # Images of {num_sites} and {num_classes}, as `fedshift init` found them:
-{chr(10).join(sites)}
+{chr(10).join(_sites(survey))}
 # All other keys, with their defaults, stand in config.yaml of any run folder.
 title: {_quoted(f"{name}: {num_sites}, {num_classes}")}
 dataset:
@@ -266,6 +260,17 @@ dataset:
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last
 rounds: {proposal.rounds}
 """
+
+
+def _sites(survey: folders.Survey) -> list[str]:
+    """Return a line of each site: its images, its layout, how its patients are known."""
+    sites = []
+    for site in survey.sites:
+        by_split = {split: site.pictures.number(split) for split in OWN_SPLITS}
+        numbers = " + ".join(f"{number} {split}" for split, number in by_split.items() if number)
+        patients = f", patients by {' and '.join(map(shown, site.patients_by))}" if site.patients_by else ""
+        sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout}{patients})")
+    return sites
 
 
 def _weights(rare: Unequal | None) -> str:

@@ -18,7 +18,8 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty, parse_arguments
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
-from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError

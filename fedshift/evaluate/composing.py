@@ -11,8 +11,9 @@ from fedshift.evaluate.models import Model
 from fedshift_app.config import folder_classes
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.layers import parse_set
-from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io, json_text, same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown

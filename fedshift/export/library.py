@@ -78,7 +78,7 @@ def save(wanted: Wanted, library: str) -> tuple[Path, Exported]:
     data = atomic_io.pack(exported.arrays)
     about = {
         "network": config.model.name, "library": library, "python": [exported.make, exported.load],
-        "classes": list(scorer.classes_of(config)), "size": config.dataset.size or config.dataset.known().size,
+        "classes": list(scorer.classes_of(config)), "size": config.dataset.pixels,
         "resize": config.dataset.resize, "exif": config.dataset.exif, "window": config.dataset.window,
         "mean": list(config.images.mean), "std": list(config.images.std), "parts": fields["parts"],
         "node": fields["node"], "site": fields["site"],

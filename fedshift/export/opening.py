@@ -11,7 +11,6 @@ from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
 from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.data import image_size
 from fedshift_clients.training import precision
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
@@ -30,7 +29,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     except ConfigError as error:
         raise error.under(f"{shown(folder)}: configuration") from None
     built = {
-        "classes": scorer.classes_of(config), "size": image_size(config), "resize": config.dataset.resize,
+        "classes": scorer.classes_of(config), "size": config.dataset.pixels, "resize": config.dataset.resize,
         "window": config.dataset.window, "exif": config.dataset.exif,
         "mean": config.images.mean, "std": config.images.std, "network": config.model.name,
     }  # fmt: skip

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from fedshift.export.forms import FILES, Form
-from fedshift_app.config.sections import RunConfig, WindowEnd
+from fedshift_app.config.dataset_section import WindowEnd
+from fedshift_app.config.sections import RunConfig
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FedShiftError

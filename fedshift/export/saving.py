@@ -16,7 +16,7 @@ from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import KEY, test_images
 from fedshift_app.node import setup, state_store
-from fedshift_app.node.data import Place, image_size
+from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
@@ -132,7 +132,7 @@ def described(config: RunConfig, arrays: Arrays, form: Form) -> dict[str, Any]:
     return {
         "form": form,
         "classes": scorer.classes_of(config),
-        "size": image_size(config),
+        "size": config.dataset.pixels,
         "resize": config.dataset.resize,
         "window": config.dataset.window,
         "exif": config.dataset.exif,
@@ -217,7 +217,7 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
         ConfigError: If there are changes, and the model before them is not requested.
     """
     adapts = setup.adaptation(config)
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     done = [] if client_class.scores_as_sent(config.params()) else [f"method {config.method['name']} makes a new one"]
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
     changes = " and ".join(done)
@@ -353,7 +353,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     accuracy, others = line["accuracy"], line.get("others", {})
     figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(KEY, {})
     if before:
-        makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.params())
+        makes_anew = not config.declared.client_class().scores_as_sent(config.params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
     elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.node.data import image_size
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs
 from fedshift_clients.models import weights
 from fedshift_clients.training.node import MODEL_PART
@@ -94,11 +92,11 @@ def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> Doma
         network: The node's own.
         index: The node's.
     """
-    size = image_size(config)
+    size = config.dataset.pixels
     none = ImageSet(np.zeros((0, size, size, 3), np.uint8), np.zeros(0, np.int64))
     train = config.train.model_copy(update={"precision": "float32"})
     about = ClientSetup(config.seed, index, torch.device("cpu"), network, train, config.images, rounds=config.rounds)
-    made: DomainClient = registry.get(config.method["name"]).client_class()(
+    made: DomainClient = config.declared.client_class()(
         model=setup.initial_model(config, network),
         setup=about,
         params=config.params(),
@@ -221,7 +219,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
         raise FedShiftError(f"{whose} arrays are not all taken by the network: {shown(', '.join(left[:3]))}")
     client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)
-    scorer = Scorer(client, needed, image_size(config))
+    scorer = Scorer(client, needed, config.dataset.pixels)
     return scorer.eval()
 
 

@@ -30,15 +30,8 @@ def section(sites: Sites | None) -> Section:
         f"images; {how_intervals([sites])}. AUROC and AUPRC: one class against the rest, mean over the classes that a "
         "site has."
     )
-    averaged = [
-        HEADS[name] for name in OVERALL if sites.overall and sites.overall.figure(name).how.startswith(AVERAGED)
-    ]
-    if averaged:
-        part.notes.append(f"All sites: {', '.join(averaged)} are the {AVERAGED}; the others are pooled.")
-    fewer = {HEADS[name]: sites.overall.figure(name).how.rpartition(", ")[2] for name in OVERALL
-             if sites.overall and ", " in sites.overall.figure(name).how}  # fmt: skip
-    if fewer:
-        part.notes.append(f"All sites, where some have too few images: {_listed(fewer)}.")
+    if sites.overall:
+        part.notes += _of_all(sites.overall)
     if len(sites.sites) > MOST_SHOWN:
         part.notes.append(f"{plural(len(sites.sites) - MOST_SHOWN, 'more site is', 'more sites are')} in results.json.")
     rows = [
@@ -60,6 +53,17 @@ def section(sites: Sites | None) -> Section:
     heads = ["class", "site", "test images", *(HEADS[name] for name in BY_CLASS)]
     part.tables.append(Table("site-classes", heads, by_class, "By class and site", len(by_class) <= OPEN))
     return part
+
+
+def _of_all(overall: Site) -> list[str]:
+    """Return which figures of all sites are averaged, and which are of fewer sites."""
+    how = {HEADS[name]: overall.figure(name).how for name in OVERALL}
+    notes = []
+    if averaged := [name for name, text in how.items() if text.startswith(AVERAGED)]:
+        notes.append(f"All sites: {', '.join(averaged)} are the {AVERAGED}; the others are pooled.")
+    if fewer := {name: text.rpartition(", ")[2] for name, text in how.items() if ", " in text}:
+        notes.append(f"All sites, where some have too few images: {_listed(fewer)}.")
+    return notes
 
 
 def _listed(fewer: Mapping[str, str]) -> str:

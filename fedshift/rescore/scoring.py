@@ -1,7 +1,7 @@
 """Scores the models of a finished run again, of its last or kept round, on its nodes, into a new run folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, resuming
 from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
-from fedshift_app.run.folder import Past, RunFolder, weights_hash
+from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, whole
@@ -192,10 +193,9 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
     strategy.gather(grid)
-    nodes = strategy.roster.nodes
     settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
     strategy.settle(settled.model_dump_json())
-    resuming.check_nodes(past, nodes)
+    resuming.check_nodes(past, nodes := strategy.roster.nodes)
     weights = run_build.restored(strategy, initial, checkpoint)
     kept_in = base / checkpoints.NODES_FOLDER
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
@@ -207,13 +207,10 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
         requested=checked.saved_config.get("asked"),
     )  # fmt: skip
     try:
-        for index in checkpoint.memory:
-            number, memory = StateStore(state_store.simulated(kept_in, index), resumed_after).recall()
-            StateStore(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
+        _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
         if federation.model.start:
             node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
-        history = [_not_scored(earlier) for earlier in past.history[:-1]]
-        folder.take_over(history, checkpoint.seconds, past.repeated)
+        folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
             result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
@@ -223,6 +220,13 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     finally:
         folder.close()
     return folder.path
+
+
+def _copy_memory(source: Path, target: Path, nodes: Iterable[int], resumed_after: tuple[int, ...]) -> None:
+    """Copy the private parts of simulated nodes from one run's folder to another's."""
+    for index in nodes:
+        number, memory = StateStore(state_store.simulated(source, index), resumed_after).recall()
+        StateStore(state_store.simulated(target, index)).remember(number, memory)
 
 
 def is_trained(path: Path) -> bool:

@@ -5,12 +5,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field, ValidationError
-
-from fedshift.results import distinct, setting_cache
+from fedshift.results import distinct, results_file, setting_cache
 from fedshift.results.places import finished, named_by, read_json
+from fedshift.results.results_file import Results
 from fedshift.results.settings import (
     ASIDE,
     BN_ORDER,
@@ -24,82 +23,20 @@ from fedshift.results.settings import (
 )
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.figures.show import Figures
-from fedshift_app.features.site_figures.show import Sites
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_app.run.shown import facts
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
-from fedshift_core.losses import UNSCORED, Losses, unscored
+from fedshift_core.limits import as_found, plain, shortened, shown
+from fedshift_core.losses import UNSCORED, unscored
 from fedshift_core.paths import user_path
-from fedshift_core.rounds import LAST_ROUNDS, apart
-from fedshift_core.shown import FromFile, History
-from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
+from fedshift_core.rounds import apart
+from fedshift_core.shown import History
+from fedshift_core.wire.names import DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 
-MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
 MOST_SAID = 500  # characters of a contradiction
-
-
-Percent = Annotated[float, Field(ge=0, le=100)]
-#: A score by domain, in percent; None where it is missing.
-Domains = Annotated[dict[str, Percent | None], Field(min_length=1, max_length=MOST_DOMAINS)]
-
-
-class Chosen(FromFile):
-    """A chosen round."""
-
-    round: int
-    domains: Domains
-
-
-class Clients(FromFile):
-    """Scores of client models, in percent."""
-
-    lta: float | None
-    ata: dict[str, float | None]
-    gata: float | None
-    gasa: float | None
-    cprr: float | None
-    averaged_rounds: int = LAST_ROUNDS
-    by_domain: dict[str, float | None]
-
-
-class Results(FromFile):
-    """The part of ``results.json`` that comparisons use; accuracies in percent, None where missing."""
-
-    method: str
-    dataset: str
-    seed: int
-    evaluated: str  # global model, personal models
-    rounds: int | None = Field(None, ge=0, le=MOST_ROUNDS)  # the last one, or of models scored again theirs
-    averaged_rounds: int
-    averaged_over: tuple[int, ...] = Field((), max_length=LAST_ROUNDS)  # only where these are not the last ones
-    domains: Domains
-    final: Domains
-    best_test: Chosen
-    best_validation: Chosen | None = None
-    client_models: Clients | None = None
-    others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
-    spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
-    scored_with: str = AVERAGED  # kind of evaluate.bn behind domains, final, best_test, best_validation
-    figures: Figures | None = None  # of the last or chosen round; None if not requested, or old
-    site_figures: Sites | None = None  # likewise
-    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: nodes that gave no part
-    unscored: dict[str, list[int]] = Field(default_factory=dict)  # by domain: averaged rounds without its score
-    #: By averaged round and domain: test images that were scored, and those of all its nodes.
-    missing_tests: dict[str, dict[str, tuple[int, int]]] = Field(default_factory=dict)
-    nodes: tuple[dict[str, Any], ...]
-    weights_sha256: str
-    curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
-
-    @functools.cached_property
-    def losses(self) -> Losses:
-        """Its account of what the run went without."""
-        return Losses.of(vars(self))
-
 
 #: Settings of the section ``dataset`` that do not change a domain's images once they are read; runs from before
 #: ``patients`` lack it, and the hash of images that have patients is another one.
@@ -304,27 +241,18 @@ def _read(place: Path) -> Run:
     recorded: Any
     if place.is_dir():
         file, content = place / RESULTS_FILE, read_json(place / RESULTS_FILE)
-        recorded = read_yaml(place / CONFIG_FILE)
+        recorded, lines = read_yaml(place / CONFIG_FILE), full_lines(place / METRICS_FILE)
     else:
-        file, content = place, read_json(place)
+        file, content, lines = place, read_json(place), []
         recorded = content.get("config") if isinstance(content, dict) else None
     if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
     config_file.check(recorded, str(place), ("resolved",))
-    try:
-        results = Results.model_validate(content)
-    except ValidationError as error:
-        problem, given = config_file.first_problem(error)
-        raise ConfigError(f"{file}: {problem}, found {as_found(given)}") from None
+    results = results_file.checked(file, content)
     try:
         resolved, settings = setting_cache.settings_of(recorded["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
-    if results.figures is not None:
-        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
-        holders = [str(node.get("domain")) for node in results.nodes]
-        known = distinct.filled(results.figures, results.evaluated, holders, own_images)
-        results = results.model_copy(update={"figures": known})
     config = as_requested(flat(settings)) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
@@ -334,34 +262,62 @@ def _read(place: Path) -> Run:
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
-    around = {key: recorded.get(key) for key in ("engine", "arithmetic", "git")} | dict(recorded.get("versions") or {})
-    surroundings = {key: str(value) for key, value in around.items() if value is not None}
-    again = recorded.get("scored_again")
-    scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
-    required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
-    lines = full_lines(place / METRICS_FILE) if place.is_dir() else []
     rounds = scored_rounds(lines)
-    if UNSCORED not in content and lines:  # of an earlier version, or complete
-        averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
-        lacking = unscored({each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)})
-        results = results.model_copy(update={UNSCORED: lacking})
-    images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
-    scored = frozenset(rounds if place.is_dir() else results.curve)
-    shown_of = {**content, UNSCORED: results.unscored}
+    results = _completed(results, recorded, resolved, [] if UNSCORED in content else lines, rounds)
     return Run(
         place,
         results,
         config,
         resolved,
-        surroundings,
-        tuned,
-        scored_again,
-        required,
-        images,
-        said,
-        scored_rounds=scored,
-        facts=tuple(facts(History(resolved, results=shown_of))),
+        tuned=tuned,
+        contradiction=_contradiction(place, content, lines, recorded),
+        scored_rounds=frozenset(rounds if place.is_dir() else results.curve),
+        facts=tuple(facts(History(resolved, results={**content, UNSCORED: results.unscored}))),
+        **_recorded(recorded),
     )
+
+
+def _recorded(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a :class:`Run` that its ``config.yaml`` has besides the configuration."""
+    around = {key: recorded.get(key) for key in ("engine", "arithmetic", "git")} | dict(recorded.get("versions") or {})
+    again = recorded.get("scored_again")
+    return {
+        "surroundings": {key: str(value) for key, value in around.items() if value is not None},
+        "scored_again": shortened(str(again.get("run"))) if isinstance(again, dict) else "",
+        "recorded_method_settings": {
+            key: (value, usual) for key, (value, usual) in (recorded.get("asked") or {}).items()
+        },
+        "images": recorded.get("images") or {},
+    }
+
+
+def _completed(
+    results: Results,
+    recorded: Mapping[str, Any],
+    resolved: RunConfig,
+    lines: Sequence[Mapping[str, Any]],
+    rounds: Sequence[int],
+) -> Results:
+    """Return results with what follows from the rest of the run: numbers of images, and scores that are missing.
+
+    Args:
+        results: The results as the file has them.
+        recorded: The run's ``config.yaml``.
+        resolved: Its configuration.
+        lines: Its rounds, where an earlier version wrote the file, or it is complete; else none.
+        rounds: The scored ones of them.
+    """
+    more: dict[str, Any] = {}
+    if results.figures is not None:
+        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        holders = [str(node.get("domain")) for node in results.nodes]
+        more["figures"] = distinct.filled(results.figures, results.evaluated, holders, own_images)
+    if lines:
+        averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
+        more[UNSCORED] = unscored(
+            {each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)}
+        )
+    return results.model_copy(update=more)
 
 
 def order_behind(config: RunConfig, kind: str) -> str | None:

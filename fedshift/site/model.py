@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedshift.export import opening, saved, saving, scorer
 from fedshift.site.nodes import SiteNode
-from fedshift_app.config import registry, validating
+from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import one_time_payload, received_model, setup
 from fedshift_app.node.data import Place
@@ -87,7 +87,7 @@ def of_node(node: SiteNode) -> Opened:
     when = f"before round {kept.server_round}" if kept.trained else f"in round {kept.server_round}"
     when = f"as received {when} of {config.rounds}" if config.rounds else "as received to be scored, without training"
     label = f"{config.experiment}, {config.method['name']}, {when}"
-    as_sent = registry.get(config.method["name"]).client_class().scores_as_sent(config.params())
+    as_sent = config.declared.client_class().scores_as_sent(config.params())
     if setup.adaptation(config) is not None or not as_sent:
         label += ", before the run adapts it for a score"
     return Opened(config, run, label, digest(arrays))

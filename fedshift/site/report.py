@@ -67,7 +67,7 @@ def write(wanted: Wanted) -> Path:
     classes = config.dataset.known().classes
     scored = _scored(opened, config, where, splits["test"]) if "test" in splits else None
     now = Kept(
-        time=chained_log.stamp(time.time()), classes=list(classes), size=node_data.image_size(config),
+        time=chained_log.stamp(time.time()), classes=list(classes), size=config.dataset.pixels,
         splits={name: Images.of(images, len(classes)) for name, images in splits.items()},
         model=opened.label, sha256=opened.sha256,
         confusion=[] if scored is None else scored.metrics.confusion.tolist(),

@@ -11,6 +11,7 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
+from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import CE
 from fedshift_datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
@@ -28,70 +29,85 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     Raises:
         ConfigError: With the keys.
     """
-    dataset = config.dataset.known()
-    size = config.dataset.size or dataset.size
-    networks_of_keys = [
-        ("model.name", config.model.name),
-        *(("model.per_node", name) for name in config.model.per_node),
-    ]
-    if finished:
-        networks_of_keys = [(key, name) for key, name in networks_of_keys if family_of(name) is None]
-    for key, name in networks_of_keys:
-        with at("model", key.removeprefix("model.")):
-            fixed_size = NETWORKS.named(name, key).size
-        if fixed_size is not None and size != fixed_size:
-            any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
-            raise ConfigError(
-                f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
-            )
+    rounds, allocation, shift = config.rounds, config.allocation, config.shift
+    _check_sizes(config, finished)
     networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
-    if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
+    if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= rounds]:
         with at("keep_rounds"):
-            raise ConfigError(
-                f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {out_of_range[0]}"
-            )
+            raise ConfigError(f"keep_rounds: allowed are rounds from 1 to rounds={rounds}, found {out_of_range[0]}")
     _check_rounds(config)
-    if config.train.warmup_rounds > 0 and 0 < config.rounds <= config.train.warmup_rounds:
+    if config.train.warmup_rounds > 0 and 0 < rounds <= config.train.warmup_rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
-            f"rounds={config.rounds}"
+            f"rounds={rounds}"
         )
     if not finished:  # earlier runs may lack domains: their nodes divided all images
         _check_shares(config)
-    for domain in config.allocation.training_domains(config.dataset.domains):
-        if domain in dataset.test_only:
+    for domain in allocation.training_domains(config.dataset.domains):
+        if domain in config.dataset.known().test_only:
             raise ConfigError(f"{domain!r} is only a test set: put it under allocation.held_out, or leave it out")
-    if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
-        raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
-    if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
-        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
-    if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
-        raise ConfigError(
-            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
-            "constants fit these sizes only; set another dataset.size"
-        )
-    if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
-        raise ConfigError(
-            "shift.label_mix=own needs allocation.test_fraction=0, found "
-            f"{config.allocation.test_fraction:g}: a test set cut from a node's images has the same label mix"
-        )
-    if config.shift.label_mix == "own" and config.allocation.mixing > 0:
-        raise ConfigError(
-            f"shift.label_mix=own needs allocation.mixing=0, found {config.allocation.mixing:g}: it draws test images "
-            "by the classes of a node of one domain"
-        )
-    if config.allocation.test_on == "domain":
+    _check_shift(config)
+    if shift.label_mix == "own":
+        _check_label_mix(config)
+    if allocation.test_on == "domain":
         _check_whole_domains(config)
     _check_domains_within(config)
-    if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
+    if shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
         raise ConfigError(
             "evaluate.personal_on=all_domains scores every node on the same test sets; shift.label_mix=own draws each "
             "node its own"
         )
-    if config.shift.name == "attribute" and config.dataset.name != "cifar10":
+    if shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_sizes(config: RunConfig, finished: bool) -> None:
+    """Refuse networks that do not exist or do not take images of the run's size, see :func:`check_together`."""
+    size = config.dataset.pixels
+    for key, names in (("name", (config.model.name,)), ("per_node", config.model.per_node)):
+        for name in names:
+            if finished and family_of(name) is not None:
+                continue
+            with at("model", key):
+                fixed_size = NETWORKS.named(name, f"model.{key}").size
+            if fixed_size is not None and size != fixed_size:
+                any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
+                raise ConfigError(
+                    f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
+                )
+
+
+def _check_shift(config: RunConfig) -> None:
+    """Refuse a shift that the run's images cannot have."""
+    shift, allocation = config.shift, config.allocation
+    if shift.name in ("domain", "attribute") and not allocation.held_out:
+        raise ConfigError(f"shift.name={shift.name} needs allocation.held_out: the domains to test on")
+    if shift.name != "corruption":
+        return
+    if allocation.test_fraction > 0:
+        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if not SMALLEST_SIDE <= (size := config.dataset.pixels) <= LARGEST_SIDE:
+        raise ConfigError(
+            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
+            "constants fit these sizes only; set another dataset.size"
+        )
+
+
+def _check_label_mix(config: RunConfig) -> None:
+    """Refuse test images by a node's own classes where these are not drawn from the test split of one domain."""
+    allocation = config.allocation
+    if allocation.test_fraction > 0:
+        raise ConfigError(
+            f"shift.label_mix=own needs allocation.test_fraction=0, found {allocation.test_fraction:g}: a test set cut "
+            "from a node's images has the same label mix"
+        )
+    if allocation.mixing > 0:
+        raise ConfigError(
+            f"shift.label_mix=own needs allocation.mixing=0, found {allocation.mixing:g}: it draws test images by the "
+            "classes of a node of one domain"
+        )
 
 
 def _check_shares(config: RunConfig) -> None:
@@ -238,3 +254,17 @@ def _check_whole_domains(config: RunConfig) -> None:
     for domain in config.dataset.domains:
         if domain in config.dataset.known().test_only:
             raise ConfigError(f"allocation.test_on=domain: {domain!r} is only a test set; allowed is split")
+
+
+def check_noise(config: RunConfig) -> None:
+    """Refuse, in a deployment, noise that protects nodes and is drawn from the run's seed.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    params = config.params()
+    if isinstance(params, NoiseParams) and params.repeatable_noise:
+        raise ConfigError(
+            "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
+            "taken off again by the server; a deployment needs method.repeatable_noise=false"
+        )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedshift_app.config.sections import DatasetConfig
+from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shortened

@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import folder_remedy
-from fedshift_app.config.sections import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found

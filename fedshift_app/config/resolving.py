@@ -26,6 +26,7 @@ from fedshift_app.config import (
     unused_keys,
 )
 from fedshift_app.config.dataset_checks import check_dataset
+from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import CONF, folder_remedy, names
 from fedshift_app.config.layers import (
@@ -38,7 +39,7 @@ from fedshift_app.config.layers import (
     set_all,
     set_dotted,
 )
-from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
 from fedshift_app.run.files import CONFIG_FILE

@@ -1,45 +1,24 @@
 """The sections of a run's configuration with their keys, types and ranges."""
 
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from fedshift_app.config import registry
+from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
 from fedshift_app.config.trackers import Trackers
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_core import features
+from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed
+from fedshift_core.registry import Method
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
-from fedshift_datasets import catalog
-from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
 from fedshift_datasets.corruptions import CORRUPTIONS
 from fedshift_datasets.partition.allocation import Allocation
 
-#: Form of a name that is safe as the name of a file or folder.
-FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
-
-WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
-
-
-Model = TypeVar("Model", bound=SectionOfRooms)
-
-
-def with_rooms(section: str) -> Callable[[type[Model]], type[Model]]:
-    """Return what makes of a section's own keys the section: with those of the features that have keys in it."""
-
-    def assembled(own: type[Model]) -> type[Model]:
-        bases: Any = (*reversed(features.options_in(section)), own)  # fields come in the order of the last base first
-        names: Any = {"__base__": bases, "__module__": own.__module__, "__doc__": own.__doc__}
-        return cast(type[Model], create_model(own.__name__, **names))
-
-    return assembled
 
 
 def _listed(given: Any) -> Any:
@@ -58,126 +37,6 @@ def _in_order(rounds: tuple[int, ...]) -> tuple[int, ...]:
 KeptRounds = Annotated[
     tuple[int, ...], BeforeValidator(_listed), Field(max_length=MOST_KEPT), AfterValidator(_in_order)
 ]
-
-
-@with_rooms("dataset")
-class DatasetConfig(SectionOfRooms):
-    """Which images."""
-
-    name: str = Field(
-        description="Name of the data set, as `fedshift datasets` lists it, or a user's own word with `dataset.of`."
-    )
-    of: str = Field(
-        "",
-        description="Data set that reads the images where `dataset.name` is a user's own word, such as folders; "
-        "empty: `dataset.name`.",
-    )
-    domains: tuple[str, ...] = Field(description="Domains of this run, in the order of the tables.")
-    classes: tuple[str, ...] = Field(
-        (),
-        description="Class names of a folders data set, in the order of the labels; empty for data "
-        "sets that have their own.",
-    )
-    data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
-    classes_stated: bool = Field(
-        True,
-        description="Whether somebody stated the classes; FedShift sets it to false where they are "
-        "folder names by alphabet.",
-    )
-    labels: str = Field(
-        "",
-        description="Table (.csv) in data_dir that names the images of a folders data set; empty: "
-        "labels.csv where there is one.",
-    )
-    download: bool = Field(False, description="Whether torchvision may download what it can.")
-    seed: Seed = Field(0, description="Seed of generated images, and of the split of folders.")
-    size: int | None = Field(
-        None, ge=16, le=1024, description="Height and width of the images in pixels; null: the data set's own."
-    )
-    resize: Resize = Field(
-        "squash",
-        description="How an image becomes square: squash both sides, crop the middle of the longer side, or pad the "
-        "shorter side with black.",
-    )
-    window: tuple[WindowEnd, WindowEnd] | None = Field(
-        None,
-        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel and "
-        "in grey DICOM files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM "
-        "file's own window.",
-    )
-    exif: Exif = Field(
-        "ignore",
-        description="Orientation stated in a file: ignore keeps the pixels as stored, apply turns or "
-        "mirrors the image.",
-    )
-    test_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of each class of a folders data set that is the test split where the "
-        "images do not say; null: 0.2.",
-    )
-    skip_broken: bool = Field(
-        False, description="Whether a run continues without images that cannot be read, and names them."
-    )
-    patients: Patients = Field(
-        "all",
-        description="Patients whose images stay together: all that are known, in every part of the images; or those "
-        "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
-        "this key.",
-    )
-
-    @field_validator("window")
-    @classmethod
-    def _rises(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
-        if window is not None and not window[0] < window[1]:
-            raise ValueError(f"expected [low, high] with low below high, found [{window[0]:g}, {window[1]:g}]")
-        return window
-
-    def form(self) -> Form:
-        """Return how images become squares of 8 bits a channel."""
-        return Form(self.resize, self.window, self.exif)
-
-    @field_validator("labels")
-    @classmethod
-    def _names_a_file(cls, labels: str) -> str:
-        # A server sends it to nodes, so it must not lead to other files.
-        if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
-            raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
-        return labels
-
-    @property
-    def kind(self) -> str:
-        """The name of the data set that reads the images."""
-        return self.of or self.name
-
-    def source(self, data_dir: Path | None = None) -> Source:
-        """Return where the images come from on this machine.
-
-        Args:
-            data_dir: A real node's own folder; None for the configuration's.
-        """
-        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
-        share = TEST_SHARE if self.test_share is None else self.test_share
-        return Source(
-            there,
-            self.download,
-            self.seed,
-            self.classes,
-            self.labels,
-            share,
-            self.skip_broken,
-            self.classes_stated,
-            self.patients,
-        )
-
-    def known(self) -> Dataset:
-        """Return the data set with this run's domains and classes.
-
-        Raises:
-            ConfigError: If there is no such data set, or its package cannot be used.
-        """
-        return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
 class ShiftConfig(ConfigModel):
@@ -450,6 +309,11 @@ class RunConfig(SectionOfRooms):
                 raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
         return given
 
+    @property
+    def declared(self) -> Method:
+        """The method as it is declared; a recipe has the classes of its base method."""
+        return registry.get(self.method["name"])
+
     def params(self) -> Params:
         """Return the method's parameters, checked.
 
@@ -457,4 +321,4 @@ class RunConfig(SectionOfRooms):
             ValidationError: If one is unknown, of the wrong type or out of range.
         """
         given = {key: value for key, value in self.method.items() if key != "name"}
-        return registry.get(self.method["name"]).checked_params(given)
+        return self.declared.checked_params(given)

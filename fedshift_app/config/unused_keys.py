@@ -7,7 +7,7 @@ experiment are as well: ``privacy``, which would look like protection, and ``mod
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from fedshift_app.config import recipes, registry
+from fedshift_app.config import recipes
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
@@ -64,7 +64,7 @@ def check_stood_for(config: RunConfig, overrides: Mapping[str, Any]) -> None:
     Raises:
         UnusedKeyError: With the parameter, and what decides.
     """
-    method = registry.get(config.method["name"])
+    method = config.declared
     for dotted, value in overrides.items():
         section, _, key = dotted.partition(".")
         if section != "method" or not recipes.moved(method, key) or value is None:
@@ -136,6 +136,6 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     from fedshift_clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
 
     spec = config.dataset.known()
-    plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
-    model = registry.get(config.method["name"]).client_class().build_model(plan, config.params())
+    plan = Blueprint(config.model, len(spec.classes), config.dataset.pixels, seed=0)
+    model = config.declared.client_class().build_model(plan, config.params())
     return bool(batchnorm_names(model))

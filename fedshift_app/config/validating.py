@@ -132,7 +132,7 @@ def _check_shape(layers: Any) -> None:
 
 def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
-    method = registry.get(config.method["name"])
+    method = config.declared
     params = _method_params(config)
     check_terms(config)
     settings = {key: value for key, value in config.method.items() if key != "name"}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.data import read_parts
 from fedshift_core.limits import MOST_NAME, shown

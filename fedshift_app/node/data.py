@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.sections import RunConfig, ShiftConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError
@@ -114,11 +115,6 @@ def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain
     if len(allocation.pool) > 1:
         return _both_splits(dataset, source, domain)
     return holdings.read(dataset, domain, "train", source, shared=True)
-
-
-def image_size(config: RunConfig) -> int:
-    """Return the height and width of a run's images in pixels."""
-    return config.dataset.size or config.dataset.known().size
 
 
 def own_images(config: RunConfig, where: Place) -> Own:

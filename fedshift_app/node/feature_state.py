@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import answered, node_key
 from fedshift_app.node.data import Place, own_images
@@ -85,5 +84,5 @@ def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
 
 
 def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:
-    alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.params())
+    alike = config.declared.strategy_class().weighs_alike(config.params())
     return weighting.factors(config, statements, purpose, alike=alike)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Source, Split
 from fedshift_datasets.listing import joined

@@ -23,7 +23,7 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import chained_log, own_code, setup, state_folder
 from fedshift_app.node.chained_log import REPLY, LogError
@@ -165,7 +165,7 @@ def _word(kind: str, name: str, config: RunConfig) -> str:
     if record_name == ARRAYS:
         return disclosure.of_shared(array)
     if record_name == KNOWLEDGE and kind == MessageType.TRAIN:
-        return behind(registry.get(config.method["name"]).strategy_class(), array, config.method)
+        return behind(config.declared.strategy_class(), array, config.method)
     return features.of(config).word(record_name)
 
 

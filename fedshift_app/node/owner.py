@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, own_code, partition, policy, policy_rules, rounding, setup
 from fedshift_app.node.data import Place, own_images
@@ -50,7 +49,7 @@ from fedshift_core.wire.names import (
     STATISTICS_STYLES,
     WITHHELD,
 )
-from fedshift_core.wire.records import config_record, decode
+from fedshift_core.wire.records import config_record, decode, num_bytes
 from fedshift_strategies.contributions import COUNTS as IMAGES_BY_CLASS
 from fedshift_strategies.contributions import behind
 
@@ -146,7 +145,7 @@ class Owner:
         return [max(number, self.least_images) if number else 0 for number in counts]
 
     def _behind(self, name: str) -> Word:
-        return behind(registry.get(self.config.method["name"]).strategy_class(), name, self.config.method)
+        return behind(self.config.declared.strategy_class(), name, self.config.method)
 
     def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
@@ -388,20 +387,6 @@ def _told_at_home(reason: str) -> Iterator[None]:
     except FedShiftError as error:
         log.warning("%s", error)
         raise PolicyError(reason) from None
-
-
-def num_bytes(content: RecordDict) -> int:
-    """Return the bytes of what a message holds: of arrays and texts, and eight of each number."""
-    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
-    rest: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
-    return arrays + sum(_size(value) for record in rest for value in record.values())
-
-
-def _size(value: Any) -> int:
-    """Return the bytes of an entry of a record: a number, a text, bytes, or a list of these."""
-    if isinstance(value, list):
-        return sum(map(_size, value))
-    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def _too_few(least: int, what: str) -> str:

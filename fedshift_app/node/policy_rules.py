@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
@@ -35,7 +34,7 @@ def _features(allowed: Policy, config: RunConfig, where: Place) -> str:
 
 def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
     """Refuse a method that sends what may not leave with its usual settings; else its replies are looked at."""
-    strategy = registry.get(config.method["name"]).strategy_class()
+    strategy = config.declared.strategy_class()
     usual = (name for name in strategy.contributes if name not in strategy.optional)
     whys = [refuse_array(allowed, name, behind(strategy, name, config.method)) for name in usual]
     if config.federation.secure_sums:

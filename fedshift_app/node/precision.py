@@ -19,7 +19,6 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.data import image_size
 from fedshift_clients.training import autotune, machine, precision
 from fedshift_clients.training.autotune import Found, Work
 from fedshift_clients.training.settings import ModelConfig
@@ -85,7 +84,7 @@ def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
         return None
     if network.precompute and network.freeze == "encoder":
         return "float32/channels_last"
-    size = image_size(config)
+    size = config.dataset.pixels
     return _known(autotune.work_of(network, config.train, size), os.environ.get(ASKED, ""))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from flwr.app import Message, MessageType, RecordDict
 
-from fedshift_app.config import registry
+from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
@@ -82,7 +82,7 @@ class NodeRequest(Request):
 
 def _sums(config: RunConfig) -> tuple[str, ...]:
     """Return what the run's method contributes as sums."""
-    strategy = registry.get(config.method["name"]).strategy_class()
+    strategy = config.declared.strategy_class()
     return tuple(written(strategy.sums(config.params()))) if config.federation.secure_sums else ()
 
 
@@ -110,7 +110,7 @@ def admit(kind: str, msg: Message, context: Any) -> None:
     config, where = setup.open_message(record, context)
     request = NodeRequest.of(kind, record, config, where)
     if not where.shared:
-        setup.check_noise(config)
+        check_noise(config)
     check(request, msg.content)
     pins.hold(msg, context, request.given, config, trains=kind == MessageType.TRAIN)
 
@@ -122,7 +122,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
         RequestError: With the first thing that is not allowed.
     """
     core, request = ALLOWED[request.kind], replace(request, records=frozenset(content))
-    strategy = registry.get(request.run.method["name"]).strategy_class()
+    strategy = request.run.declared.strategy_class()
     for key, value in request.given.items():
         if key.startswith(SCALAR):
             _refuse(request.but(key, _of_scalar(strategy, key.removeprefix(SCALAR), value)))

@@ -16,7 +16,6 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies, holdings, state_folder
-from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
 from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation
@@ -38,7 +37,6 @@ from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, RequestError
 from fedshift_core.limits import largest
-from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
@@ -146,7 +144,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     if device.type == "cpu":
         keep_freed_memory()
     network = own_network(config, where)
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     own = own_images(config, where)
     if not where.shared:
         copies.warn_node(config.dataset, where.domains, where.source)
@@ -214,7 +212,7 @@ def frozen_features(
     of_products, layout = precision.parts(precision.arithmetic(config.train, device))
     model = model.to(device).to(memory_format=layout)
     return FrozenFeatures(
-        model, network, config.images, of_products, layout, node_data.image_size(config), config.train.threads
+        model, network, config.images, of_products, layout, config.dataset.pixels, config.train.threads
     )
 
 
@@ -260,14 +258,14 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether each node is scored with a model of its own."""
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     own = client_class.personal(model, config.model, config.params())
     return bool(own or modules(config).personal or adaptation(config) is not None)
 
 
 def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether what a node scores has parts that only its own local training changes."""
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     params, inside = config.params(), modules(config)
     scores_own = client_class.personal(model, config.model, params) or inside.personal
     return bool(scores_own and client_class.kept_names(model, config.model, params, inside))
@@ -275,26 +273,12 @@ def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
 
 def uses_public(config: RunConfig) -> bool:
     """Tell whether the method's nodes need the public set."""
-    return bool(registry.get(config.method["name"]).client_class().uses_public)
-
-
-def check_noise(config: RunConfig) -> None:
-    """Refuse, in a deployment, noise that protects nodes and is drawn from the run's seed.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    params = config.params()
-    if isinstance(params, NoiseParams) and params.repeatable_noise:
-        raise ConfigError(
-            "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
-            "taken off again by the server; a deployment needs method.repeatable_noise=false"
-        )
+    return bool(config.declared.client_class().uses_public)
 
 
 def spending_of(config: RunConfig, images: int) -> Spending:
     """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
-    client = registry.get(config.method["name"]).client_class()
+    client = config.declared.client_class()
     train, prototypes = config.train, client.sends_prototypes
     return dp_accounting.spending(
         config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes
@@ -304,7 +288,7 @@ def spending_of(config: RunConfig, images: int) -> Spending:
 def scores_images_alone(config: RunConfig) -> bool:
     """Tell whether the score of a test image depends on no other image."""
     adapts = adaptation(config)
-    alone = registry.get(config.method["name"]).client_class().scores_images_alone
+    alone = config.declared.client_class().scores_images_alone
     return bool(alone and (adapts is None or adapts.scores_images_alone))
 
 
@@ -318,10 +302,10 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     """
     spec = config.dataset.known()
     plan = networks.Blueprint(
-        own or config.model, len(spec.classes), config.dataset.size or spec.size,
+        own or config.model, len(spec.classes), config.dataset.pixels,
         torch_seed(config.seed, "initial-weights"),
     )  # fmt: skip
-    client_class = registry.get(config.method["name"]).client_class()
+    client_class = config.declared.client_class()
     _check_signatures(client_class)
     model: networks.SplitModel = client_class.build_model(plan, config.params())
     if config.model.bn == "group":  # before the modules are put in, which may cut the encoder up; then they themselves

@@ -6,14 +6,15 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedshift_app.config import registry
+from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.privacy.model import check_network, check_shared
-from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
+from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
@@ -47,25 +48,12 @@ def prepare(
     Raises:
         ConfigError: If the method, the model and other settings contradict each other.
     """
-    deployed = engine == setup.DEPLOYMENT
-    if deployed and config.plugins:
-        raise ConfigError(
-            f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
-            "package on the server and on every node (docs/guide/own-method.md)"
-        )
-    if deployed:
-        setup.check_noise(config)
+    if engine == setup.DEPLOYMENT:
+        _check_deployed(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
-    if not _learns(model):
-        raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
-    client_class = registry.get(config.method["name"]).client_class()
-    if client_class.trains_encoder_alone(config.params()) and not _learns(model.encoder):
-        raise ConfigError(
-            f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
-            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves "
-            "a layer of it to train"
-        )
+    client_class = config.declared.client_class()
+    _check_trains(config, model, client_class)
     private = client_class.kept_names(model, config.model, config.params(), setup.modules(config))
     precomputing.check(config, model)
     state = {name: t.numpy() for name, t in model.state_dict().items()}
@@ -75,9 +63,7 @@ def prepare(
     if start is None:  # a run that goes on was checked when it began
         _check_shared(config, shared)
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
-    check_shared(config, shared)
-    if config.privacy.of_images:
-        _check_private_training(config, model)
+    _check_privacy(config, model, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
@@ -97,7 +83,13 @@ def prepare(
         knowledge=initial.knowledge,
         prototypes=client_class.sends_prototypes,
     )
-    where = Engine(
+    return encode(sent), RunContext(config, facts, _engine(config, engine), config.model_dump_json())
+
+
+def _engine(config: RunConfig, engine: str) -> Engine:
+    """Return what the strategy must know of where the run is."""
+    deployed = engine == setup.DEPLOYMENT
+    return Engine(
         setup.DEPLOYMENT if deployed else setup.SIMULATION,
         # A simulation counts its own nodes.
         min_nodes=config.federation.min_nodes if deployed else 1,
@@ -105,8 +97,36 @@ def prepare(
         node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
         queues=engine == setup.SIMULATION,
     )
-    federation = RunContext(config, facts, where, config.model_dump_json())
-    return encode(sent), federation
+
+
+def _check_deployed(config: RunConfig) -> None:
+    """Refuse what serves in simulation only.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.plugins:
+        raise ConfigError(
+            f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
+            "package on the server and on every node (docs/guide/own-method.md)"
+        )
+    check_noise(config)
+
+
+def _check_trains(config: RunConfig, model: SplitModel, client_class: type[DomainClient]) -> None:
+    """Refuse to freeze all that the method trains, at any time.
+
+    Raises:
+        ConfigError: With what is frozen.
+    """
+    if not _learns(model):
+        raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
+    if client_class.trains_encoder_alone(config.params()) and not _learns(model.encoder):
+        raise ConfigError(
+            f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
+            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves "
+            "a layer of it to train"
+        )
 
 
 def _learns(module: nn.Module) -> bool:
@@ -254,15 +274,13 @@ def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...], frozen: bo
 
 def methods_of(config: RunConfig) -> list[Method]:
     """Return the run's method and, for a recipe, the method that it is based on."""
-    method = registry.get(config.method["name"])
+    method = config.declared
     return [method, registry.get(method.of)] if method.of else [method]
 
 
 def strategy_of(config: RunConfig, federation: RunContext, observer: Observer) -> DomainStrategy:
     """Return the method's strategy before its first round."""
-    strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
-        federation, config.params(), observer
-    )
+    strategy: DomainStrategy = config.declared.strategy_class()(federation, config.params(), observer)
     return strategy
 
 
@@ -285,13 +303,16 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     strategy.resume(checkpoint.server_round, checkpoint.knowledge, checkpoint.state, checkpoint.moments)
 
 
-def _check_private_training(config: RunConfig, model: SplitModel) -> None:
-    """Refuse networks without gradients of single images (``privacy.name=dp-sgd``).
+def _check_privacy(config: RunConfig, model: SplitModel, shared: Arrays) -> None:
+    """Refuse noise on weights that do not travel, and networks without gradients of single images (``dp-sgd``).
 
     Raises:
-        ConfigError: With the names of their modules.
+        ConfigError: With the key, or the names of their modules.
     """
-    size = node_data.image_size(config)
+    check_shared(config, shared)
+    if not config.privacy.of_images:
+        return
+    size = config.dataset.pixels
     check_network(config, model, size)
     for name in config.model.per_node:
         own = config.model.model_copy(update={"name": name})

@@ -10,8 +10,8 @@ from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.run import agreement
+from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import CONFIG_FILE, changed_text
-from fedshift_app.run.folder import Past
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_LINE, as_found
 

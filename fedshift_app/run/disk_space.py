@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
@@ -125,7 +124,7 @@ def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> in
 
 def _kept(config: RunConfig, weights: int) -> int:
     """Return the bytes that a node with the largest network keeps after a round; ``weights`` bytes are shared."""
-    client_class: type[DomainClient] = registry.get(config.method["name"]).client_class()
+    client_class: type[DomainClient] = config.declared.client_class()
     sizes: list[int] = []
     for name in config.model.per_node or (config.model.name,):
         own = config.model.model_copy(update={"name": name})

@@ -8,18 +8,18 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, tracking
-from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.shown import of_features
 from fedshift_app.run.summary import finite, line_of, summary
@@ -43,44 +43,6 @@ _NODES = "<nodes>"  # stands for the nodes in a text that has place for them
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
 
-@dataclass(frozen=True)
-class Past:
-    """The state that an interrupted run left in its folder (``fedshift_app.run.resuming``).
-
-    Attributes:
-        path: The folder.
-        run_id: Names the run for its nodes.
-        engine: The engine it ran on: ``simulation``, ``deployment`` or ``inline``.
-        num_nodes: Number of nodes at its start.
-        images: The fingerprints of its images by domain and split (``node.data``).
-        resumed_after: The rounds after which it was resumed before.
-        repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
-        repeated: Those, and the ones of earlier times that it was resumed.
-        changed: The settings that were changed between rounds, as ``results.json`` has them.
-        checkpoint: Its state after the last full round; None if there is none.
-        history: Its rounds up to the checkpoint.
-        lock: The lock of the process that continues it.
-    """
-
-    path: Path
-    run_id: str
-    engine: str
-    num_nodes: int
-    images: Mapping[str, Mapping[str, str]]
-    resumed_after: tuple[int, ...]
-    checkpoint: Checkpoint | None
-    history: list[RoundResult]
-    lock: Lock | None
-    repeats: int = 0
-    repeated: int = 0
-    changed: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def completed(self) -> int:
-        """The number of rounds that need not be repeated."""
-        return self.checkpoint.server_round if self.checkpoint else 0
-
-
 class RunFolder:
     """Writes a run's files as the run goes on.
 
@@ -94,6 +56,11 @@ class RunFolder:
         writing: Seconds that writing took.
         lost: What a finished run went without, as one line; empty if it is complete.
     """
+
+    writing, lost, repeated = 0.0, "", 0
+    resumed_after: tuple[int, ...] = ()
+    changed: tuple[Mapping[str, Any], ...] = ()
+    _before = 0.0  # seconds of the run before this process
 
     def __init__(
         self,
@@ -133,72 +100,62 @@ class RunFolder:
         """
         self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
-        self.writing, self.lost = 0.0, ""
-        self.resumed_after: tuple[int, ...] = ()
-        self._before = 0.0  # seconds of the run before this process
-        self._started = self._saved = time.perf_counter()
         self._weights = ArrayRecord()
-        self.changed = () if past is None else past.changed
-        self.repeated = 0 if past is None else past.repeated
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
+        self.start_clock()
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
-            resumed = {"time": now, "after_round": past.completed, "repeats": past.repeats, "engine": engine}
-            self._go_on(past, resumed | {"command": command})
-            self._track()
-            return
-        self.run_id = uuid.uuid4().hex
-        method = (
-            f"{config.method['name']}{'-approximation' if self._approximation() else ''}"  # trackers show this name
-        )
-        self.path = naming.make_folder(output_dir, name, config, method)
-        content = {
-            "resolved": config.model_dump(mode="json"),
-            "engine": engine,
-            "nodes": num_nodes,
-            "images": dict(images or {}),
-            "run_id": self.run_id,
-            "versions": versions(config),
-            "command": command,
-            "started": now,
-        }
-        if requested:
-            content["asked"] = {key: list(values) for key, values in requested.items()}
-        if arithmetic:
-            content["arithmetic"] = arithmetic
-        if scored_again:
-            content["scored_again"] = dict(scored_again)
-        if os.environ.get(COMMIT):
-            content["git"] = os.environ[COMMIT]
+            self._go_on(past, now, command)
+        else:
+            content = {
+                "resolved": config.model_dump(mode="json"),
+                "engine": engine,
+                "nodes": num_nodes,
+                "images": dict(images or {}),
+                "run_id": uuid.uuid4().hex,
+                "versions": versions(config),
+                "command": command,
+                "started": now,
+            }
+            asked = {key: list(values) for key, values in (requested or {}).items()}
+            more = {"asked": asked, "arithmetic": arithmetic, "scored_again": dict(scored_again or {})}
+            self._begin(output_dir, name, content, more)
+        settings = config.model_dump(mode="json") | self._approximation()
+        self._tracker = tracking.tracker(config.tracking, self.path, self.run_id, settings, self.history)
+
+    def _begin(self, output_dir: Path, name: str, content: dict[str, Any], more: dict[str, Any]) -> None:
+        """Make the folder of a new run with its ``config.yaml``: the content, and what there is of more."""
+        self.run_id = content["run_id"]
+        shown = self.config.method["name"] + "-approximation" * bool(self._approximation())  # trackers show this name
+        self.path = naming.make_folder(output_dir, name, self.config, shown)
+        content |= {key: value for key, value in (more | {"git": os.environ.get(COMMIT)}).items() if value}
         try:
             with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
-                if kept := plugins.keep(config, self.path):
+                if kept := plugins.keep(self.config, self.path):
                     content[plugins.KEPT] = kept
             _write_config(self.path, content)
         except (OSError, ConfigError):
             shutil.rmtree(self.path, ignore_errors=True)
             raise
         self._recorded = config_file.deciding(content)
-        self._track()
 
     @property
     def nodes_folder(self) -> Path:
         """The folder of the private parts of simulated nodes."""
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
 
-    def _track(self) -> None:
-        settings = self.config.model_dump(mode="json") | self._approximation()
-        self._tracker = tracking.tracker(self.config.tracking, self.path, self.run_id, settings, self.history)
-
-    def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
+    def _go_on(self, past: Past, now: str, command: str) -> None:
         """Continue the run of ``past``: remove everything after its last checkpoint, and note that in ``config.yaml``.
 
         A finished run that gets more rounds has a summary, by which it counts as finished: this is removed first.
         """
         assert past.lock is not None  # the process that continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
+        self.changed, self.repeated = past.changed, past.repeated
+        resumed: dict[str, Any] = {"time": now, "after_round": past.completed, "repeats": past.repeats}
+        resumed |= {"engine": self.engine, "command": command}
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
         trained = past.checkpoint.config if past.checkpoint is not None and past.checkpoint.config else content
         if (rounds_before := trained["resolved"]["rounds"]) != self.config.rounds:
@@ -232,10 +189,10 @@ class RunFolder:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
 
-    def take_over(self, history: Sequence[RoundResult], seconds: float, repeated: int = 0) -> None:
+    def take_over(self, history: Iterable[RoundResult], seconds: float, repeated: int = 0) -> None:
         """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
         self.history, self._before, self.repeated = list(history), seconds, repeated
-        lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
+        lines = (json.dumps(finite(line_of(result))) + "\n" for result in self.history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 
     @property
@@ -281,13 +238,7 @@ class RunFolder:
         started = time.perf_counter()
         # Those of all rounds would fill the memory.
         self.history.append(replace(result, passing={}, statistics={}, kept={}))
-        number = result.server_round
-        round_alone = History(self.config, (result,), nodes, classes=self.config.dataset.known().classes)
-        for feature, shown in of_features(round_alone):
-            if shown.section is not None:
-                self._sections[feature.file] = finite(shown.section)
-                for file in sections.files(self.path, feature.file, number, chosen=number in self.chosen):
-                    write_atomically(file, as_text(self._sections[feature.file]))
+        self._keep_sections(result, nodes)
         arrays = decode(weights)
         kept = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
         averaged = {name: arrays[name] for name in kept}
@@ -314,6 +265,16 @@ class RunFolder:
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
 
+    def _keep_sections(self, result: RoundResult, nodes: Sequence[Node]) -> None:
+        """Write what features have of a round for the summary."""
+        number = result.server_round
+        round_alone = History(self.config, (result,), nodes, classes=self.config.dataset.known().classes)
+        for feature, shown in of_features(round_alone):
+            if shown.section is not None:
+                self._sections[feature.file] = finite(shown.section)
+                for file in sections.files(self.path, feature.file, number, chosen=number in self.chosen):
+                    write_atomically(file, as_text(self._sections[feature.file]))
+
     @property
     def _evaluated(self) -> str:
         """The models that the run's accuracies belong to."""
@@ -323,7 +284,7 @@ class RunFolder:
 
     def _approximation(self) -> dict[str, str]:
         """Return the reason why the run's method is an approximation of its paper; empty if it is none."""
-        reason = registry.get(self.config.method["name"]).approximation
+        reason = self.config.declared.approximation
         return {"approximation": reason} if reason else {}
 
     def end(self) -> str:

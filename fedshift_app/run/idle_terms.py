@@ -4,7 +4,6 @@ import torch
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import data as node_data
 from fedshift_app.run.build import methods_of
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.extensions import OURS
@@ -24,7 +23,7 @@ def warning(config: RunConfig, model: SplitModel) -> str:
     params = config.params()
     idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
     # Modules have terms of their own, and may change the way to the features.
-    if not idle or not model.frozen or config.modules or _trains_features(model, node_data.image_size(config)):
+    if not idle or not model.frozen or config.modules or _trains_features(model, config.dataset.pixels):
         return ""
     several = len(idle) > 1
     line = (
@@ -42,7 +41,7 @@ def second_view(config: RunConfig) -> str:
 
     A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
     """
-    method = registry.get(config.method["name"])
+    method = config.declared
     modules = [str(entry["name"]) for entry in config.modules]
     origins = [registry.METHODS.origin(method.name), *map(registry.MODULES.origin, modules)]
     reads = method.defaults.get("images", {}).get("views") == 2

@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import data as node_data
 from fedshift_app.node import setup
 from fedshift_clients.models import packages, weights
 from fedshift_clients.models.catalog import NETWORKS
@@ -58,7 +57,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
             they do not fit the network.
     """
     initial = plain(config)
-    size = node_data.image_size(config)
+    size = config.dataset.pixels
     if isinstance(initial.model.encoder, LibraryEncoder):
         initial.model.encoder.check(size)
     if not config.model.weights and not config.model.download:
@@ -86,7 +85,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
 
 def slow(config: RunConfig) -> str:
     """Return a warning if a network for small images gets large ones; otherwise an empty text."""
-    size = node_data.image_size(config)
+    size = config.dataset.pixels
     names = dict.fromkeys((config.model.name, *config.model.per_node))
     small = [name for name in names if NETWORKS[name].work]
     if not small or size <= LARGE:

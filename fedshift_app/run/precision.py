@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run.folder import Past
+from fedshift_app.run.checkpoints import Past
 from fedshift_clients.training import precision
 from fedshift_core.params import ARITHMETICS, Arithmetic
 

@@ -38,7 +38,7 @@ def check(config: RunConfig, model: SplitModel) -> None:
     """
     if not config.model.precompute:
         return
-    Shortcut(model, depth_of(model, config.model.freeze), node_data.image_size(config))
+    Shortcut(model, depth_of(model, config.model.freeze), config.dataset.pixels)
 
 
 def ahead(

@@ -6,16 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import changes, checkpoints, config_file, model_selection
-from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.checkpoints import Checkpoint, Damaged, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
-from fedshift_app.run.folder import Past
 from fedshift_app.run.summary import round_of
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
@@ -51,12 +49,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     folder_name, server_round = str(keys.pop("resume", "")), _round(keys.pop("round", 0))
     allowed = bool(keys.pop(changes.ALLOW_CHANGED, False))
     if not folder_name:
-        if server_round:
-            raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
-        if allowed:
-            raise ConfigError(
-                f"{changes.ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given"
-            )
+        _check_new(server_round, allowed)
         return configuration.resolve(keys), None
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
@@ -71,10 +64,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if hold:
         _compare_versions(recorded, kept)
     changes.found(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
-    if has_more_rounds and not kept.rounds:
-        raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
-    if has_more_rounds and (reason := _use_of_rounds(config)):
-        raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
+    if has_more_rounds:
+        _check_more_rounds(path, kept, config)
     lock = _locked(path)
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
@@ -92,6 +83,30 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if not hold:
         lock.release()
     return config, past
+
+
+def _check_new(server_round: int, allowed: bool) -> None:
+    """Refuse keys that only a run to continue has.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if server_round:
+        raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
+    if allowed:
+        raise ConfigError(f"{changes.ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given")
+
+
+def _check_more_rounds(path: Path, kept: RunConfig, config: RunConfig) -> None:
+    """Refuse more rounds than the run has where it trained none, or where its rounds depend on their number.
+
+    Raises:
+        ConfigError: With both numbers and what depends on them.
+    """
+    if not kept.rounds:
+        raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
+    if reason := _use_of_rounds(config):
+        raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
 
 
 def _locked(path: Path) -> Lock:
@@ -229,7 +244,7 @@ def _use_of_rounds(config: RunConfig) -> str:
     for feature, key in on:
         if value_of(config, key) is not None:
             return f"{feature.setting(config, key)} depends on it"
-    method = registry.get(config.method["name"])
+    method = config.declared
     reason = method.strategy_class().uses_rounds(config.params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""
 
@@ -257,11 +272,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         )
     for number in [server_round] if server_round else kept:
         try:
-            checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
-            _check_memory(past, checkpoint)
-            _check_chosen(past, config, [round_of(line) for line in lines[:number]])
-            if len(lines) < number:
-                raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
+            usable = _with_checkpoint(past, config, lines, number)
         except Damaged as damage:
             damaged.append(str(damage))
             continue
@@ -269,8 +280,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             log.warning(
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
-        history = [round_of(line) for line in lines[:number]]
-        return _counted(replace(past, checkpoint=checkpoint, history=history), recorded, len(lines))
+        return _counted(usable, recorded, len(lines))
     if damaged and server_round:
         raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
     if damaged:
@@ -279,6 +289,21 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
     if len(lines) > 1:
         raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
     return _counted(past, recorded, len(lines))
+
+
+def _with_checkpoint(past: Past, config: RunConfig, lines: Sequence[Mapping[str, Any]], number: int) -> Past:
+    """Return the run with its checkpoint of a round, and the rounds of these lines up to it.
+
+    Raises:
+        Damaged: If it cannot be used, or lacks what belongs to it: private parts, the best round, lines of rounds.
+    """
+    checkpoint = checkpoints.load(past.path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
+    _check_memory(past, checkpoint)
+    history = list(map(round_of, lines[:number]))
+    _check_chosen(past, config, history)
+    if len(lines) < number:
+        raise Damaged(f"{past.path / METRICS_FILE} lacks round {len(lines) + 1}")
+    return replace(past, checkpoint=checkpoint, history=history)
 
 
 def _counted(past: Past, recorded: Mapping[str, Any], full_rounds: int) -> Past:

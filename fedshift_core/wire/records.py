@@ -179,3 +179,17 @@ def _dtype(descr: bytes) -> tuple[np.dtype[Any] | None, str]:
     except TypeError:
         return None, descr.decode()
     return dtype, str(dtype)
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Return the bytes of what a message holds: of arrays and texts, and eight of each number."""
+    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    rest: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
+    return arrays + sum(_size(value) for record in rest for value in record.values())
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of an entry of a record: a number, a text, bytes, or a list of these."""
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8

@@ -23,7 +23,6 @@ from fedshift.report.reading import read
 from fedshift.rescore import command as rescoring
 from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
-from fedshift_app import server_app
 from fedshift_app.config import fits, registry
 from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve
@@ -82,7 +81,7 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
         assert (LABEL in console.table(run.results, resolve({}))) == said
         assert json.loads((run.folder / "status.json").read_text())["method"] == (LABEL if said else name)
         assert ("approximation" in run.folder.name) == said and (not said or FOLDERS in run.folder.name)
-    assert NOTICE in server_app.describe(resolve({"method": NAME}), "inline", [])
+    assert NOTICE in console.describe(resolve({"method": NAME}), "inline", [])
 
 
 @pytest.mark.usefixtures("undrawn_figures")

@@ -17,7 +17,7 @@ from fedshift.tune import requested
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, resuming, status
-from fedshift_app.server_app import describe
+from fedshift_app.run.console import describe
 from fedshift_core.errors import ConfigError
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=float32 train.lr=0.05"

@@ -1,0 +1,142 @@
+"""The section ``dataset`` of a run's configuration: its keys, types and ranges."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from fedshift_core.features import with_rooms
+from fedshift_core.limits import as_found
+from fedshift_core.params import SectionOfRooms, Seed
+from fedshift_datasets import catalog
+from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
+
+#: Form of a name that is safe as the name of a file or folder.
+FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
+WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+@with_rooms("dataset")
+class DatasetConfig(SectionOfRooms):
+    """Which images."""
+
+    name: str = Field(
+        description="Name of the data set, as `fedshift datasets` lists it, or a user's own word with `dataset.of`."
+    )
+    of: str = Field(
+        "",
+        description="Data set that reads the images where `dataset.name` is a user's own word, such as folders; "
+        "empty: `dataset.name`.",
+    )
+    domains: tuple[str, ...] = Field(description="Domains of this run, in the order of the tables.")
+    classes: tuple[str, ...] = Field(
+        (),
+        description="Class names of a folders data set, in the order of the labels; empty for data "
+        "sets that have their own.",
+    )
+    data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
+    classes_stated: bool = Field(
+        True,
+        description="Whether somebody stated the classes; FedShift sets it to false where they are "
+        "folder names by alphabet.",
+    )
+    labels: str = Field(
+        "",
+        description="Table (.csv) in data_dir that names the images of a folders data set; empty: "
+        "labels.csv where there is one.",
+    )
+    download: bool = Field(False, description="Whether torchvision may download what it can.")
+    seed: Seed = Field(0, description="Seed of generated images, and of the split of folders.")
+    size: int | None = Field(
+        None, ge=16, le=1024, description="Height and width of the images in pixels; null: the data set's own."
+    )
+    resize: Resize = Field(
+        "squash",
+        description="How an image becomes square: squash both sides, crop the middle of the longer side, or pad the "
+        "shorter side with black.",
+    )
+    window: tuple[WindowEnd, WindowEnd] | None = Field(
+        None,
+        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel and "
+        "in grey DICOM files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM "
+        "file's own window.",
+    )
+    exif: Exif = Field(
+        "ignore",
+        description="Orientation stated in a file: ignore keeps the pixels as stored, apply turns or "
+        "mirrors the image.",
+    )
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of each class of a folders data set that is the test split where the "
+        "images do not say; null: 0.2.",
+    )
+    skip_broken: bool = Field(
+        False, description="Whether a run continues without images that cannot be read, and names them."
+    )
+    patients: Patients = Field(
+        "all",
+        description="Patients whose images stay together: all that are known, in every part of the images; or those "
+        "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
+        "this key.",
+    )
+
+    @field_validator("window")
+    @classmethod
+    def _rises(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"expected [low, high] with low below high, found [{window[0]:g}, {window[1]:g}]")
+        return window
+
+    def form(self) -> Form:
+        """Return how images become squares of 8 bits a channel."""
+        return Form(self.resize, self.window, self.exif)
+
+    @field_validator("labels")
+    @classmethod
+    def _names_a_file(cls, labels: str) -> str:
+        # A server sends it to nodes, so it must not lead to other files.
+        if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
+            raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
+        return labels
+
+    @property
+    def kind(self) -> str:
+        """The name of the data set that reads the images."""
+        return self.of or self.name
+
+    @property
+    def pixels(self) -> int:
+        """Height and width of the images."""
+        return self.size or self.known().size
+
+    def source(self, data_dir: Path | None = None) -> Source:
+        """Return where the images come from on this machine.
+
+        Args:
+            data_dir: A real node's own folder; None for the configuration's.
+        """
+        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
+        share = TEST_SHARE if self.test_share is None else self.test_share
+        return Source(
+            there,
+            self.download,
+            self.seed,
+            self.classes,
+            self.labels,
+            share,
+            self.skip_broken,
+            self.classes_stated,
+            self.patients,
+        )
+
+    def known(self) -> Dataset:
+        """Return the data set with this run's domains and classes.
+
+        Raises:
+            ConfigError: If there is no such data set, or its package cannot be used.
+        """
+        return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
