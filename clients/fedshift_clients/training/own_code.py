@@ -74,8 +74,8 @@ def _looked_up(code: CodeType, known: dict[str, object]) -> Iterator[tuple[bool,
     """Yield each name that code looks up or gives by keyword, with whether it does so on ``self`` or ``super()``."""
     before = ""
     for step in dis.get_instructions(code):
-        if isinstance(step.argval, tuple):  # two at a time, from Python 3.13 on
-            before = str(step.argval[-1])
+        if step.opname.endswith("LOAD_FAST") and isinstance(step.argval, tuple):  # two at a time, since Python 3.13
+            before = step.argval[-1]
         if not isinstance(step.argval, str):
             continue
         if step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
