@@ -11,7 +11,7 @@ from fedshift_app.config import registry
 from fedshift_clients.training import own_code
 
 
-@pytest.mark.parametrize("method", [name for name in registry.METHODS])
+@pytest.mark.parametrize("method", list(registry.METHODS))
 def test_names_on_self_are_found_in_the_code_of_this_python(method: str) -> None:
     for function in vars(registry.get(method).client_class()).values():
         if not isinstance(function, FunctionType):
