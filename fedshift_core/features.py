@@ -203,7 +203,7 @@ class Feature:
     def setting(self, config: Any, key: str = "") -> str:
         """Return the key that turns it on, or another one, with its value in a run's configuration."""
         key = key or self.key
-        return said(key, value_of(config, key)) if key else f"features={self.name}"
+        return f"features={self.name}" if key in ("", "features") else said(key, value_of(config, key))
 
     @property
     def file(self) -> str:

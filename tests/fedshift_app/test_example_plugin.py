@@ -74,8 +74,8 @@ SENSELESS = {
     "features.weight-norms.starts=x": "unknown key features.weight-norms.starts; there are begins",
     "features.weight-norms.begins=3": "features.weight-norms.begins: Input should be a valid string, found 3",
     "privacy.name=local-dp model.bn=local": (
-        "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the node "
-        "has trained, without noise"
+        "privacy.name=local-dp does not go with features=weight-norms, which sends without noise the length of the "
+        "weights that the node has trained"
     ),
 }
 LISTS = {"methods": "equal-domains", "datasets": "stripes", "models": "tiny"}

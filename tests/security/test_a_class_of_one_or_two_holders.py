@@ -63,11 +63,11 @@ def test_rows_of_a_class_that_too_few_hold_are_in_no_sum(
     seen: list[dict[str, Any]] = []
     knowledge = SecureSums._knowledge
 
-    def spy(self: SecureSums, sums: Any, arrived: Any, exchange: Any) -> Any:
-        assert {name: how for name, how in exchange.sums.items() if how in BY_CLASS}
+    def spy(self: SecureSums, sums: Any, arrived: Any, declared: Any) -> Any:
+        assert {name: how for name, how in self._round.sums.items() if how in BY_CLASS}
         counts = np.array([node.class_counts for node in arrived])
         assert ((counts > 0).sum(axis=0) == [4, 2, 1]).all()  # bar, cross, disc
-        seen.append(knowledge(self, sums, arrived, exchange))
+        seen.append(knowledge(self, sums, arrived, declared))
         return seen[-1]
 
     monkeypatch.setattr(SecureSums, "_knowledge", spy)
