@@ -7,7 +7,7 @@ node's check of messages (``fedshift_app.node.requests``), the server's check of
 docs/reference/wire.md are made of them.
 
 A package adds a feature by an entry point of the group ``fedshift.features``; a run uses it where its configuration
-names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
+names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own have keys of their own, which turn them on.
 """
 
 import functools
