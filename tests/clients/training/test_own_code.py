@@ -8,7 +8,9 @@ from types import FunctionType
 import pytest
 
 from fedshift_app.config import registry
+from fedshift_clients.base import DomainClient
 from fedshift_clients.training import own_code
+from fedshift_core.errors import ConfigError
 
 
 @pytest.mark.parametrize("method", list(registry.METHODS))
@@ -25,3 +27,10 @@ def test_names_on_self_are_found_in_the_code_of_this_python(method: str) -> None
         }
         found = {name for on_self, name in own_code._looked_up(function.__code__, function.__globals__) if on_self}
         assert wanted <= found, function.__qualname__
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "train", "scores"])
+def test_what_features_stand_around_is_no_hook(name: str) -> None:
+    """A class that overrode it would be got around, or get around noise and masks."""
+    with pytest.raises(ConfigError, match=rf"Mine\.{name}: what goes on around a method is no hook; allowed are"):
+        type("Mine", (DomainClient,), {name: lambda self, *given: None})
