@@ -1,4 +1,4 @@
-"""What a wheel holds besides the packages that pyproject.toml maps: the files that make ``fedshift/app`` a Flower app.
+"""Files of a wheel besides the packages that pyproject.toml maps: the files that make ``fedshift/app`` a Flower app.
 
 The packages lie there once more: Flower bundles the folders ``datasets``, ``clients`` and ``strategies``; where their
 parent is on the path these are packages of such names.

@@ -1,4 +1,4 @@
-"""What composes with every method: each feature's keys, its names on the wire, and its class on either side.
+"""Features, which compose with every method: their keys, their names on the wire, and their classes on either side.
 
 A feature declares itself in a room of its own, ``fedshift_app/features/NAME/__init__.py``: ``FEATURE``, and its keys of
 the configuration (:class:`FeatureOptions`). The rooms are found by their folder; sections, checks and lists are
@@ -96,7 +96,7 @@ Fact = Literal[
 
 @dataclass(frozen=True)
 class Need:
-    """What a feature needs a method to be.
+    """A fact that a feature needs of a method.
 
     Attributes:
         fact: The fact.

@@ -1,4 +1,4 @@
-"""What a round reads of a run's configuration, as types: the ground floor knows no section of it.
+"""A run's configuration as a round reads it, in types: the ground floor knows no section of it.
 
 The keys of a feature have no type here; its room reads them (``fedshift_core.features.FeatureOptions.read``).
 """

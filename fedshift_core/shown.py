@@ -1,4 +1,4 @@
-"""What a run shows of its features: the hook ``show(history) -> Shown`` of each that shows anything.
+"""Features as a run shows them: the hook ``show(history) -> Shown`` of each that shows anything.
 
 Console, results.json, report, model card, compare and board have from it all that they show of features. It is called
 with a round right after it, with all rounds at the end, and with the content of ``results.json`` by whoever reads a
@@ -32,7 +32,7 @@ Column = tuple[Mapping[str, Cell], Cell, Cell]
 
 @dataclass(frozen=True)
 class History:
-    """What is known of a run: its rounds while it goes on, its results afterwards.
+    """A run as it is known: its rounds while it goes on, its results afterwards.
 
     Attributes:
         config: The configuration.
@@ -86,7 +86,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is seen of a feature.
+    """A feature as it is seen.
 
     Attributes:
         results: Fields of ``results.json``.

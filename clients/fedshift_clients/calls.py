@@ -1,4 +1,4 @@
-"""What the node half of a feature is handed: a message that is checked, a question, a call; and the reply to it."""
+"""Messages as the node half of a feature has them: one that is checked, a question, a call; and the reply."""
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def late(self) -> str:
-        """What decides which rounds are the last ones."""
+        """The keys that decide which rounds are the last ones."""
         return f"rounds={self.config.rounds}, evaluate.last={self.config.evaluate.last}"
 
 
@@ -91,7 +91,7 @@ def is_count(value: Any, least: int, most: int) -> bool:
 
 @dataclass(frozen=True)
 class About:
-    """What a node knows of itself before the first round.
+    """Facts that a node knows of itself before the first round.
 
     Attributes:
         images: Number of images in each of its own sets that it does not train on, by split.
@@ -104,7 +104,7 @@ class About:
 
 @dataclass(frozen=True)
 class Site:
-    """What a node's own training images are.
+    """A node's own training images.
 
     Attributes:
         images: The images.
@@ -117,7 +117,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What a node is asked, after it was held against the run's configuration.
+    """A question to a node, after it was held against the run's configuration.
 
     Attributes:
         config: The configuration of the run.
@@ -193,7 +193,7 @@ class Call(Message):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node is about to send.
+    """The content of what a node is about to send.
 
     Attributes:
         images: Images that it worked on.

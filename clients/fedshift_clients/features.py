@@ -1,4 +1,4 @@
-"""What a feature may do on a node: the six hooks of its node half, and the chain of those that a run turns on.
+"""Features on a node: the six hooks of a node half, and the chain of those that a run turns on.
 
 A feature is middleware: ``next(call)`` is the rest of a node's work on a message, so before, after and around it are
 ordinary code. Only the features that the run's configuration turns on are built.
@@ -28,7 +28,7 @@ Hook = Literal["on_train", "on_scores"]
 
 
 class Place(IntEnum):
-    """Where a feature stands around a node's work, from the network inwards to the model.
+    """The place of a feature around a node's work, from the network inwards to the model.
 
     What stands further out sees all that is further in, and nothing is added to a reply outside of it. So what protects
     a reply is outermost, and what measures a model stands within the weights, which are taken into it at their place.

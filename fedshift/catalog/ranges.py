@@ -27,7 +27,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a person may set.
+    """A parameter that a person may set.
 
     Attributes:
         key: Its name.

@@ -1,4 +1,4 @@
-"""Which methods fit secure sums and mechanisms of privacy, as tables of the guide have it."""
+"""Methods that fit secure sums and mechanisms of privacy, as tables of the guide have it."""
 
 from fedshift_app.config import registry
 from fedshift_app.config.needs import why_not

@@ -1,1 +1,1 @@
-"""What composes with every method: a room for each feature, with its server half and its node half."""
+"""Options that compose with every method: a room for each, with its server half and its node half."""

@@ -1,4 +1,4 @@
-"""What a node says of itself before the first round, and its answers to questions of features."""
+"""Introductions: a node speaks of itself before the first round, and answers questions of features."""
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict

@@ -1,4 +1,4 @@
-"""What a node's client remembers between messages: on the node's disk, and in ``context.state`` of a simulated node."""
+"""Memory of a node's client between messages: on the node's disk, and in ``context.state`` of a simulated node."""
 
 import logging
 

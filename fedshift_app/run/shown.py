@@ -1,4 +1,4 @@
-"""What is seen of a run by its ``results.json``: the final table with its notes, and the facts on its numbers.
+"""A run as its ``results.json`` shows it: the final table with its notes, and the facts on its numbers.
 
 Console, report, model card, compare and board have theirs from here. It imports neither Flower nor torch, as the files
 of many runs are read with it.

@@ -1,4 +1,4 @@
-"""Which methods fit into one's own Flower app, found in what their hooks read, and the strategy of each by its name."""
+"""Methods that fit into one's own Flower app, found in what their hooks read, and the strategy of each by its name."""
 
 import inspect
 import pkgutil

@@ -67,7 +67,7 @@ class PlainNode:
 
 @dataclass
 class PlainRun:
-    """What hooks read of the run."""
+    """The run as hooks read it."""
 
     rounds: int = 0
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What a feature says of a run's numbers stands on each of the five places where the run is seen."""
+"""A feature's facts on a run's numbers stand on each of the five places where the run is seen."""
 
 import html
 import importlib

@@ -9,7 +9,7 @@ from fedshift_core.params import BatchSize, Params, Rounds
 
 
 class StreamParams(Params):
-    """What all of them have."""
+    """Common to all of them."""
 
     batch_size: BatchSize = Field(64, description="Test images in a batch.")
     order: Literal["test", "shuffled"] = Field(

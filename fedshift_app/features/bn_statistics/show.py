@@ -1,4 +1,4 @@
-"""What a run shows of ``evaluate.bn``: the BatchNorm statistics behind its scores."""
+"""Shown of ``evaluate.bn``: the BatchNorm statistics behind its scores."""
 
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.limits import few

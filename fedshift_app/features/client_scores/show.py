@@ -1,4 +1,4 @@
-"""What a run shows of scores of client models: means over the last rounds that have any, and their table."""
+"""Shown of scores of client models: means over the last rounds that have any, and their table."""
 
 import statistics
 from collections.abc import Mapping, Sequence

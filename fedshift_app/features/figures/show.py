@@ -1,4 +1,4 @@
-r"""What a run shows of counted test images: ``figures`` of ``results.json``, and a model that predicts one class.
+r"""Shown of counted test images: ``figures`` of ``results.json``, and a model that predicts one class.
 
 With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
 

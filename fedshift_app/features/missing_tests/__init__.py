@@ -1,4 +1,4 @@
-"""Which test images of real nodes were not scored (``evaluate.test``)."""
+"""Test images of real nodes that were not scored (``evaluate.test``)."""
 
 from fedshift_core.features import Feature
 

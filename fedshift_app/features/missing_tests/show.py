@@ -1,4 +1,4 @@
-"""What a run shows of test images that were not scored (``fedshift_core.losses`` makes its line)."""
+"""Shown of test images that were not scored (``fedshift_core.losses`` makes its line)."""
 
 from fedshift_core.losses import MISSING_TESTS
 from fedshift_core.rounds import LAST_ROUNDS

@@ -1,4 +1,4 @@
-"""What a model needs for noise: arrays that can get it, and gradients of single images."""
+"""Needs of noise: arrays that can get it, and gradients of single images."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

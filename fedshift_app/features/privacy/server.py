@@ -1,4 +1,4 @@
-"""What the server must know of the noise that nodes add (``privacy``), and what they spend. No epsilon is averaged."""
+"""Noise that nodes add (``privacy``), as the server allows for it, and what they spend. No epsilon is averaged."""
 
 import logging
 import math
@@ -76,7 +76,7 @@ class Privacy(ServerFeature):
 
     @property
     def _again(self) -> str:
-        """Which of the rounds are repeated, in words."""
+        """The rounds that are repeated, in words."""
         return f", {self.run.repeated} of them repeated," if self.run.repeated else ""
 
     def on_round(self, training: Training) -> Steps:

@@ -1,4 +1,4 @@
-"""What a run shows of ``privacy``: the epsilon that each node has spent. No epsilon is averaged."""
+"""Shown of ``privacy``: the epsilon that each node has spent. No epsilon is averaged."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the time of a round goes (``profile=true``)."""
+"""The time of a round by phase (``profile=true``)."""
 
 from pydantic import Field
 

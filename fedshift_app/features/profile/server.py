@@ -1,4 +1,4 @@
-"""Where the time of a round goes, if the run asks for it (``profile=true``)."""
+"""The time of a round by phase, if the run asks for it (``profile=true``)."""
 
 from collections.abc import Mapping
 from typing import Any

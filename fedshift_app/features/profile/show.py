@@ -1,4 +1,4 @@
-"""What a run shows of ``profile=true``: where its time went."""
+"""Shown of ``profile=true``: the time of a run by phase."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

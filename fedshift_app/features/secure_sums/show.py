@@ -1,4 +1,4 @@
-"""What a run shows of secure sums: what they protected."""
+"""Shown of secure sums: what they protected."""
 
 from fedshift_core.shown import History, Shown
 

@@ -46,7 +46,7 @@ class Options(FeatureOptions):
 
     @property
     def moments(self) -> int:
-        """How many arrays as large as the weights the server keeps."""
+        """Arrays as large as the weights that the server keeps: their number."""
         if self.optimizer == "fedavgm":
             return int(self.momentum > 0)
         return 0 if self.optimizer == "none" else 2

@@ -1,4 +1,4 @@
-r"""What a run shows of sites' figures: ``site_figures`` of ``results.json``.
+r"""Shown of sites' figures: ``site_figures`` of ``results.json``.
 
 Over all sites, accuracy, sensitivities, specificities and the mean squared error (Brier) are pooled: the mean of the
 sites weighted by the images behind each. Balanced accuracy is the mean of pooled sensitivities. AUROC, AUPRC and ECE

@@ -1,4 +1,4 @@
-"""What a run shows of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
+"""Shown of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a run shows of validation parts: its best round by them, the round that it keeps, and its early end.
+"""Shown of validation parts: its best round by them, the round that it keeps, and its early end.
 
 The best round has the highest accuracy on the nodes' validation parts: the mean over the domains, each the share of all
 its nodes' images. The lower loss on them decides a tie, as a part of a few images is often all right from an early

@@ -1,4 +1,4 @@
-"""Which nodes gave their part to a round, and why others did not."""
+"""Nodes that gave their part to a round, and why others did not."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ def _nothing(*_: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a feature adds to messages about work, and what their replies may hold for it.
+    """A feature's part of messages about work, and of what their replies may hold.
 
     Attributes:
         options: Returns what the message to a node has in its record ``config``.

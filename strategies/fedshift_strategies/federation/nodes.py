@@ -90,7 +90,7 @@ class Listener:
 
 @runtime_checkable
 class Agreement(Protocol):
-    """What all nodes must have alike, as a feature knows it (``fedshift_app.features.public_set.server``)."""
+    """Something that all nodes must have alike, as a feature knows it (``fedshift_app.features.public_set.server``)."""
 
     def copy_of(self, node: Node) -> Any:
         """Return what a node has."""

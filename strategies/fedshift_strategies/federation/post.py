@@ -1,4 +1,4 @@
-"""What a round sends to nodes, and which of the replies are answers to it."""
+"""Messages that a round sends to nodes, and the replies that are answers to them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any

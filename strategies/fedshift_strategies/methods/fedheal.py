@@ -43,7 +43,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
 
     @cached_property
     def _weighed(self) -> Arrays:
-        """What weighing the nodes of this round left, of the state after it."""
+        """State after the round, as weighing its nodes left it."""
         return {}
 
     def weights(self, updates: list[Update]) -> list[float]:

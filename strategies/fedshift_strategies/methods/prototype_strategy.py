@@ -1,4 +1,4 @@
-"""What strategies share whose nodes contribute class prototypes (C, D) and images per class (C,)."""
+"""Shared by strategies whose nodes contribute class prototypes (C, D) and images per class (C,)."""
 
 from collections.abc import Mapping
 from typing import ClassVar

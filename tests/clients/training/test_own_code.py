@@ -1,4 +1,4 @@
-"""What the code of a method's class shows: the names that it looks up on itself are those of its source."""
+"""Facts that the code of a method's class shows: the names that it looks up on itself are those of its source."""
 
 import ast
 import inspect

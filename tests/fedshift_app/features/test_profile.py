@@ -1,4 +1,4 @@
-"""Where the time of a round goes: parts of the server, sums over nodes, places and waiting."""
+"""The time of a round: parts of the server, sums over nodes, places and waiting."""
 
 from typing import Any
 
