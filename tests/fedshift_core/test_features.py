@@ -274,7 +274,7 @@ def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(
 
 
 def test_what_is_off_is_not_built_and_what_is_on_stands_in_the_order_of_its_place() -> None:
-    """The feature that protects a reply is outermost: nothing is added to it outside; what measures is in the weights."""
+    """A feature that protects a reply is outermost: nothing is added outside it; what measures is in the weights."""
     text = "federation.secure_sums=true evaluate.bn=[averaged,own] model.name=cnn_bn statistics.share=off"
     on = node_halves.of(resolve({"experiment": "handwritten", "profile": True, "set": text}))
     names = [half.name for _, half in on._all]
