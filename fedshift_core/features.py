@@ -214,7 +214,12 @@ class Feature:
         """Tell whether a run's configuration turns it on; other packages' are on where it names them."""
         _, _, wanted = self.option.partition("=")
         value = value_of(config, self.key) if self.key else True
-        return str(value).lower() == wanted if wanted else value not in _OFF
+        return str(value).lower() == wanted if wanted else is_set(value)
+
+
+def is_set(value: Any) -> bool:
+    """Tell whether a feature does something with this value of its option."""
+    return value not in _OFF
 
 
 def value_of(config: Any, key: str) -> Any:
@@ -306,14 +311,18 @@ def with_rooms(section: str) -> Callable[[type[Sections]], type[Sections]]:
 class _Rooms(Mapping[str, Feature]):
     """FedShift's own by name; the rooms are looked at when the first is asked for."""
 
+    @functools.cached_property
+    def _named(self) -> dict[str, Feature]:
+        return {feature.name: feature for feature in ours()}
+
     def __getitem__(self, name: str) -> Feature:
-        return {feature.name: feature for feature in ours()}[name]
+        return self._named[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (feature.name for feature in ours())
+        return iter(self._named)
 
     def __len__(self) -> int:
-        return len(ours())
+        return len(self._named)
 
 
 FEATURES: Registry[Feature] = Registry("feature", "fedshift.features", lambda: Feature, _Rooms())

@@ -16,7 +16,7 @@ def fits(method: Method) -> str:
 def with_settings(method: Method) -> str:
     """Return the first setting with which a method fits that does not by default; empty where there is none.
 
-    Looked at are switches and words of its server's side, one at a time.
+    Looked at are its switches and words, one at a time.
     """
     for name, field in method.params_class().model_fields.items():
         for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):

@@ -16,7 +16,7 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core import features
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
-from fedshift_core.features import FEATURES, Case, Fact, Feature, ours
+from fedshift_core.features import FEATURES, Case, Fact, Feature, is_set, ours
 from fedshift_core.limits import some
 from fedshift_core.registry import Method, imported
 from fedshift_strategies.contributions import refuse_sums
@@ -74,8 +74,10 @@ def _single_images(of: Case) -> str:
 def _sums(of: Case) -> str:
     if of.method.numbers:
         return f"each node sends {of.method.numbers}"
-    if of.method.defaults.get("aggregation", {}).get("gma_tau"):
-        return "it counts the signs of single nodes' changes"
+    for feature in ours():
+        section, _, key = feature.key.partition(".")
+        if feature.compares and is_set(of.method.defaults.get(section, {}).get(key)):
+            return f"it {feature.compares}"
     strategy = of.method.strategy_class()
     return str(strategy.needs_single(of.params) or refuse_sums(strategy, strategy.sums(of.params), of.settings))
 

@@ -129,9 +129,9 @@ def _made(kind: type[DomainStrategy[Any]]) -> type[PlainStrategy]:
 
 def travels(kind: type[DomainStrategy[Any]]) -> tuple[str, str]:
     """Return what a node of a method gets besides ``arrays`` and ``config``, and sends besides its weights."""
-    sent, told = declared(kind, "sends"), declared(kind, "tells")
+    sent, scalars = declared(kind, "sends"), declared(kind, "tells")
     down = [f"record `{KNOWLEDGE}`: {', '.join(sent)}"] if sent else []
-    down += [f"in `config`: {', '.join(told)}"] if told else []
+    down += [f"in `config`: {', '.join(scalars)}"] if scalars else []
     up = [
         f"{name} {_shape(shape)} {'int64' if name in WHOLE else 'float32'}"
         + (f" (with {kind.optional[name].removeprefix('method.')})" if name in kind.optional else "")

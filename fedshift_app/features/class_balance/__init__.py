@@ -41,6 +41,7 @@ def _module_of_its_own(case: Case, setting: str) -> str:
     return ""
 
 
+_TOTALS = (Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),)
 FEATURE = Feature(
     "class-balance",
     "Losses for classes of unequal numbers of images",
@@ -50,6 +51,6 @@ FEATURE = Feature(
     place=160,
     needs=(Need("weighs classes"), Need("weighs classes", ("focal",), "train.loss")),
     rules=_rules,
-    train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
-    evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
+    train=_TOTALS,
+    evaluate=_TOTALS,
 )

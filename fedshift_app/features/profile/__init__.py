@@ -13,6 +13,10 @@ class Options(FeatureOptions):
     profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
 
 
+_TIMES = (
+    Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
+    Key(wire.PROCESS, "int", "number of the process that worked"),
+)
 FEATURE = Feature(
     "profile",
     "Where the time of a round goes",
@@ -22,13 +26,7 @@ FEATURE = Feature(
     show="fedshift_app.features.profile.show:show",
     place=10,
     options=Options,
-    train_reply=(
-        Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
-        Key(wire.PROCESS, "int", "number of the process that worked"),
-    ),
-    evaluate_reply=(
-        Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
-        Key(wire.PROCESS, "int", "number of the process that worked"),
-    ),
+    train_reply=_TIMES,
+    evaluate_reply=_TIMES,
     shows=True,
 )

@@ -4,27 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.features.profile.show import KEY
+from fedshift_core.params import Params
 from fedshift_core.wire.names import PROCESS, SECONDS
 from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
-from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult
+from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult, RunContext
 from fedshift_strategies.federation.nodes import Node
 
 
 class Profile(ServerFeature):
     """Measures each round on the server, and adds up what the nodes say of theirs."""
 
-    def on_round(self, training: Training) -> Steps:
-        """Begin a round, and write what there is of it, as it may not be scored."""
+    def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        super().__init__(name, run, params)
         self._nodes: dict[str, float] = {}
         self._places: set[float] = set()
+
+    def on_round(self, training: Training) -> Steps:
+        """Begin a round, and write what there is of it, as it may not be scored."""
+        self._nodes, self._places = {}, set()
         training.observers.append(self._observe)
         yield None
         training.result.shown[KEY] = self._report(training.result)
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Write the round's report."""
-        if not hasattr(self, "_nodes"):  # a run without rounds
-            self._nodes, self._places = {}, set()
         scoring.observers.append(self._observe)
         yield None
         scoring.result.shown[KEY] = self._report(scoring.result)

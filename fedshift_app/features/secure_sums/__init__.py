@@ -1,5 +1,6 @@
 """Sums over nodes of which the server sees no part (``federation.secure_sums``)."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -55,6 +56,11 @@ def _rules(case: Case) -> str:
     return ""
 
 
+_SHARES = (
+    Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
+    Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
+    Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each"),
+)
 FEATURE = Feature(
     "secure-sums",
     "Sums over nodes of which the server sees no part",
@@ -68,17 +74,11 @@ FEATURE = Feature(
     hides="of each single node",
     rules=_rules,
     train=(
-        Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
-        Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
-        Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each"),
+        *_SHARES,
         Key(wire.SECURE_SUMS, "list of text", "how each contribution is a sum"),
         Key(wire.SECURE_TERMS, "list of text", "losses in the sum"),
     ),
-    evaluate=(
-        Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares", True),
-        Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node", True),
-        Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each", True),
-    ),
+    evaluate=tuple(replace(key, replaces_scores=True) for key in _SHARES),
     query=(
         Key(wire.SECURE_STAGE, "text", "keys, shares or unmask"),
         Key(wire.SECURE_PURPOSE, "text", "what is summed: training, or answers in place of scores"),

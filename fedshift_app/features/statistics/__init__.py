@@ -60,6 +60,10 @@ def _rules(case: Case) -> str:
     return ""
 
 
+_ALONG = (
+    Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
+    Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
+)
 FEATURE = Feature(
     "statistics",
     "Statistics of the nodes' images, reported once",
@@ -71,14 +75,8 @@ FEATURE = Feature(
     place=40,
     options=Options,
     rules=_rules,
-    train=(
-        Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
-        Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
-    ),
-    evaluate=(
-        Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
-        Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
-    ),
+    train=_ALONG,
+    evaluate=_ALONG,
     query=(Key(wire.SITE_IMAGES, "bool", "tell statistics of the training images"),),
     query_reply=(
         Key(wire.STATISTICS_KEPT, "text", "why the node tells none: policy or few"),
