@@ -33,7 +33,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fedshift.engine.inline import InlineGrid
+from fedshift.run.engine.inline import InlineGrid
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.models import networks
 from fedshift_core.params import Params

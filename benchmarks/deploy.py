@@ -28,9 +28,9 @@ from typing import Any
 import machine
 import psutil
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.polling import PLAIN_WAITS
 from fedshift_app.node import state_folder

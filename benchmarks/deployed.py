@@ -33,9 +33,9 @@ import machine
 import psutil
 import slow_link
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import APP
 from fedshift_app.config.registry import table

@@ -10,7 +10,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from fedshift.compare import board, board_page
+from fedshift.lab.tables.compare import board, board_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "results/board.html"

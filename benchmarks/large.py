@@ -144,7 +144,7 @@ def main() -> None:
             *start, f"nodes={given.nodes}", "allocation.counts=any",
             f"federation.participation={min(1.0, 10 / given.nodes)}",
         ]  # fmt: skip
-        imports = [*python, "import fedshift.launch.runner, fedshift.data.prepare, fedshift_app.server_app"]
+        imports = [*python, "import fedshift.run.launch.runner, fedshift.data.prepare, fedshift_app.server_app"]
         taken([*python, f"{imports[-1]}, torchvision"], home)  # compiles what an installed package has compiled
         commands = {
             "`fedshift init`": [*program, "init", "mine", f"data-dir={home / 'images'}", "dataset.test_share=0.2"],

@@ -22,8 +22,8 @@ from typing import Any
 import machine
 import torch
 
-from fedshift.costs import measuring
-from fedshift.launch import runner
+from fedshift.lab.grid.costs import measuring
+from fedshift.run.launch import runner
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve

@@ -17,9 +17,10 @@ import click
 import typer
 import yaml
 
-from fedshift import cli, help_pages
-from fedshift.catalog import citations, keys
-from fedshift.catalog import methods as catalog
+from fedshift import cli
+from fedshift.cli import citations, help_pages
+from fedshift.run.catalog import keys
+from fedshift.run.catalog import methods as catalog
 from fedshift_app.config import fits, registry
 from fedshift_app.run import exit_codes
 from fedshift_core import features

@@ -136,7 +136,7 @@ def main() -> None:
     os.environ["FEDSHIFT_WORKERS"] = "1"
     sampler, started = Sampler(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, sampler.on(), contextlib.redirect_stdout(io.StringIO()):
-        from fedshift.launch import runner
+        from fedshift.run.launch import runner
 
         flat = {
             "experiment": "handwritten", "output-dir": folder, "rounds": given.rounds, "set": f"{SMALL} {given.set}",

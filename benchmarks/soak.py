@@ -21,9 +21,9 @@ from typing import Any
 
 import psutil
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_app.run.files import METRICS_FILE
@@ -35,8 +35,8 @@ MB = 1e6
 POLL_SECONDS = 1.0
 #: What a process is, by a word of its command line.
 KINDS = {
-    "serverapp": "flwr-serverapp", "supernodes": "fedshift.deploy.supernode", "executors": "superexec",
-    "superlink": "fedshift.launch.superlink", "warm": "fork_server.py",
+    "serverapp": "flwr-serverapp", "supernodes": "fedshift.site.deploy.supernode", "executors": "superexec",
+    "superlink": "fedshift.run.launch.superlink", "warm": "fork_server.py",
 }  # fmt: skip
 
 

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from fedshift.api import run as run
     from fedshift.api import sweep as sweep
     from fedshift.api import tune as tune
-    from fedshift.compare import Comparison as Comparison
-    from fedshift.evaluate.table import Evaluation as Evaluation
-    from fedshift.python.methods import MethodInfo as MethodInfo
-    from fedshift.python.model import Model as Model
-    from fedshift.python.runs import Results as Results
-    from fedshift.python.runs import Run as Run
+    from fedshift.api.methods import MethodInfo as MethodInfo
+    from fedshift.api.model import Model as Model
+    from fedshift.api.runs import Results as Results
+    from fedshift.api.runs import Run as Run
+    from fedshift.lab.grid.evaluate.table import Evaluation as Evaluation
+    from fedshift.lab.tables.compare import Comparison as Comparison
     from fedshift_clients import losses as losses
     from fedshift_clients.base import DomainClient
     from fedshift_clients.base import Scores as Scores
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
 _FROM = {
     **dict.fromkeys(("run", "load", "load_model", "compare", "sweep", "tune", "evaluate", "predict"), "fedshift.api"),
     **dict.fromkeys(("methods", "method", "register", "Tuned"), "fedshift.api"),
-    "Comparison": "fedshift.compare",
-    "Evaluation": "fedshift.evaluate.table",
-    "MethodInfo": "fedshift.python.methods",
-    "Model": "fedshift.python.model",
-    **dict.fromkeys(("Results", "Run"), "fedshift.python.runs"),
+    "Comparison": "fedshift.lab.tables.compare",
+    "Evaluation": "fedshift.lab.grid.evaluate.table",
+    "MethodInfo": "fedshift.api.methods",
+    "Model": "fedshift.api.model",
+    **dict.fromkeys(("Results", "Run"), "fedshift.api.runs"),
     **dict.fromkeys(("ConfigError", "DataError", "FederationError", "FedShiftError"), "fedshift_core.errors"),
     "Client": "fedshift_clients.base:DomainClient",
     "Strategy": "fedshift_strategies.base:DomainStrategy",
@@ -109,7 +109,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The package, whose functions keep their names when a room of the same name is imported (``fedshift.compare``)."""
+    """The package, whose functions keep their names when a room of the same name is imported (``fedshift.run``)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (isinstance(value, ModuleType) and _FROM.get(name) == "fedshift.api"):

@@ -20,7 +20,7 @@ SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
 THREADS = "FEDSHIFT_THREADS"
 #: 1 in the environment of a SuperNode whose owner wants the last received weights kept (``supernode --keep-model``).
 KEEP_MODEL = "FEDSHIFT_KEEP_MODEL"
-#: The socket of the run's fork server, see ``fedshift.launch.fork_server``.
+#: The socket of the run's fork server, see ``fedshift.run.launch.fork_server``.
 FORK_SERVER = "FEDSHIFT_FORK_SERVER"
 #: The number of a file that a forked process keeps open as long as it lives: its end shows at the other end.
 LIFELINE = "FEDSHIFT_LIFELINE"
@@ -30,5 +30,5 @@ RAY_WORKER = "FEDSHIFT_RAY_WORKER"
 PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"
 #: 1 in the environment of a ServerApp whose SuperLink keeps questions, see ``fedshift_app.flower.long_poll``.
 LONG_POLL = "FEDSHIFT_LONG_POLL"
-#: The socket of a process from which the SuperNodes of a demo fork theirs, see ``fedshift.deploy.fork_server``.
+#: The socket of a process from which the SuperNodes of a demo fork theirs, see ``fedshift.site.deploy.fork_server``.
 WARM = "FEDSHIFT_WARM"

@@ -129,7 +129,7 @@ def usual_settings() -> Iterator[None]:
     And let the log lines of ``fedshift`` go where a process's first run sends them, away from the root logger: while
     that test runs, pytest's ``caplog`` listens there, so it missed them unless another test had run before.
     """
-    from fedshift.launch import worker_count
+    from fedshift.run.launch import worker_count
     from fedshift_app import server_app  # noqa: F401 (must know the real InlineGrid before a test puts its own there)
     from fedshift_app.node import precision
     from fedshift_app.run import console
@@ -144,7 +144,7 @@ def usual_settings() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def own_ports() -> Iterator[None]:
     """Give each worker ports of its own, below those that the system gives away, for all that its tests start."""
-    from fedshift.launch import processes
+    from fedshift.run.launch import processes
 
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     with pytest.MonkeyPatch.context() as patch:
@@ -175,8 +175,8 @@ def run_inline(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     from finished_runs import flat_keys
     from support import Run
 
-    from fedshift.engine import inline
-    from fedshift.launch import runner
+    from fedshift.run.engine import inline
+    from fedshift.run.launch import runner
 
     def run(experiment: str = "handwritten", *, nodes: int = 4, grid: Any = None, **flat: Any) -> Run:
         if grid is not None:
@@ -251,7 +251,7 @@ def kept_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read each committed run of docs/results once in this process, however many commands compare it."""
     from support import read_once, remembered
 
-    from fedshift.results import loading, setting_cache
+    from fedshift.lab.tables.results import loading, setting_cache
 
     monkeypatch.setattr(loading, "_read", read_once())
     monkeypatch.setattr(setting_cache, "_Kept", remembered)

@@ -10,13 +10,13 @@ import click
 import typer
 
 from fedshift import cli
-from fedshift.costs.command import as_sweep
-from fedshift.launch import runner
-from fedshift.papers import printed as printed_module
-from fedshift.results.metrics import SCORES
-from fedshift.results.settings import NODES
-from fedshift.sweep import grid
-from fedshift.tune import requested as tune_requested
+from fedshift.lab.grid.costs.command import as_sweep
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.tune import requested as tune_requested
+from fedshift.lab.tables.papers import printed as printed_module
+from fedshift.lab.tables.results.metrics import SCORES
+from fedshift.lab.tables.results.settings import NODES
+from fedshift.run.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import Run
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 
 #: Tests ask whether a run does what it should, seldom how well it learns.
 FEWER = "allocation.share=0.2"

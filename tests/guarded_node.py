@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import MessageType, RecordDict
 from real_node import SHORT, AppOfNode
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire import names

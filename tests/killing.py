@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import Killed, Run
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_core import atomic_io
 
 SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"  # two nodes a domain, 18 images each

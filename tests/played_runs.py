@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedshift.sweep import grid, sweeping
+from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift_app.run.versions import versions
 from fedshift_core.yaml_files import as_yaml
 

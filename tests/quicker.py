@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedshift.report import analysis
+from fedshift.lab.pages.report import analysis
 from fedshift_clients.models import networks
 from fedshift_datasets.base import ImageSet, Split
 from fedshift_datasets.sets import handwritten

@@ -14,10 +14,10 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from support import ROOT
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.deploy.supernode import COLD
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.supernode import COLD
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import own_code, state_folder
@@ -79,7 +79,7 @@ def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Feder
         local_superlink.connect(home, link)
         for folder in folders:
             key = deploy_demo.make_node_key(flower, home, folder)
-            command = [sys.executable, "-m", "fedshift.deploy.supernode", *([COLD] if folder.index == 1 else [])]
+            command = [sys.executable, "-m", "fedshift.site.deploy.supernode", *([COLD] if folder.index == 1 else [])]
             command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
             command += ["--auth-supernode-private-key", str(key), "--node-config"]
             flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])

@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context

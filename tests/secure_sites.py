@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from flwr.app import Message
 from support import InlineRun, ListeningGrid, Run
 
-from fedshift.launch import credentials
+from fedshift.run.launch import credentials
 from fedshift_app import server_app
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import node_key, setup, state_folder

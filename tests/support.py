@@ -21,8 +21,8 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedshift.engine import inline
-from fedshift.results import loading, setting_cache
+from fedshift.lab.tables.results import loading, setting_cache
+from fedshift.run.engine import inline
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -164,8 +164,8 @@ def undrawn() -> Iterator[None]:
 
     The places of t-SNE, which only figures show, are the first two numbers of each feature.
     """
-    from fedshift.html import drawing  # with matplotlib, which most tests do without
-    from fedshift.report import analysis
+    from fedshift.lab.pages.report import analysis
+    from fedshift.run.html import drawing  # with matplotlib, which most tests do without
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "Figure", lambda **_: _Blank(1.0))

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 
 import typer
 
-from fedshift import tables
 from fedshift.data import inventory
 from fedshift.data.inventory import Entry
+from fedshift.run import columns as tables
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedshift import options
-from fedshift.catalog import completion
+from fedshift.run import options
+from fedshift.run.catalog import completion
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
+from fedshift_core.spelling import begun_with
 
 app = typer.Typer()
 cache_app = typer.Typer(
@@ -16,9 +17,17 @@ cache_app = typer.Typer(
 )
 app.add_typer(cache_app, name="cache")
 
+
+def _cached(incomplete: str) -> list[str]:
+    """Complete the name of images or features that are kept."""
+    from fedshift.data import inventory
+
+    return begun_with(inventory.names(), incomplete)
+
+
 CacheNames = Annotated[
     list[str] | None,
-    options.arguments("[NAME ...]", "As `fedshift cache` lists them; * stands for any letters.", completion.cached),
+    options.arguments("[NAME ...]", "As `fedshift cache` lists them; * stands for any letters.", _cached),
 ]
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift import tables
 from fedshift.data import pixels
+from fedshift.run import columns as tables
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural

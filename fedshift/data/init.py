@@ -10,8 +10,8 @@ from pathlib import Path
 
 import typer
 
-from fedshift.data import checking
-from fedshift.launch import runner
+from fedshift.run import checking
+from fedshift.run.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift import tables
+from fedshift.run import columns as tables
 from fedshift_core import site_differences
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_datasets.quality.checkup import Part

@@ -11,8 +11,9 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedshift.data import checking, data_check
+from fedshift.data import data_check
 from fedshift.data.cache_command import size_of
+from fedshift.run import checking
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty, parse_arguments
@@ -83,7 +84,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         )
         return 1
     if config is not None:  # what a run of this experiment would refuse
-        from fedshift.launch import runner  # torch and Flower
+        from fedshift.run.launch import runner  # torch and Flower
 
         nodes = runner.num_nodes(config, nodes)
         checking.check_data(config, nodes)

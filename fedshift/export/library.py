@@ -18,7 +18,7 @@ from torchvision import models  # type: ignore[import-untyped]
 from fedshift.export import saved, saving, scorer
 from fedshift.export.saving import Wanted
 from fedshift.export.scorer import Scorer
-from fedshift.report import reading
+from fedshift.run import reading
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models import timm_nets, torchvision_nets
 from fedshift_clients.models.libraries import LibraryEncoder

@@ -103,7 +103,7 @@ class Predicted:
         Raises:
             ConfigError: If pandas is not installed.
         """
-        from fedshift.python import frames
+        from fedshift.run import frames
 
         classes = self.model.classes
         rows: list[dict[str, Any]] = []

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fedshift.export.saved import MOST_LINES, MOST_TEXT, Shown
-from fedshift.report import sites
-from fedshift.report.reading import Record
+from fedshift.run.html import site_section as sites
+from fedshift.run.reading import Record
 from fedshift_app.run import shown
 from fedshift_core.limits import MOST_NAME, plain, shortened
 from fedshift_core.plural import capital

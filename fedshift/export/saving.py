@@ -10,8 +10,8 @@ from fedshift.export.card import card
 from fedshift.export.forms import Form
 from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
-from fedshift.report import reading
-from fedshift.report.reading import Record
+from fedshift.run import reading
+from fedshift.run.reading import Record
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import KEY, test_images

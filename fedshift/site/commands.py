@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from fedshift import options
-from fedshift.catalog import completion
+from fedshift.run import options
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, shown
 from fedshift_core.plural import plural
+from fedshift_core.spelling import begun_with
 
 app = typer.Typer()
 site_app = typer.Typer(
@@ -19,12 +19,20 @@ site_app = typer.Typer(
 )
 app.add_typer(site_app, name="site")
 
+
+def _nodes(incomplete: str) -> list[str]:
+    """Complete the name of a real node of this machine."""
+    from fedshift.site import nodes
+
+    return begun_with(nodes.names(), incomplete)
+
+
 Node = Annotated[
     str,
     typer.Argument(
         metavar="[NODE]",
         help="The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this machine.",
-        autocompletion=completion.nodes,
+        autocompletion=_nodes,
     ),
 ]
 

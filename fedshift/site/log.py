@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedshift import tables
+from fedshift.run import columns as tables
 from fedshift_app.node import chained_log
 from fedshift_app.node.chained_log import HEAD_FILE, INTERRUPTED, LOG_FILE, NOTHING, REPLY, Head, LogError
 from fedshift_core.errors import ConfigError

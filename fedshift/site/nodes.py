@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedshift.launch import processes
+from fedshift.run.launch import processes
 from fedshift_app.node import chained_log, state_folder
 from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import ConfigError

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift.export.predicting import Metrics
-from fedshift.html import drawing, pictures
-from fedshift.report import maps
+from fedshift.run.html import confusion, drawing, pictures
 from fedshift.site import statistics
 from fedshift.site.statistics import CHANNELS, Kept
 from fedshift_core.accuracies import percent
@@ -123,7 +122,7 @@ def _source(images: ImageSet, place: int) -> str:
 
 def _confusion(domain: str, metrics: Metrics, classes: Sequence[str]) -> list[drawing.Drawing]:
     with drawing.style():
-        return [maps.confusion_of(plain(domain, MOST_NAME), metrics.confusion, classes, 0, "all own test images")]
+        return [confusion.confusion_of(plain(domain, MOST_NAME), metrics.confusion, classes, 0, "all own test images")]
 
 
 def _by_class(classes: Sequence[str], metrics: Metrics) -> list[list[str]]:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedshift.export import predicting
-from fedshift.html.rendering import render
+from fedshift.run.html.rendering import render
 from fedshift.site import model, page
 from fedshift.site.model import Opened
 from fedshift.site.nodes import SiteNode

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fedshift import tables
+from fedshift.run import columns as tables
 from fedshift.site import nodes
 from fedshift.site.nodes import SiteNode
 from fedshift_app.node import chained_log, state_folder

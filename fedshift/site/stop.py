@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from fedshift.data import inventory
-from fedshift.launch import processes
+from fedshift.run.launch import processes
 from fedshift.site import nodes
 from fedshift.site.nodes import SiteNode
 from fedshift_app.node import chained_log, state_folder

@@ -15,7 +15,7 @@ from fedshift_core.errors import ConfigError, DataError
 def requested_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return settings of other sections that a method requests in a user's experiment or for a user's images.
 
-    For an experiment of conf/experiments on known images they can be found later (``fedshift.results.loading``).
+    For an experiment of conf/experiments on known images they can be found later (``lab.tables.results.loading``).
 
     Args:
         given: The run-config keys of the run.

@@ -36,7 +36,7 @@ class _Stdout(logging.Handler):
     """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
 
     Lines of a round and of how far features are, are left out where a terminal shows the same
-    (``fedshift.launch.progress_table``).
+    (``fedshift.run.launch.progress_table``).
 
     Attributes:
         aside: Write to ``sys.stderr`` instead.

@@ -90,7 +90,7 @@ class RunFolder:
             images: The fingerprints of the images by domain and split; None if the server has no images.
             past: The run to continue.
             arithmetic: How the nodes compute (``train.arithmetic``); a continued run has it in its folder.
-            scored_again: The run whose models are scored, where none are trained (``fedshift.rescore``).
+            scored_again: The run whose models are scored, where none are trained (``fedshift.lab.grid.rescore``).
             requested: Settings that the method requests of other sections (``config.requested.requested_by_method``).
             name: The name that the user chose; empty for one of experiment, method, seed and time.
 

@@ -17,7 +17,7 @@ from support import refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.deploy import exporting
+from fedshift.site.deploy import exporting
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_PATH, shown
 from fedshift_datasets.base import ImageSet, Source

@@ -16,8 +16,8 @@ from support import ROOT, InlineRun, Killed, refusal_of
 
 import fedshift as fs
 from fedshift import api
-from fedshift.launch import runner
-from fedshift.python import calling
+from fedshift.api import calling
+from fedshift.run.launch import runner
 from fedshift_app import server_app
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import resuming

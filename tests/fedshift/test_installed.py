@@ -98,7 +98,7 @@ def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wh
         if path.suffix
         in (".py", ".j2", ".css", ".js", ".typed", ".txt")  # code, and the templates of pages and packages
     }
-    assert "fedshift/html/templates/base.html.j2" in command
+    assert "fedshift/run/html/templates/base.html.j2" in command
     imported = {
         str(package / path.relative_to(ROOT / folder))
         for folder, package in ((folder, Path(package)) for folder, package in PACKAGES.items())

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from support import Run, undrawn
 
-from fedshift.compare import board, board_page
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
-from fedshift.launch import runner
-from fedshift.report import build, reading
+from fedshift.lab.pages.report import build
+from fedshift.lab.tables.compare import board, board_page
+from fedshift.run import reading
+from fedshift.run.launch import runner
 from fedshift_app.features.figures import show as figures
 from fedshift_app.run import console
 from fedshift_core.features import FEATURES

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 import fedshift as fs
-from fedshift import testing
+from fedshift.api import testing
 from fedshift_core import extensions
 
 #: Smaller runs still.

@@ -11,18 +11,18 @@ from support import ROOT, Run
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.catalog import things
-from fedshift.compare import compare
-from fedshift.compare.claim_rule import NOT_COMPARABLE
-from fedshift.compare.claims import claims
-from fedshift.costs import command as costs
 from fedshift.export import saved, saving
-from fedshift.launch import runner
-from fedshift.report import summary as report_summary
-from fedshift.report.reading import read
-from fedshift.rescore import command as rescoring
-from fedshift.sweep import grid
-from fedshift.tune import requested as tune_requested
+from fedshift.lab.grid.costs import command as costs
+from fedshift.lab.grid.rescore import command as rescoring
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.tune import requested as tune_requested
+from fedshift.lab.pages.report import summary as report_summary
+from fedshift.lab.tables.compare import compare
+from fedshift.lab.tables.compare.claim_rule import NOT_COMPARABLE
+from fedshift.lab.tables.compare.claims import claims
+from fedshift.run.catalog import things
+from fedshift.run.launch import runner
+from fedshift.run.reading import read
 from fedshift_app.config import fits, registry
 from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve

@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, Killed, ListeningGrid, Run, refusal_of
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.robust import server as robust

@@ -16,9 +16,9 @@ import pytest
 from safetensors.numpy import load_file
 from support import ROOT, InlineRun, Run
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_datasets.io import cache
@@ -102,7 +102,7 @@ class Federation:
         else:
             self._names[index] = name
         self._start(
-            name, sys.executable, "-m", "fedshift.deploy.supernode", "--insecure",
+            name, sys.executable, "-m", "fedshift.site.deploy.supernode", "--insecure",
             "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", result,
             env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": f"{self.home / 'hand'}:{ROOT}"},
         )  # fmt: skip

@@ -12,8 +12,9 @@ from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedshift.compare import compare
-from fedshift.report import predictions, reading
+from fedshift.lab.pages.report import predictions
+from fedshift.lab.tables.compare import compare
+from fedshift.run import reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.features.bn_statistics import server as federation_statistics

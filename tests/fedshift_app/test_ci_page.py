@@ -9,7 +9,7 @@ import yaml
 from doc_commands import options, runs_of
 from support import ROOT
 
-from fedshift.launch import json_line
+from fedshift.run.launch import json_line
 
 PAGE = (ROOT / "docs" / "guide" / "ci.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from torch.nn.functional import cross_entropy as plain
 
 import fedshift as fs
-from fedshift.costs import measuring
 from fedshift.data import init
-from fedshift.report import features, predictions, reading
+from fedshift.lab.grid.costs import measuring
+from fedshift.lab.pages.report import features, predictions
+from fedshift.run import reading
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.base import DomainClient

@@ -25,8 +25,8 @@ from support import InlineRun, ListeningGrid, Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedshift import testing
-from fedshift.engine import inline
-from fedshift.launch import runner
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
 from fedshift_app.config import files, registry, resolving, validating
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig

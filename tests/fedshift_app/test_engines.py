@@ -18,7 +18,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from support import ROOT, InlineRun, Run
 
-from fedshift.launch import processes
+from fedshift.run.launch import processes
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 #: Two nodes, one local epoch: quick, and small enough for each engine.

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import ROOT, Command, Ended, InlineRun, own_experiment, refusal_of
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, FederationError

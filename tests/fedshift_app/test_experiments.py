@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 from support import InlineRun
 
-from fedshift.papers import printed
+from fedshift.lab.tables.papers import printed
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import CONF, names, resolve
 from fedshift_app.config.sections import RunConfig

@@ -18,7 +18,7 @@ PARTS = ("fedshift", "fedshift_app", "fedshift_core", "strategies", "clients", "
 PACKAGES = ("", "strategies", "clients", "datasets", "tests")
 #: What is held of a new method: the contract, its own test, its paper, what it declares.
 TESTS = (
-    "tests/fedshift_app/test_contract.py", FILES[-1], "tests/fedshift/catalog/test_citations.py",
+    "tests/fedshift_app/test_contract.py", FILES[-1], "tests/fedshift/run/catalog/test_citations.py",
     "tests/strategies/test_declared_names.py",
 )  # fmt: skip
 

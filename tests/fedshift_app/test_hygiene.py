@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from support import ROOT, InlineRun, ListeningGrid, load_benchmark
 
-from fedshift.engine import inline
+from fedshift.run.engine import inline
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
@@ -28,7 +28,11 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
 #: parcels.py is what a run and the worker processes that it started say to each other, over pipes of their own.
 #: carried.py holds a person's own classes for the processes of that person, under the rule of a user's own .py files.
-MAY_PICKLE = {"datasets/fedshift_datasets/sets/cifar.py", "fedshift/engine/transport.py", "fedshift_core/carried.py"}
+MAY_PICKLE = {
+    "datasets/fedshift_datasets/sets/cifar.py",
+    "fedshift/run/engine/transport.py",
+    "fedshift_core/carried.py",
+}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).
 MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
@@ -121,6 +125,34 @@ def test_imports_point_one_way() -> None:
             collected += [f"{path.relative_to(ROOT)}: {top}" for top in tops - BELOW[part] - {part}]
             if part == "strategies" and any(name.split(".")[0] == "torch" for name in names):
                 collected.append(f"{path.relative_to(ROOT)}: torch")
+    assert collected == []
+
+
+#: The rooms of the command, and what each may import of the others: 20 arrows, none upwards, no circle.
+ROOMS = {
+    "run": set(),
+    "data": {"run"},
+    "export": {"run", "data"},
+    "lab": {"run", "data", "export"},
+    "site": {"run", "data", "export"},
+    "api": {"run", "data", "export", "lab"},
+    "cli": {"run", "data", "export", "lab", "site", "api"},
+}
+
+
+def test_rooms_of_the_command_import_downwards() -> None:
+    collected = []
+    for path, places in syntax().items():
+        part, *rest = path.relative_to(ROOT).parts
+        if part != "fedshift" or len(rest) < 2 or rest[0] == "testing":  # the doors: the package itself, testing
+            continue
+        assert rest[0] in ROOMS, path
+        for place in places:
+            names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
+            if isinstance(place, ast.ImportFrom):
+                names = [f"{place.module}.{name.name}" for name in place.names]
+            tops = {(*name.split("."), "itself")[1] for name in names if name.split(".")[0] == "fedshift"}
+            collected += [f"{path.relative_to(ROOT)}: {top}" for top in tops - ROOMS[rest[0]] - {rest[0]}]
     assert collected == []
 
 

@@ -13,7 +13,7 @@ from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
 from fedshift.export import opening, saved, saving
 from fedshift.export.saving import Wanted
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build

@@ -17,7 +17,8 @@ from support import InlineRun, ListeningGrid, Run, refusal_of
 from torchvision import models
 
 from fedshift.export import saving
-from fedshift.report import predictions, reading
+from fedshift.lab.pages.report import predictions
+from fedshift.run import reading
 from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
@@ -374,7 +375,7 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
 
 
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedshift.catalog import networks
+    from fedshift.run.catalog import networks
 
     lines = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
     assert lines[2] == "| cnn | 64 | 156,160 | no | yes | 32, 64 |"

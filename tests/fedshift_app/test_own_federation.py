@@ -11,9 +11,9 @@ import pytest
 from own_sites import CLASSES, make
 from support import ROOT, Run
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving
 from fedshift_app.node import state_folder
 from fedshift_datasets.io import cache

@@ -18,10 +18,11 @@ from support import ROOT, Killed, ListeningGrid, Run, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.engine import inline
 from fedshift.export import saving
-from fedshift.launch import runner
-from fedshift.report import predictions, reading
+from fedshift.lab.pages.report import predictions
+from fedshift.run import reading
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config import registry

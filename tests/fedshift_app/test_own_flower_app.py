@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from support import ROOT, refusal_of
 from torch import nn
 
-from fedshift.engine.inline import InlineGrid
-from fedshift.launch import local_superlink, processes
+from fedshift.run.engine.inline import InlineGrid
+from fedshift.run.launch import local_superlink, processes
 from fedshift_clients import plain
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedccrl import FedCCRLClient

@@ -11,8 +11,9 @@ from killing import SHORT, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
-from fedshift.compare import compare
-from fedshift.report import predictions, reading
+from fedshift.lab.pages.report import predictions
+from fedshift.lab.tables.compare import compare
+from fedshift.run import reading
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup, state_store
 from fedshift_core.errors import ConfigError

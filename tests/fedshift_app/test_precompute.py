@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from support import InlineRun, Run, refusal_of
 
 from fedshift.data import prepare
-from fedshift.launch import runner, worker_count
+from fedshift.run.launch import runner, worker_count
 from fedshift_app import server_app
 from fedshift_app.config import registry, resolving
 from fedshift_app.config.resolving import resolve

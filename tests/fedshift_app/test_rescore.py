@@ -11,9 +11,9 @@ import pytest
 import yaml
 from support import InlineRun, Run
 
-from fedshift.compare import compare
-from fedshift.rescore import command, scoring
-from fedshift.sweep.records import read_run
+from fedshift.lab.grid.rescore import command, scoring
+from fedshift.lab.grid.sweep.records import read_run
+from fedshift.lab.tables.compare import compare
 from fedshift_core.errors import ConfigError
 from fedshift_strategies.federation.context import RoundResult
 
@@ -240,7 +240,7 @@ def test_nothing_is_left_where_it_could_not_be_scored(
 
 
 def test_a_scored_run_is_a_whole_run_folder(finished_run: InlineRun, tmp_path: Path) -> None:
-    from fedshift.report import reading
+    from fedshift.run import reading
 
     run = finished_run(method="fedbn", rounds=1, set=QUICK)
     [scored] = again(run, tmp_path / "again", "shift.name=corruption")

@@ -12,9 +12,9 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.compare import compare, keep
-from fedshift.launch import runner
-from fedshift.results import loading, settings
+from fedshift.lab.tables.compare import compare, keep
+from fedshift.lab.tables.results import loading, settings
+from fedshift.run.launch import runner
 from fedshift_app.config import plugins, written
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.models.catalog import NETWORKS

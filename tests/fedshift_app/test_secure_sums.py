@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 from scipy import stats
 from support import InlineRun, ListeningGrid, Run, load_benchmark, refusal_of
 
-from fedshift.costs import estimate
-from fedshift.launch import runner
+from fedshift.lab.grid.costs import estimate
+from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays

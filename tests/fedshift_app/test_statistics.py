@@ -11,8 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, Message
 from PIL import Image
 from support import InlineRun, ListeningGrid, refusal_of
 
-from fedshift.deploy import exporting
-from fedshift.report import reading, site_images
+from fedshift.lab.pages.report import site_images
+from fedshift.run import reading
+from fedshift.site.deploy import exporting
 from fedshift_app import client_app, server_app
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve

@@ -8,9 +8,10 @@ import pytest
 from killing import resume, start
 from support import InlineRun, Run, node, refusal_of
 
-from fedshift.compare import compare
-from fedshift.report import predictions, reading
-from fedshift.rescore import command
+from fedshift.lab.grid.rescore import command
+from fedshift.lab.pages.report import predictions
+from fedshift.lab.tables.compare import compare
+from fedshift.run import reading
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError

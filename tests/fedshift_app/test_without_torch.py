@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedshift.launch import running
+from fedshift.run.launch import running
 from fedshift_app.config import registry
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES

@@ -14,10 +14,10 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from support import ROOT
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
-from fedshift.engine import inline
-from fedshift.launch import runner
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context

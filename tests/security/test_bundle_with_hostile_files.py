@@ -13,7 +13,7 @@ from flwr.supercore.fab import Fab
 from flwr.supernode import start_client_internal
 from flwr.supernode.servicer.runtime import runtime_handlers
 
-from fedshift.deploy import node_waits
+from fedshift.site.deploy import node_waits
 from fedshift_app.node import own_code
 from fedshift_app.node.own_code import Code
 

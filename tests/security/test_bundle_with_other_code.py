@@ -16,8 +16,8 @@ from real_federation import TINY, Federation, copy_of_app, federation
 from real_node import AppOfNode
 from support import ROOT
 
-from fedshift.deploy import exporting
-from fedshift.launch import processes
+from fedshift.run.launch import processes
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import own_code, state_folder
 from fedshift_core.wire.names import DECLINED

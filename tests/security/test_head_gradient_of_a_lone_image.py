@@ -13,8 +13,8 @@ import torch
 from flwr.app import ConfigRecord, Message
 from real_node import AppOfNode
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup, state_folder
 from fedshift_core.arrays import Arrays

@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Message, MessageType
 from real_node import AppOfNode
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import chained_log, out_log, state_folder
 from fedshift_clients.base import DomainClient

@@ -22,8 +22,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
 from support import APP_PATH, refusal_of
 
-from fedshift.deploy.superexec import NodeExecutor, SharedWarmProcess
-from fedshift.launch import credentials
+from fedshift.run.launch import credentials
+from fedshift.site.deploy.superexec import NodeExecutor, SharedWarmProcess
 from fedshift_app.node import node_key
 from fedshift_core.env import WARM
 from fedshift_core.errors import FedShiftError
@@ -39,7 +39,7 @@ PROGRAM = """
 import functools, json, os, sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from pathlib import Path
-from fedshift.deploy import fork_server
+from fedshift.site.deploy import fork_server
 from fedshift_app.node import node_key
 
 def work(task):

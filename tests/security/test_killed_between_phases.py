@@ -17,7 +17,7 @@ import json, os, signal, sys
 from pathlib import Path
 
 import guarded_node
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import client_app
 from fedshift_app.node import ledger, out_log
 from fedshift_app.node.owner import Owner

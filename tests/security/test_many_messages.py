@@ -12,10 +12,10 @@ import psutil
 import pytest
 from support import ROOT, Run
 
-from fedshift.deploy import demo as deploy_demo
-from fedshift.deploy import exporting
-from fedshift.deploy.superexec import WarmProcess
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo as deploy_demo
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.superexec import WarmProcess
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_datasets.io import cache
@@ -25,7 +25,7 @@ MEBIBYTE = 2**20
 #: A warm process whose children end as the message says, in the place of a ClientApp.
 PROGRAM = """
 import os, signal, socket, sys
-from fedshift.deploy import fork_server
+from fedshift.site.deploy import fork_server
 
 def run(task, *app):
     if task["token"] == "killed":

@@ -6,7 +6,7 @@ import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
-from fedshift.deploy.superexec import NodeExecutor
+from fedshift.site.deploy.superexec import NodeExecutor
 
 
 @pytest.mark.parametrize("kind", sorted({*TaskType} - {TaskType.CLIENT_APP}))

@@ -9,7 +9,7 @@ from real_node import AppOfNode
 from secure_sites import Sites, real_nodes
 from support import InlineRun, ListeningGrid, refusal_of
 
-from fedshift.deploy.exporting import export
+from fedshift.site.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.secure_sums.node import SecureSumsOnNode
 from fedshift_clients.features import Call, Next, Reply

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from real_node import AppOfNode
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import state_folder
 from fedshift_core.wire import names

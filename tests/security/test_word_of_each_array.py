@@ -16,9 +16,9 @@ import pytest
 from flwr.app import Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fedshift.deploy import exporting
-from fedshift.engine import inline
-from fedshift.launch import runner
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
+from fedshift.site.deploy import exporting
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from support import ROOT, load_benchmark, new_strategy, node, refusal_of
 
 import fedshift_strategies
-from fedshift.engine.inline import InlineGrid
+from fedshift.run.engine.inline import InlineGrid
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode, encode

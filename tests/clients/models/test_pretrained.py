@@ -253,7 +253,7 @@ def test_a_package_that_is_not_installed_is_a_line_with_the_command(monkeypatch:
         "pip install 'fedshift[pretrained]'"
     )
     resolve({"set": f"{SHORT} model.weights_sha256={LITE.sha256}"})  # a run that goes on
-    from fedshift.catalog.networks import pretrained
+    from fedshift.run.catalog.networks import pretrained
 
     assert "not here, for model.name=timm:tf_efficientnet_lite0" in pretrained()
 
@@ -272,8 +272,8 @@ def test_a_tag_of_the_network_is_no_other_network() -> None:
 def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    from fedshift.catalog.networks import pretrained
-    from fedshift.catalog.words import values
+    from fedshift.run.catalog.networks import pretrained
+    from fedshift.run.catalog.words import values
 
     assert values("model.weights") == ("package:efficientnet-lite0",)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

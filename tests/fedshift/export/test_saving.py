@@ -19,8 +19,8 @@ from support import Run, refusal_of
 from fedshift.export import card, forms, images, opening, programs, saved, saving, scorer
 from fedshift.export.forms import Form
 from fedshift.export.saving import Wanted
-from fedshift.launch import runner
-from fedshift.report import reading
+from fedshift.run import reading
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.base import RoundInputs
 from fedshift_clients.models import networks

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
-from fedshift.catalog import completion
+from fedshift.run.catalog import completion
 from fedshift.site import nodes
 from fedshift_app.node import chained_log, ledger, state_folder
 from fedshift_app.node.chained_log import LOG_FILE

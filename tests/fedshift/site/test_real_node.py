@@ -12,9 +12,9 @@ import pytest
 from own_sites import make
 from support import ROOT, Run
 
-from fedshift.deploy import exporting
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
 from fedshift.site import log
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving
 from fedshift_app.node import state_folder
 from fedshift_app.node.chained_log import LOG_FILE

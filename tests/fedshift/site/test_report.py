@@ -19,10 +19,10 @@ from support import undrawn
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
-from fedshift.deploy import exporting
 from fedshift.export import predicting, saving
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift.site import nodes, statistics
+from fedshift.site.deploy import exporting
 from fedshift.site.page import Scored
 from fedshift.site.statistics import Images
 from fedshift_app.config.resolving import resolve

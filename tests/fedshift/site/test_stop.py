@@ -13,9 +13,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
-from fedshift.deploy import node_waits, supernode
-from fedshift.launch import processes
+from fedshift.run.launch import processes
 from fedshift.site import nodes, stop
+from fedshift.site.deploy import node_waits, supernode
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import chained_log, received_model, setup, state_folder

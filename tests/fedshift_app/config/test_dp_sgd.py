@@ -12,7 +12,7 @@ from killing import KillAt, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, phase, server_feature
 
-from fedshift.costs import dry_run
+from fedshift.lab.grid.costs import dry_run
 from fedshift_app.config import fits, needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from support import ROOT, InlineRun
 
-from fedshift.compare import compare
 from fedshift.data import init as init_files
 from fedshift.data import prepare
-from fedshift.launch import watching
-from fedshift.rescore import command as rescoring
-from fedshift.sweep import grid
+from fedshift.lab.grid.rescore import command as rescoring
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.tables.compare import compare
+from fedshift.run.launch import watching
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.resolving import FLAT_KEYS, resolve

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedshift.sweep import grid, records
+from fedshift.lab.grid.sweep import grid, records
 from fedshift_app.config import validating, written
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from fedshift import cli
-from fedshift.deploy import demo as deploy_demo
-from fedshift.launch import orphans, runner
-from fedshift.sweep import grid
+from fedshift.lab.grid.sweep import grid
+from fedshift.run.launch import orphans, runner
+from fedshift.site.deploy import demo as deploy_demo
 from fedshift_app.config import files, resolving, validating
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.run import resuming

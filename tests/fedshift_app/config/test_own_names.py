@@ -8,7 +8,7 @@ import yaml
 from image_trees import fill
 from support import refusal_of
 
-from fedshift.costs.command import as_sweep
+from fedshift.lab.grid.costs.command import as_sweep
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
 from fedshift_app.config.sections import RunConfig

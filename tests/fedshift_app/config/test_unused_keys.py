@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from fedshift.sweep import grid
-from fedshift.tune import requested as tune_requested
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift_app.config import dotted_keys, recipes, registry, unused_keys
 from fedshift_app.config.files import names
 from fedshift_app.config.resolving import resolve

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from support import INDEX, SEED, InlineRun, fedavg, fit, image_set, refusal_of, same, shared
 
 from fedshift.export import saving
-from fedshift.report import predictions, reading
+from fedshift.lab.pages.report import predictions
+from fedshift.run import reading
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.normalization.node import HARMONISED, ByNodes
 from fedshift_app.features.statistics import server as statistics_feature

@@ -13,9 +13,9 @@ from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from safetensors.numpy import load_file
 
-from fedshift.engine import inline
-from fedshift.engine.workers import WorkersGrid
-from fedshift.launch import runner
+from fedshift.run.engine import inline
+from fedshift.run.engine.workers import WorkersGrid
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.node import noised

@@ -67,7 +67,7 @@ SINCE = {
     ("flwr.superlink.routers.control", "middlewares"): "1.32.1",
     ("flwr.supernode.cli.flower_supernode", "flower_supernode"): ALWAYS,
     ("flwr.supernode.runtime", "run_clientapp"): ALWAYS,
-    ("flwr.simulation.app", "flwr_simulation"): ALWAYS,  # by fedshift.launch.fork_server
+    ("flwr.simulation.app", "flwr_simulation"): ALWAYS,  # by fedshift.run.launch.fork_server
     # Not imported by a statement, but by the name of a module, or asked of one that is imported.
     ("flwr.server.superlink.fleet.vce.vce_api", "add_messages_to_queue"): ALWAYS,
     ("flwr.superlink.extensions", "get_middleware"): "1.32.1",

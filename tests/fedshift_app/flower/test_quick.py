@@ -30,7 +30,7 @@ from flwr.supernode.runtime import run_clientapp
 from flwr.supernode.servicer.runtime import runtime_handlers
 from support import refusal_of
 
-from fedshift.deploy import node_waits
+from fedshift.site.deploy import node_waits
 from fedshift_app.flower import internals, polling
 from fedshift_app.flower.backoff import Backoff
 from fedshift_app.flower.internals import identify_process

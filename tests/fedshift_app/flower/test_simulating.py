@@ -20,9 +20,9 @@ from ray.exceptions import RayActorError
 from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node
 
 from fedshift import cli
-from fedshift.compare import compare
-from fedshift.launch import runner
-from fedshift.launch.log_filter import is_end
+from fedshift.lab.tables.compare import compare
+from fedshift.run.launch import runner
+from fedshift.run.launch.log_filter import is_end
 from fedshift_app.flower import simulating, simulation_queue
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status

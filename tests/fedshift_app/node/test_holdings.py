@@ -13,8 +13,8 @@ from PIL import Image
 from support import InlineRun, ListeningGrid
 
 from fedshift import cli
-from fedshift.data.checking import check_data
-from fedshift.deploy.exporting import export
+from fedshift.run.checking import check_data
+from fedshift.site.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data

@@ -16,9 +16,9 @@ from real_node import AppOfNode
 from support import InlineRun, ListeningGrid, refusal_of
 from support import node as node_of
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
 from fedshift.site import report, stop
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift.site.nodes import SiteNode
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from real_node import RUN_ID, SHORT, AppOfNode
 from support import InlineRun
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
 from fedshift.site import log
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import chained_log, out_log, setup, state_folder
 from fedshift_app.node.chained_log import LOG_FILE

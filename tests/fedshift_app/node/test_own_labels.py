@@ -13,9 +13,10 @@ import yaml
 from PIL import Image
 from support import InlineRun, refusal_of
 
-from fedshift.data import checking, prepare
 from fedshift.data import init as init_files
-from fedshift.deploy import exporting
+from fedshift.data import prepare
+from fedshift.run import checking
+from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import copies, setup

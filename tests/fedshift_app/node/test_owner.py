@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid, Run
 
-from fedshift.deploy import demo, exporting
-from fedshift.deploy.exporting import NodeFolder
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.site.deploy import demo, exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context

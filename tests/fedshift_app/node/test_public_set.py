@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from support import InlineRun, public_set_feature, refusal_of
 
 from fedshift.data import prepare
-from fedshift.data.checking import check_data
-from fedshift.deploy.exporting import export
+from fedshift.run.checking import check_data
+from fedshift.site.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process

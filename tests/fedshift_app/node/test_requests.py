@@ -11,8 +11,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from support import InlineRun, ListeningGrid
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import client_app, server_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve

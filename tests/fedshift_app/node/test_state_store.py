@@ -11,8 +11,8 @@ from flwr.app import Message, RecordDict
 from real_node import SHORT, AppOfNode
 from support import InlineRun, ListeningGrid, Run
 
-from fedshift.deploy import exporting
-from fedshift.deploy.exporting import NodeFolder
+from fedshift.site.deploy import exporting
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context

@@ -10,9 +10,9 @@ import yaml
 from flwr.app import Message
 from support import InlineRun, ListeningGrid, Run
 
-from fedshift.compare import compare
-from fedshift.costs import measuring
-from fedshift.launch import runner
+from fedshift.lab.grid.costs import measuring
+from fedshift.lab.tables.compare import compare
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import precision as of_nodes
 from fedshift_app.node import setup

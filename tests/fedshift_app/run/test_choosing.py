@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from killing import KEEPING, NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
-from fedshift.compare import compare
-from fedshift.engine import inline
-from fedshift.report import reading
-from fedshift.report import summary as report_summary
-from fedshift.results import loading
+from fedshift.lab.pages.report import summary as report_summary
+from fedshift.lab.tables.compare import compare
+from fedshift.lab.tables.results import loading
+from fedshift.run import reading
+from fedshift.run.engine import inline
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.state_store import StateStore, keep_last

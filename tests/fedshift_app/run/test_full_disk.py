@@ -17,9 +17,9 @@ from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
 from support import Command, ListeningGrid, Run, SmallDisk
 
-from fedshift.engine import inline
-from fedshift.report import build as report_build
-from fedshift.report import command, predictions
+from fedshift.lab.pages.report import build as report_build
+from fedshift.lab.pages.report import command, predictions
+from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError

@@ -15,7 +15,7 @@ from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resum
 from support import InlineRun, Killed, Run, refusal_of
 
 from fedshift import cli
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.node.state_store import StateStore

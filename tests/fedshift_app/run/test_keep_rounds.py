@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from killing import NODES, KillAt, only, outcome, resume, start
 from support import Run, refusal_of
 
-from fedshift.sweep import grid
+from fedshift.lab.grid.sweep import grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import state_store

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from support import InlineRun, refusal_of, undrawn
 
-from fedshift.compare import compare
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
-from fedshift.report import build
-from fedshift.rescore import command as rescoring
-from fedshift.sweep.progress import Timed, time_left
-from fedshift.tune import requested
+from fedshift.lab.grid.rescore import command as rescoring
+from fedshift.lab.grid.sweep.progress import Timed, time_left
+from fedshift.lab.grid.tune import requested
+from fedshift.lab.pages.report import build
+from fedshift.lab.tables.compare import compare
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, resuming, status

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import Command, InlineRun, refusal_of
 
-from fedshift.launch import local_superlink
+from fedshift.run.launch import local_superlink
 from fedshift_app.run import naming
 from fedshift_core.errors import ConfigError
 

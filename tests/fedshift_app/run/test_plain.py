@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support import refusal_of
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import place

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fedshift.compare import compare
-from fedshift.launch import watching
-from fedshift.report import reading
-from fedshift.sweep import records
+from fedshift.lab.grid.sweep import records
+from fedshift.lab.tables.compare import compare
+from fedshift.run import reading
+from fedshift.run.launch import watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import resuming, status
 from fedshift_app.run.files import RESULTS_FILE

@@ -22,13 +22,13 @@ from flwr.app import MessageType
 from killing import KEEPING, NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
 from support import ListeningGrid, Run
 
-from fedshift.engine import inline
 from fedshift.export import saving
-from fedshift.launch import runner
-from fedshift.report import reading
-from fedshift.rescore import scoring
-from fedshift.results import loading
-from fedshift.sweep import records
+from fedshift.lab.grid.rescore import scoring
+from fedshift.lab.grid.sweep import records
+from fedshift.lab.tables.results import loading
+from fedshift.run import reading
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
 from fedshift_app.run import checkpoints, resuming, status
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError

@@ -12,9 +12,10 @@ import own_sites
 import pytest
 from support import InlineRun, ListeningGrid, Run, refusal_of, undrawn
 
-from fedshift.compare import by_site, compare, keep
-from fedshift.report import command, reading
-from fedshift.report.sites import section, text
+from fedshift.lab.pages.report import command
+from fedshift.lab.tables.compare import by_site, compare, keep
+from fedshift.run import reading
+from fedshift.run.html.site_section import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.site_figures.show import Sites

@@ -15,8 +15,8 @@ import pytest
 from flwr.app import Message, MessageType
 from support import ROOT, Command, InlineRun, ListeningGrid, node
 
-from fedshift.engine import inline
-from fedshift.launch import runner, site_status, watching
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import internals
 from fedshift_app.run import exit_codes, status

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import InlineRun, Killed, Run
 
-from fedshift.launch import runner
+from fedshift.run.launch import runner
 from fedshift_app.config import keys
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json

@@ -5,7 +5,7 @@ import json
 import pytest
 from support import InlineRun
 
-from fedshift.costs import dry_run
+from fedshift.lab.grid.costs import dry_run
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.build import unheld_line
 

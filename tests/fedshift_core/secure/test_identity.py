@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from support import refusal_of
 
-from fedshift.launch import credentials
+from fedshift.run.launch import credentials
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
 from fedshift_core.secure.group import ANSWERS, TRAINING, Group

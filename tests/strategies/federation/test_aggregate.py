@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from support import federation
 
-from fedshift.engine.inline import InlineGrid
+from fedshift.run.engine.inline import InlineGrid
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode

@@ -1,0 +1,390 @@
+"""FedShift from Python: what ``import fedshift`` gives.
+
+Each function does what the command of the same name does, by the same code, with the same errors as exceptions
+(:class:`fedshift.ConfigError` and its relatives). Keys are keyword arguments: ``rounds=3``, ``evaluate_every=5`` for
+``evaluate-every``, ``train={"lr": 0.01}`` or ``**{"train.lr": 0.01}`` for a dotted key.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedshift.api import calling, keys
+from fedshift.api import methods as _methods
+from fedshift.api.methods import MethodInfo
+from fedshift.api.paths import Named, listed
+from fedshift.api.runs import Run
+from fedshift.lab.tables.compare import Comparison
+from fedshift.run import arguments
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.paths import path_text, user_path
+
+if TYPE_CHECKING:
+    from fedshift.api.model import Model
+    from fedshift.export.predicting import Predicted
+    from fedshift.lab.grid.evaluate.table import Evaluation
+    from fedshift_clients.base import DomainClient as Client
+    from fedshift_strategies.base import DomainStrategy as Strategy
+
+Engine = Literal["simulation", "inline"]
+
+
+def run(
+    experiment: Named = "",
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    engine: Engine | None = None,
+    name: str | None = None,
+    resume: Named | None = None,
+    progress: bool = True,
+    report: bool = False,
+    **more: Any,
+) -> Run:
+    """Run an experiment and return its run folder as an object.
+
+    It works in a script, in a notebook, in an event loop and in any thread, one run at a time in a process. Ctrl-C, or
+    a notebook's stop, interrupts it; ``run(resume=FOLDER)`` goes on with the last full round, with the same bits.
+
+        >>> first = run("handwritten", method="fedprox", rounds=1, engine="inline", name="first", progress=False,
+        ...             train={"epochs": 1}, **{"allocation.share": 0.1})
+        >>> first.state, first.results.method, sorted(first.results.final)
+        ('completed', 'fedprox', ['scan', 'sketch', 'street', 'texture'])
+        >>> first.config["train"]["epochs"], len(first.rounds)
+        (1, 1)
+        >>> run("handwritten", name="first")
+        Traceback (most recent call last):
+        fedshift_core.errors.ConfigError: name: .../runs/first exists already; choose another name, or remove it
+
+    Args:
+        experiment: Its name (`fedshift experiments`) or a YAML file; empty for ``handwritten``.
+        method: The name of the method; None as the experiment says.
+        rounds: The number of rounds; None as the experiment says.
+        seed: The seed; None as the experiment says.
+        engine: ``simulation`` (Flower's, with Ray), the default, or ``inline`` (this process and worker processes).
+        name: The name of the run folder in ``output_dir``; None for one of experiment, method, seed and time.
+        resume: The folder of an interrupted run to go on with; alone, or with the keys of that run.
+        progress: Whether to show how the run goes on: a table in a terminal, a line in a notebook, else lines.
+        report: Whether to write ``report.html`` at the end (:meth:`Run.report` does it later).
+        more: Other keys of `fedshift run`: of the configuration, and nodes, workers, actors, cpus_per_client,
+            gpus_per_client, data_dir, output_dir.
+
+    Raises:
+        ConfigError: If a key or a value is wrong, before anything starts.
+        DataError: If images are missing or broken, before anything starts.
+        FederationError: If the run cannot start or cannot go on.
+    """
+    own = {"method": method, "rounds": rounds, "seed": seed, "engine": engine, "name": name, "resume": resume}
+    words = _with_files(keys.words(experiment, own | more))
+    with calling.call(keys.command("run", words), progress=progress):
+        from fedshift.run.launch import running
+
+        flat, launch = parse_arguments(words)
+        made = Run(running.run(flat, launch, calling.screen(progress)))
+        if report:
+            made.report()
+    return made
+
+
+def load(folder: Named) -> Run:
+    """Return a run folder as an object, finished or not.
+
+        >>> load("runs")
+        Traceback (most recent call last):
+        fedshift_core.errors.ConfigError: load: .../runs is not the folder of a run: it has no config.yaml
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    return Run(folder)
+
+
+def load_model(folder: Named) -> "Model":
+    """Return a saved model as a torch module, with ``preprocess`` and ``classes``.
+
+    Args:
+        folder: The folder that :meth:`Run.save` or `fedshift save` wrote, as safetensors.
+
+    Raises:
+        FedShiftError: If it holds no such model.
+    """
+    from fedshift.api import model
+
+    return model.opened(user_path(folder, "load_model"))
+
+
+def compare(
+    runs: Named | Iterable[Named],
+    *,
+    paper: str = "",
+    score: str = "last5",
+    scored: str = "",
+    held_out: bool = False,
+    allow_different: bool = False,
+    costs: Named | None = None,
+) -> Comparison:
+    """Compare finished runs: methods by domains, mean and spread over seeds, difference to FedAvg.
+
+        >>> table = compare("runs/*")
+        >>> print(table.text())  # doctest: +ELLIPSIS
+        handwritten: top-1 accuracy (%), ...
+
+    Args:
+        runs: Runs, run folders, folders that hold some, patterns such as ``runs/*``; one or several.
+        paper: A printed table whose rows stand next to ours (`fedshift papers`).
+        score: Which numbers, as ``--score`` of `fedshift compare`.
+        scored: ``global`` or ``personal``: only methods that score these models, and FedAvg.
+        held_out: Only the domains that no node held; runs that leave out one after the other are one row.
+        allow_different: Whether runs that differ in more than method and seed stand in groups.
+        costs: What `fedshift costs ... --json` printed.
+
+    Raises:
+        ConfigError: If no run is finished, or the runs cannot stand in one table.
+    """
+    from fedshift.lab.tables.compare import compare as compared
+
+    return compared(
+        listed(runs, "compare"), paper=paper, score=score, scored=scored, held_out=held_out,
+        allow_different=allow_different, costs=None if costs is None else user_path(costs, "costs"),
+    )  # fmt: skip
+
+
+def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **more: Any) -> Comparison:
+    """Run a grid on all cores, each run in a process of its own, and compare. The same call goes on with the rest.
+
+        >>> sweep("handwritten", method=["fedavg", "fedprox"], seed=range(2), lr=0.1)
+        Traceback (most recent call last):
+        fedshift_core.errors.ConfigError: fedavg seed=0: unknown key 'lr'; ...
+
+    Args:
+        experiment: As of :func:`run`.
+        paper: A printed table to compare the runs with.
+        progress: Whether to show how it goes on.
+        more: Keys of :func:`run`, but for ``name`` and ``resume``. A list, tuple, range or array gives a key several
+            values (a value that is itself a list stands in a list). Further keys: ``jobs`` runs side by side,
+            ``order``, ``retries``, ``reuse``.
+
+    Raises:
+        FedShiftError: If the grid is wrong, before anything starts; if a run failed, after all others.
+    """
+    from fedshift.lab.grid.sweep import grid, sweeping
+    from fedshift.run.checking import check_data, check_model
+
+    words = _with_files(keys.words(experiment, more, several=True, plain=grid.Options.model_fields))
+    with calling.call(keys.command("sweep", words), progress=progress):
+        return _compared(sweeping.sweep(words, paper, check_data, check_model))
+
+
+def tune(
+    experiment: Named = "",
+    *,
+    budget: int,
+    method: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    paper: str = "",
+    progress: bool = True,
+    **more: Any,
+) -> "Tuned":
+    """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
+
+    The same call goes on where it was interrupted. It needs the extra ``tune``: Optuna.
+
+    Args:
+        experiment: As of :func:`run`.
+        budget: Trials of each method.
+        method: The methods; None as the experiment says.
+        seed: Seeds of the comparison; the first one is that of the search.
+        paper: A printed table to compare the runs with.
+        progress: Whether to show how it goes on.
+        more: Keys of :func:`run`; ``jobs``, ``pruning``, ``trial_rounds``, and ranges as
+            ``search={"method.mu": [0.001, 1.0, "log"]}``.
+
+    Raises:
+        FedShiftError: If anything is wrong, before anything starts; if a method or a run failed, after all others.
+    """
+    from fedshift.lab.grid.sweep import grid
+    from fedshift.lab.grid.tune import requested, tuning
+    from fedshift.run.checking import check_data, check_model
+
+    plain = {*grid.Options.model_fields, *requested.Options.model_fields}
+    given = {"budget": budget, "method": method, "seed": seed} | more
+    words = _with_files(keys.words(experiment, given, several=True, plain=plain))
+    with calling.call(keys.command("tune", words), progress=progress):
+        folder, table = tuning.tune(words, paper, check_data, check_model)
+    return Tuned(folder, _compared(table), tuning.summary(folder)["methods"])
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search has found.
+
+    Attributes:
+        folder: Its folder, with all trials (``trials.csv``).
+        table: The methods, tuned and as they are.
+        methods: By method: its space, its own values (``default``), and the ``best`` trial with its values and its
+            validation accuracy.
+    """
+
+    folder: Path
+    table: Comparison
+    methods: Mapping[str, Mapping[str, Any]]
+
+
+def evaluate(models: Named | Iterable[Named], *, site: str = "", progress: bool = True, **more: Any) -> "Evaluation":
+    """Score finished models on all nodes, without training.
+
+    Args:
+        models: Folders of saved models and runs; one or several.
+        site: The SuperLink whose real nodes are asked; empty for simulated ones.
+        progress: Whether to show how it goes on.
+        more: Keys of `fedshift evaluate`: of the sections dataset, allocation, shift, adapt and federation, seed,
+            output_dir, engine, nodes.
+
+    Raises:
+        FedShiftError: If a model, a key or the images are wrong, before anything is scored; if a scoring fails.
+    """
+    from fedshift.lab.grid.evaluate import command
+    from fedshift.lab.grid.evaluate.table import Evaluation
+
+    words = [*map(str, listed(models, "evaluate", "model")), *keys.words("", more)]
+    with calling.call(keys.command("evaluate", words), progress=progress):
+        folder, scored = command.evaluated(words, site, aside=False)
+    return Evaluation(folder, tuple(scored))
+
+
+def register(
+    name: str,
+    *,
+    client: "type[Client[Any]] | None" = None,
+    strategy: "type[Strategy[Any]] | None" = None,
+    title: str = "",
+    terms: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    **about: Any,
+) -> MethodInfo:
+    """Give a method of your own a name, in a notebook or a script; ``method=NAME`` then runs it.
+
+    It runs in simulation and with ``engine="inline"``. The classes may be those of a notebook's cells: they are carried
+    to the processes of a run by value, in a file next to the cache of images, which a run names and a resumed run
+    needs. Global names that they refer to are carried as they are when a run begins. Register a changed class again; a
+    run that is over keeps the file that it had. Real nodes take methods of installed packages alone
+    (docs/guide/own-method.md).
+
+        >>> class Shorter(DomainClient):
+        ...     def loss(self, batch):
+        ...         features, logits = self.forward(batch.x)
+        ...         return {"ce": cross_entropy(logits, batch.y), "length": 0.01 * features.square().mean()}
+        >>> register("shorter", client=Shorter, terms=["length"], never_off="it has no switch").name
+        'shorter'
+        >>> register("fedavg", client=Shorter)
+        Traceback (most recent call last):
+        fedshift_core.errors.ConfigError: register: 'fedavg' is the name of a method of fedshift
+
+    Args:
+        name: Its name.
+        client: The node's side; None for FedAvg's.
+        strategy: The server's side; None for FedAvg's.
+        title: One line for lists.
+        terms: Names of its losses other than ``ce``: the server takes no others from a node.
+        defaults: Parameters that differ from the defaults of their models, and settings of other sections.
+        about: Other fields of :class:`fedshift.Method`, such as ``off``, ``private``, ``needs``, ``search``.
+
+    Raises:
+        ConfigError: If a field is wrong, the name is taken, or the classes refer to what cannot be carried.
+    """
+    from fedshift.api import registering
+
+    fields = {"title": title or name, "terms": terms, "defaults": defaults, **about}
+    registering.register(name, client, strategy, fields)
+    return _methods.about(name)
+
+
+def _with_files(words: list[str]) -> list[str]:
+    """Return the words of a command with the files of the registered methods that they name."""
+    if "fedshift.api.registering" not in sys.modules:  # nothing is registered; it imports torch
+        return words
+    from fedshift.api import registering
+
+    return registering.with_files(words)
+
+
+def _compared(table: Comparison | None) -> Comparison:
+    if table is None:  # a run that is not finished has raised before
+        raise FederationError("no run is finished")
+    return table
+
+
+def predict(
+    model: "Named | Run | Model",
+    files: Named | Iterable[Named],
+    *,
+    batch: int | None = None,
+    adapt: str = "",
+    clean: Named | Iterable[Named] = (),
+    split: str = "",
+    in_order: bool = False,
+) -> "Predicted":
+    """Classify images with a trained model.
+
+    Args:
+        model: The folder of a saved model, a run (whose model is taken as :meth:`Run.model` gives it), or a module.
+        files: Image files and folders of them; images of ``folder/<class>/`` are also scored (``metrics()``).
+        batch: Images at a time; None for 64, or what an adaptation has in a run.
+        adapt: ``tent``, ``eata`` or ``t3a``: adapt a saved model to the images.
+        clean: Images like those of training, for ``eata``.
+        split: ``test`` or ``train``: only these images of the run's own folders.
+        in_order: With ``adapt``: the images come in their order, not in a mixed one, the same in each call.
+
+    Raises:
+        FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
+            read.
+    """
+    from fedshift.api.model import Model
+    from fedshift.export import predicting
+
+    given = listed(files, "predict", "image")
+    batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
+    if isinstance(model, Run):
+        model = model.model()
+    if not isinstance(model, Model):
+        expected = "the folder of a saved model, a run, or what its model() returns"
+        folder = user_path(path_text(model, "predict", expected), "predict")
+        likes = listed(clean, "predict", "image") if clean else ()
+        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split, in_order=in_order)
+    for key, value in {"adapt": adapt, "clean": clean, "split": split, "in_order": in_order}.items():
+        if value:
+            raise ConfigError(f"predict: {key} needs a saved model, which run.save() makes")
+    return predicting.predict_with(model.about, model.scores, given, batch=batch)
+
+
+def methods() -> list[MethodInfo]:
+    """Return all methods that can be used here, those of installed packages and registered ones too.
+
+    >>> [method.name for method in methods()][:1]
+    ['fedavg']
+    """
+    return _methods.listed()
+
+
+def method(name: str) -> MethodInfo:
+    """Return what there is to know of a method.
+
+        >>> fpl = method("fpl")
+        >>> fpl.parameters["tau"].default, fpl.parameters["tau"].allowed
+        ('0.02', 'above 0')
+
+    Args:
+        name: Its name.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    return _methods.about(name)

@@ -1,0 +1,383 @@
+"""Holds a method of one's own to what every method of FedShift is held to: ``fedshift.testing.check_method``.
+
+The functions of single checks are those of FedShift's own contract (tests/fedshift_app/test_contract.py).
+"""
+
+import contextlib
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, MessageType
+
+from fedshift.api import calling, keys, registering
+from fedshift.api.paths import Named
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
+from fedshift_app import client_app
+from fedshift_app.config import registry, resolving
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.run import checkpoints
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_clients.base import DomainClient
+from fedshift_core import atomic_io
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import CE, LOSS_TERM
+from fedshift_strategies.base import DomainStrategy
+
+NODES = 4
+LEARNING_ROUNDS = 8  # of the run that has to beat chance
+CHANCES = 2.5  # so many times chance must the worst domain have then
+#: Goes on with a run in a process that knows nothing of the one that began it.
+RESUME = """
+import sys
+from fedshift.run.launch import runner
+from fedshift_core.errors import FedShiftError
+try:
+    runner.run_inline({"resume": sys.argv[1]}, int(sys.argv[2]))
+except FedShiftError as error:
+    sys.exit(str(error.text))
+"""
+#: A few images are enough where accuracy does not matter: two batches a round.
+SHORT = {"rounds": 2, "train": {"epochs": 1, "batch_size": 16}, "allocation": {"share": 0.08}}
+
+
+class ContractError(AssertionError):
+    """A method does not do what every method does; the message names the check."""
+
+
+class _Cut(BaseException):
+    """Stands for a kill between two rounds."""
+
+
+class Traffic(inline.InlineGrid):
+    """An inline grid that keeps what travels and looks whether a node draws from global generators.
+
+    Attributes:
+        asked: The training messages, in their order.
+        replies: The answer to each, without the weights, which the server takes out.
+        drawn: Names of global generators from which a node has drawn.
+    """
+
+    def __init__(self, nodes: int, *, last_round: int = 0) -> None:
+        """Make a grid; ``last_round``: the round after which it breaks off, 0 for none."""
+        super().__init__(client_app.app, nodes)
+        self.asked: list[Message] = []
+        self.replies: list[Message] = []
+        self.drawn: set[str] = set()
+        self._last = last_round
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Answer each message, and keep the training ones with their answers."""
+        requests = list(messages)
+        training = [message for message in requests if message.metadata.message_type == MessageType.TRAIN]
+        if training and self._last and server_round(training[0]) > self._last:
+            raise _Cut
+        before = _generators()
+        replies = list(super().send_and_receive(requests, timeout=timeout))
+        self.drawn |= {name for name, state in _generators().items() if state != before[name]}
+        self.asked += training
+        self.replies += [r for m, r in zip(requests, replies, strict=True) if m in training]
+        return replies
+
+
+def server_round(message: Message) -> int:
+    """Return the round of a training message."""
+    return int(str(message.content.config_records["config"]["server-round"]))
+
+
+def _generators() -> dict[str, bytes]:
+    """Return the states of the global generators of random numbers."""
+    return {
+        "random": repr(random.getstate()).encode(),
+        "numpy.random": repr(np.random.get_state()).encode(),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+# --- single checks ---------------------------------------------------------------------------------
+
+
+def check_repeats(first: Path, second: Path) -> None:
+    """Check that two runs are equal but for their times.
+
+    Raises:
+        ContractError: With what differs.
+    """
+    a, b = _results(first)["weights_sha256"], _results(second)["weights_sha256"]
+    for mine, other in zip(rounds(first), rounds(second), strict=True):
+        if differing := [key for key in mine if key != "seconds" and mine[key] != other.get(key)]:
+            raise ContractError(f"it repeats: round {mine['round']} has other {', '.join(differing)}")
+    if a != b:
+        raise ContractError("it repeats: the same configuration ended with other weights")
+
+
+def check_beats_chance(folder: Path) -> None:
+    """Check that a run has learnt: every domain is well above chance, the loss has come down, weights are finite.
+
+    Raises:
+        ContractError: With the domain, or the loss.
+    """
+    config = resolving.resolve({"experiment": str(folder / CONFIG_FILE)})
+    needed = CHANCES * 100 / len(config.dataset.known().classes)
+    for domain, accuracy in _results(folder)["final"].items():
+        if accuracy is None or accuracy <= needed:
+            shown = "unknown" if accuracy is None else f"{accuracy:.1f} %"
+            raise ContractError(f"it learns: {domain} is {shown} after the run, expected above {needed:.0f} %")
+    losses = [line["losses"][f"{LOSS_TERM}{CE}"] for line in rounds(folder) if f"{LOSS_TERM}{CE}" in line["losses"]]
+    if losses and losses[-1] >= losses[0]:
+        raise ContractError(f"it learns: the cross-entropy went from {losses[0]:.3f} to {losses[-1]:.3f}")
+    check_finite(folder)
+
+
+def check_finite(folder: Path) -> None:
+    """Check that no node was left out, and that losses and all that the last checkpoint has are finite numbers.
+
+    Raises:
+        ContractError: With the node, the loss or the array.
+    """
+    for line in rounds(folder):
+        if line["left_out"]:
+            raise ContractError(f"nodes are heard: in round {line['round']} was left out {line['left_out'][0]}")
+        for name, value in line["losses"].items():
+            if value is None or not math.isfinite(value):
+                raise ContractError(f"numbers are finite: {name} is {value} in round {line['round']}")
+    last = rounds(folder)[-1]["round"]
+    for file in sorted((folder / checkpoints.FOLDER).glob(f"*-{last:05d}.safetensors")):
+        for name, array in atomic_io.unpack(file.read_bytes()).items():
+            if not np.isfinite(array).all():
+                raise ContractError(f"numbers are finite: {name} of {file.stem} holds others")
+
+
+def check_declared(method: Method, replies: Iterable[Message], folder: Path) -> None:
+    """Check that nodes send what the strategy's ``contributes`` declares, and report the method's ``terms``.
+
+    Raises:
+        ContractError: With the name.
+    """
+    declared = method.strategy_class().contributes
+    for reply in replies:
+        if reply.has_error():
+            raise ContractError(f"nodes are heard: a node failed: {_reason(reply)}")
+        for name, array in reply.content.array_records["knowledge"].items():
+            if name not in declared:
+                raise ContractError(f"what travels is declared: a node sent {name!r}, contributes has {list(declared)}")
+            if len(array.shape) != len(declared[name]):
+                raise ContractError(
+                    f"what travels is declared: {name!r} has shape {tuple(array.shape)}, declared is {declared[name]}"
+                )
+    reported = {name for line in rounds(folder) for name in line["losses"]}
+    expected = {"loss", f"{LOSS_TERM}{CE}"} | {f"{LOSS_TERM}{term}" for term in method.terms}
+    if missing := sorted(expected - reported):
+        name = missing[0].removeprefix(LOSS_TERM)
+        raise ContractError(f"losses are declared: terms has {name!r}, which no node reported")
+    for line in rounds(folder):
+        for term in method.terms:
+            if line["losses"].get(f"{LOSS_TERM}{term}", 1) < 0:
+                raise ContractError(f"losses are declared: {term!r} is negative in round {line['round']}")
+
+
+# --- all of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the runs of a check are made.
+
+    Attributes:
+        method: The method.
+        folder: The folder of their run folders.
+        experiment: Their experiment.
+        given: Keys of all runs.
+    """
+
+    method: Method
+    folder: Path
+    experiment: Named
+    given: Mapping[str, Any]
+
+    def run(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
+        """Make a run, in so many worker processes, and return its folder; ``more`` are its own keys."""
+        method = more.pop("method", self.method.name)
+        sections = [*self.given.items(), *more.items()]
+        merged: dict[str, Any] = {"method": method, "name": name, "output_dir": self.folder}
+        for key, value in sections:
+            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if both else value
+        flat, _ = parse_arguments(registering.with_files(keys.words(self.experiment, merged), renew=False))
+        return runner.run_inline(flat, NODES, processes, grid=grid)
+
+    def short(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
+        """Make a run of two rounds on a few images."""
+        small = {**SHORT, **more, "train": {**SHORT["train"], **more.get("train", {})}}  # type: ignore[dict-item]
+        return self.run(name, grid=grid, processes=processes, **small)
+
+
+def check_method(
+    method: "str | Method | type[DomainClient[Any]] | type[DomainStrategy[Any]]",
+    *,
+    experiment: Named = "handwritten",
+    learns: bool = True,
+    progress: bool = True,
+    **more: Any,
+) -> list[str]:
+    """Check that a method does what every method does: an hour of debugging in a minute or two.
+
+    It repeats bit for bit, with its nodes in two processes too; resumed after a round in another process it ends with
+    the same bits; what travels is declared, and so are its losses; numbers are finite, also with a last batch of one
+    image; nodes draw from no global generator of Python or NumPy; with its ``off`` it is FedAvg bit for bit; it learns.
+
+    Args:
+        method: A registered name, a :class:`fedshift.Method`, or a class, which is registered if it is not.
+        experiment: Where it is tried; a method of one file is that of an experiment's ``plugins``.
+        learns: Whether to try that, too, which takes most of the time.
+        progress: Whether to print a line for each check that holds.
+        more: Keys of all runs, such as ``model={"name": "cnn_bn"}``.
+
+    Returns:
+        The names of the checks that hold.
+
+    Raises:
+        ContractError: At the first check that fails; the message names it. It is an ``AssertionError``.
+        ConfigError: If a run is refused.
+    """
+    resolving.resolve({"experiment": str(experiment)})  # takes the files that it names as plugins
+    known = _known(method)
+    held: list[str] = []
+    registering.with_files([f"method={known.name}"])  # once: what a run leaves in a class must not reach the next ones
+    with tempfile.TemporaryDirectory(prefix="fedshift-check-") as folder:
+        bench = Bench(known, Path(folder), experiment, more)
+        for name, check in _checks(known, learns):
+            with calling.call("fedshift.testing.check_method", progress=False), _failures(name):
+                check(bench)
+            held.append(name)
+            if progress:
+                print(f"{known.name}: {name}", flush=True)
+    return held
+
+
+def _checks(method: Method, learns: bool) -> Iterator[tuple[str, Callable[[Bench], None]]]:
+    yield "it repeats bit for bit, and what travels is declared", _repeats
+    yield "resumed it ends with the same bits", _resumes
+    yield "numbers are finite with a last batch of one image", _odd
+    if method.off:
+        yield f"with {method.off} it is FedAvg bit for bit", _off
+    if learns:
+        yield f"after {LEARNING_ROUNDS} rounds every domain is above {CHANCES} times chance", _learns
+
+
+def _repeats(bench: Bench) -> None:
+    traffic = Traffic(NODES)
+    first = bench.short("first", grid=traffic)
+    check_finite(first)
+    check_declared(bench.method, traffic.replies, first)
+    if traffic.drawn:
+        raise ContractError(
+            f"it repeats: a node drew from the global generator of {', '.join(sorted(traffic.drawn))}; "
+            "self.torch_rng(purpose, round) has generators of the run's seed"
+        )
+    try:
+        check_repeats(first, bench.short("second", processes=2))
+    except ContractError as error:
+        raise ContractError(f"{error}; the second run had its nodes in two processes{_KEPT}") from None
+    if rounds(bench.short("other", seed=1))[-1]["losses"] == rounds(first)[-1]["losses"]:
+        raise ContractError("it repeats: with another seed the losses are the same")
+
+
+_KEPT = (
+    "; what must outlive a round is in self.memory on a node, in self.knowledge or self.state on the server, not in a "
+    "class or a module"
+)
+
+
+def _resumes(bench: Bench) -> None:
+    with contextlib.suppress(_Cut):
+        bench.short("cut", grid=Traffic(NODES, last_round=1))
+    ran = subprocess.run(
+        [sys.executable, "-c", RESUME, str(bench.folder / "cut"), str(NODES)], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        raise ContractError(f"it resumes: resumed after round 1 in another process it failed: {reason}{_KEPT}")
+    if _results(bench.folder / "cut")["weights_sha256"] != _results(bench.folder / "first")["weights_sha256"]:
+        raise ContractError(f"it resumes: resumed after round 1 it ended with other weights{_KEPT}")
+
+
+def _odd(bench: Bench) -> None:
+    check_finite(bench.short("odd", train={"batch_size": 7}, allocation={"share": 0.06}))
+
+
+def _off(bench: Bench) -> None:
+    off, plain = bench.short("off", set=bench.method.off), bench.short("fedavg", method=registry.FIRST)
+    if _results(off)["weights_sha256"] != _results(plain)["weights_sha256"]:
+        raise ContractError(f"its switch: with {bench.method.off} it ended with other weights than FedAvg")
+    if [line["losses"] for line in rounds(off)] != [line["losses"] for line in rounds(plain)]:
+        raise ContractError(f"its switch: with {bench.method.off} it has other losses than FedAvg")
+
+
+def _learns(bench: Bench) -> None:
+    check_beats_chance(bench.run("learning", rounds=LEARNING_ROUNDS))
+
+
+def _known(method: Any) -> Method:
+    """Return the registered method of a name, an object or a class.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if isinstance(method, str):
+        return registry.get(method)
+    if isinstance(method, Method):
+        return registry.get(method.name)
+    if not isinstance(method, type) or not issubclass(method, DomainClient | DomainStrategy):
+        raise ConfigError(f"check_method: expected a name or a class of a method, found {as_found(method)}")
+    for found in map(registry.get, registry.METHODS):
+        if method in (found.client, found.strategy):
+            return found
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
+    side = {"client": method} if issubclass(method, DomainClient) else {"strategy": method}
+    return registering.register(name, side.get("client"), side.get("strategy"), {"never_off": "unknown"})
+
+
+@contextlib.contextmanager
+def _failures(check: str) -> Iterator[None]:
+    """Name the check in an error of its run.
+
+    Raises:
+        ContractError: If the run failed.
+        ConfigError: If it was refused.
+    """
+    try:
+        yield
+    except FederationError as error:
+        raise ContractError(f"{check}: {error.text}") from None
+    except FedShiftError as error:
+        raise error.under(check) from None
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl``."""
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+    return content
+
+
+def _reason(reply: Message) -> str:
+    return str(reply.error.reason)

@@ -1,0 +1,411 @@
+"""The ``fedshift`` command."""
+
+import os
+import platform
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from fedshift.cli import catalog as catalog_commands
+from fedshift.cli import help_pages
+from fedshift.data import commands as data_commands
+from fedshift.export import commands as export_commands
+from fedshift.lab.grid.costs import commands as costs_commands
+from fedshift.lab.tables.compare import commands as compare_commands
+from fedshift.run import options
+from fedshift.run.catalog import completion
+from fedshift.run.create import commands as create_commands
+from fedshift.site import commands as site_commands
+from fedshift.site.deploy import commands as deploy_commands
+from fedshift_app.run import exit_codes
+from fedshift_core import __version__
+from fedshift_core.env import COMMAND, SWEEP_PROCESS
+from fedshift_core.errors import REFUSALS, ConfigError, FedShiftError
+from fedshift_core.limits import WHOLE_PATH, plain, shown
+
+if TYPE_CHECKING:
+    from fedshift.lab.tables.compare import Comparison
+    from fedshift.run.launch.json_line import Outcome
+
+#: Signals that end the command in order, and its exit code then.
+STOPPING = {
+    signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
+}  # fmt: skip
+
+app = typer.Typer(
+    cls=help_pages.Commands, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Federated learning under domain shift, as one Flower app.",
+)  # fmt: skip
+
+
+def print_version(show: bool) -> None:
+    """Print the versions that a bug report should name, and exit."""
+    if show:
+        version(bundle=False)
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning under domain shift, as one Flower app."""
+
+
+app.add_typer(data_commands.app)  # init, prepare, preview
+app.add_typer(costs_commands.app)  # costs
+app.add_typer(create_commands.app)  # new-method, new-plugin
+app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
+app.add_typer(compare_commands.app)  # compare, claims
+app.add_typer(export_commands.app)  # save, save-node, predict
+app.add_typer(site_commands.app)  # site
+app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials, policy
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
+    ] = None,
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="With resume: take changed settings, and note them in the results.")
+    ] = False,
+    trust_plugins: Annotated[
+        bool,
+        typer.Option("--trust-plugins", help="Run the Python files that the run folder keeps."),
+    ] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the outcome as one JSON object on the last line, also of a failure; the rest on stderr.",
+        ),
+    ] = False,
+) -> None:
+    """Run an experiment through `flwr run` and print accuracies per domain.
+
+    Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, name, profile, set;
+    tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued; round=N, with resume,
+    to go back to an earlier round that is kept;
+    dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; workers=N, processes of engine=inline;
+    report=false: no report.html at the end.
+    """
+    from fedshift_app.config.arguments import parse_arguments
+
+    typed = [*(arguments or []), *(["allow-changed=true"] if allow_changed else [])]
+    if trust_plugins:
+        from fedshift_app.config import plugins
+
+        for file in plugins.trust(parse_arguments(typed)[0]):
+            typer.echo(f"code from the run folder will run: {shown(file, WHOLE_PATH)}", err=True)
+    if dry:
+        if as_json:
+            raise ConfigError("give --dry-run or --json, not both: --json is the outcome of a run")
+        from fedshift.lab.grid.costs import dry_run
+
+        typer.echo(dry_run.summary(*parse_arguments(typed)))
+        return
+    from fedshift.run.launch import json_line
+
+    with json_line.printed(on=as_json) as outcome:
+        _run(*parse_arguments(typed), outcome)
+
+
+def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:
+    """Run an experiment, write its report and say what it has come to."""
+    from fedshift.run.launch import running
+    from fedshift_app.run import status
+
+    folder = running.run(flat, launch, note=outcome.begun)
+    if launch.get("report", True):
+        report_after_run(folder)
+    typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
+    status.exit_if_degraded(folder)
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None,
+        options.arguments("[EXPERIMENT] [KEY=VALUE,VALUE ...]", "Keys of `fedshift run`, and those below."),
+    ] = None,
+    paper: options.PaperTable = "",
+    listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
+    slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
+    into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
+    ray: Annotated[str, typer.Option("--ray", help="Do the runs on the nodes of the Ray cluster at HOST:PORT.")] = "",
+    dry: options.DryRun = False,
+) -> None:
+    """Run a grid on all cores, and compare. The same command again continues an interrupted one.
+
+    Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
+    order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
+    side; engine=simulation: one after another).
+    """
+    if ray:
+        from fedshift.lab.grid.sweep import ray_address
+
+        if listed or into or dry:
+            raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
+        ray_address.check(ray)
+    from fedshift.lab.grid.sweep import listing, sweeping
+    from fedshift.run.checking import check_data, check_model
+
+    if dry and (listed or into or paper):
+        raise ConfigError("sweep: --dry-run goes alone")
+    if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
+        raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
+    if dry:
+        from fedshift.lab.grid.costs import grid_dry_run
+
+        typer.echo(grid_dry_run.sweep(arguments or [], check_data, check_model))
+    elif listed:
+        listing.show(arguments or [], slurm, check_data, check_model)
+    elif into:
+        listing.run_point(arguments or [], into, check_data)
+    elif ray:
+        from fedshift.lab.grid.sweep import on_ray
+
+        _end_of_sweep(on_ray.sweep(arguments or [], paper, ray, check_data, check_model))
+    else:
+        _end_of_sweep(sweeping.sweep(arguments or [], paper, check_data, check_model))
+
+
+def _end_of_sweep(comparison: "Comparison | None") -> None:
+    rows = comparison.numbers.rows if comparison is not None else ()
+    if any(run.results.losses.lines() for row in rows for run in row.runs):  # the notes of the table name them
+        raise SystemExit(exit_codes.DEGRADED)
+
+
+@app.command()
+def rescore(
+    arguments: Annotated[list[str], typer.Argument(metavar="RUN ... [KEY=VALUE,VALUE ...]")],
+) -> None:
+    """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
+
+    RUN: a run folder, or a folder that holds some. Keys may hold several values, with commas: adapt.name=none,tent,eata
+    shift.severity=1,3,5; further keys: output-dir=DIR, jobs=N side by side. Each is a run folder of its own, which
+    `fedshift compare` reads. The same command again does what is left.
+    """
+    from fedshift.lab.grid.rescore import command
+
+    command.rescore(arguments)
+
+
+def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete ``MODEL ... [KEY=VALUE ...]``: folders, and keys without those that train."""
+    before = [str(word) for word in ctx.params.get("arguments") or ()]
+    if "=" in incomplete or before[-1:] == ["="]:
+        return completion.arguments(ctx, incomplete)
+    from fedshift.lab.grid.evaluate import keys
+    from fedshift.run.catalog import words
+
+    start = Path(incomplete).expanduser()
+    parent = start if incomplete.endswith("/") or not incomplete else start.parent
+    folders = sorted(parent.iterdir()) if parent.is_dir() else []
+    given = incomplete.rpartition("/")
+    named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
+    return [
+        *(name for name in named if name.startswith(incomplete)),
+        *(word for word in words.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
+    ]
+
+
+@app.command()
+def evaluate(
+    arguments: Annotated[
+        list[str],
+        options.arguments(
+            "MODEL ... [KEY=VALUE ...]",
+            "Folders that `fedshift save` wrote, or run folders; keys below.",
+            _complete_evaluate,
+        ),
+    ],
+    site: Annotated[
+        str, typer.Option(help="Ask the real nodes of this SuperLink of ~/.flwr/config.toml, on its machine.")
+    ] = "",
+    as_json: options.JsonObject = False,
+) -> None:
+    """Score finished models on all nodes, without training: how good are they on the images of a site?
+
+    Any number of models side by side, on the images of their own run or on others: dataset, data-dir, dataset.domains=
+    [...] and the other keys of dataset, allocation, shift, adapt, federation; evaluate.bn; seed; output-dir; and how
+    to launch, as `fedshift run`: engine=simulation|inline, nodes=N, ...; report=true: a report.html for each model.
+    Prints one table and writes evaluate.json, evaluate.csv and a run folder for each model. Exits with 4 if a node was
+    lost.
+    """
+    from fedshift.lab.grid.evaluate import command
+
+    raise SystemExit(command.evaluate(arguments, site, as_json=as_json))
+
+
+@app.command()
+def tune(
+    arguments: Annotated[
+        list[str] | None,
+        options.arguments("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
+    ] = None,
+    paper: options.PaperTable = "",
+    dry: options.DryRun = False,
+) -> None:
+    """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
+
+    budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
+    [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
+    no trial ends early; trial-rounds=N rounds for a trial, fewer than a compared run has; jobs=N methods side by side.
+    The same command again goes on where it was interrupted. Needs the extra `tune`: Optuna.
+    """
+    from fedshift.run.checking import check_data, check_model
+
+    if dry:
+        from fedshift.lab.grid.costs import grid_dry_run
+
+        typer.echo(grid_dry_run.tune(arguments or [], check_data, check_model))
+        return
+    from fedshift.lab.grid.tune import tuning
+
+    tuning.tune(arguments or [], paper, check_data, check_model)
+
+
+@app.command()
+def status(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[RUN_FOLDER] [output-dir=DIR]")] = None,
+    as_json: options.JsonObject = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s until the run ends.")] = False,
+    site: Annotated[
+        str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
+    ] = "",
+) -> None:
+    """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted."""
+    from fedshift.run.launch import watching
+
+    raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
+
+
+@app.command()
+def doctor(
+    renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
+    as_json: options.JsonObject = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
+    ] = False,
+) -> None:
+    """Show this machine, what trains fastest on it, and its problems, which make the exit code 1."""
+    from fedshift.run.doctor import doctor as machine
+
+    if publish:
+        if renew:
+            raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
+        raise SystemExit(machine.show_publishing(as_json=as_json))
+    raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command()
+def version(
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Print the hash of the code that a run of it brings.")
+    ] = False,
+) -> None:
+    """Print the version of FedShift, or the hash of its code, which nodes compare with their own."""
+    if bundle:
+        from fedshift_app.node import own_code
+
+        typer.echo(own_code.installed())
+        return
+    from importlib import metadata
+
+    typer.echo(f"fedshift {__version__} (Flower {metadata.version('flwr')}, Python {platform.python_version()})")
+
+
+@app.command("app-dir")
+def app_dir() -> None:
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    from fedshift_app.config import files
+
+    typer.echo(str(files.APP))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, options.path_argument("A run folder.", "RUN")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
+) -> None:
+    """Write report.html into a run folder: what the run came to, on one page that opens offline.
+
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
+    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, with the reason.
+    """
+    from fedshift.lab.pages.report import command
+
+    made = command.run(folder, arguments or [])
+    typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
+    print_missing(made.lacks)
+    if made.lacks:
+        raise SystemExit(exit_codes.PARTLY_DRAWN)
+
+
+def print_missing(lacks: Sequence[str]) -> None:
+    """Print to standard error what a report could not draw, and why."""
+    for line in lacks:
+        typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
+
+
+def report_after_run(folder: Path) -> None:
+    """Write the report of a run that has just finished; print a line if that fails."""
+    from fedshift.lab.pages.report import command
+
+    try:
+        made = command.run(folder, [])
+        typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
+        print_missing(made.lacks)
+    except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
+        why = "stopped" if isinstance(error, SystemExit) else str(error)
+        again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"
+        typer.echo(f"report: none ({why}); to try again: {again}", err=True)
+
+
+help_pages.arrange(app)  # when all commands are there
+
+
+def fail(error: FedShiftError) -> NoReturn:
+    """Show a user's mistake and exit with 1, or with 78 if a sweep must not try again."""
+    typer.echo(f"error: {error}", err=True)
+    refused = isinstance(error, REFUSALS) and SWEEP_PROCESS in os.environ
+    raise SystemExit(exit_codes.REFUSED if refused else exit_codes.FAILED)
+
+
+def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    """Exit on the first signal; the command stops what it started, which takes some time."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(STOPPING[signal.Signals(signum)])
+
+
+def main() -> None:
+    """Entry point of the ``fedshift`` command."""
+    os.environ[COMMAND] = shlex.join(["fedshift", *sys.argv[1:]])
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, stop)
+    try:
+        app()
+    except FedShiftError as error:
+        fail(error)
+    except OSError as error:  # a full disk or a forbidden folder: a traceback would not help
+        fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
+
+
+if __name__ == "__main__":
+    main()

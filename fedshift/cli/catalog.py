@@ -1,0 +1,185 @@
+"""``fedshift methods``, ``datasets``, ``models`` and other lists, ``papers`` and ``cite``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from fedshift.run import options
+from fedshift.run.catalog import completion
+from fedshift_app.run import exit_codes
+from fedshift_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedshift_core.extensions import Named, Registry
+
+T = TypeVar("T", bound="Named")
+
+app = typer.Typer()
+
+
+@app.command("methods")
+def methods(
+    name: Annotated[
+        str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
+    privacy: Annotated[bool, typer.Option("--privacy", help="Print what each sends, and what it fits.")] = False,
+) -> None:
+    """List the methods in groups, one line each, with their package, or show all of one."""
+    if name is not None and (markdown or privacy):
+        raise ConfigError(f"methods: {name!r} is one method, but --markdown and --privacy print tables of all")
+    from fedshift_app.config import registry
+
+    if markdown or privacy:
+        from fedshift_app.config.fits import privacy as privacy_table
+
+        typer.echo(registry.markdown() if markdown else privacy_table())
+        return
+    from fedshift.run.catalog import methods as about
+
+    if name is not None:
+        typer.echo(about.described(name))
+        return
+    typer.echo("\n".join(about.listed()))
+    print_problems(registry.METHODS)
+
+
+@app.command("keys")
+def keys(
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="A section or the beginning of a key: train, train.lr.")
+    ] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference/keys.md.")] = False,
+) -> None:
+    """List the keys of the configuration, each with its type, default, range and description."""
+    from fedshift.run.catalog import keys as reference
+
+    if key and markdown:
+        raise ConfigError(f"keys: {key!r} is a part of the keys, but --markdown prints the page of all")
+    typer.echo(reference.markdown() if markdown else reference.text(key), nl=not markdown)
+
+
+@app.command("datasets")
+def data_sets(
+    name: Annotated[
+        str | None, options.name_argument("One data set: domains, classes, sizes.", completion.data_sets)
+    ] = None,
+) -> None:
+    """List the data sets, one line each, with the package that they come from; or show all of one."""
+    from fedshift.run.catalog import things
+    from fedshift_datasets import catalog
+
+    if name is not None:
+        typer.echo(things.dataset(name))
+        return
+    show(catalog.DATASETS, things.dataset_line)
+
+
+@app.command("models")
+def models(
+    names: Annotated[
+        list[str] | None, options.arguments("[NAME ...]", "Only these, with their content.", completion.networks)
+    ] = None,
+    size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
+    markdown: options.Markdown = False,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Pretrained weights on this machine, and how to get others.")
+    ] = False,
+) -> None:
+    """List the networks, one line each; or show features, parameters and stages of those that are named."""
+    if pretrained:
+        if names or markdown:
+            raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
+        from fedshift.run.catalog import networks
+
+        typer.echo(networks.pretrained())
+        return
+    if names:
+        from fedshift.run.catalog import networks
+
+        typer.echo(networks.table(names, size, markdown=markdown))
+        return
+    from fedshift_clients.models.catalog import FAMILIES, NETWORKS
+
+    show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
+    for family in FAMILIES.values():
+        typer.echo(family.title)
+
+
+@app.command("adaptations")
+def adaptations() -> None:
+    """List what a node can do between the weights and the score, one line each (section adapt)."""
+    from fedshift_app.config import registry
+
+    show(registry.ADAPTATIONS, lambda a: a.title)
+
+
+@app.command("modules")
+def modules() -> None:
+    """List the modules that any method's model can carry, one line each (section modules)."""
+    from fedshift_app.config import registry
+
+    show(registry.MODULES, lambda m: m.title)
+
+
+@app.command("experiments")
+def experiments(
+    name: Annotated[
+        str | None, options.name_argument("One experiment, or a .yaml file.", completion.experiments)
+    ] = None,
+) -> None:
+    """List the experiments: the nodes they need, and the table of a paper that they stand for; or show all of one."""
+    from fedshift.run.catalog import things
+
+    typer.echo(things.experiment(name) if name is not None else "\n".join(things.experiments()))
+
+
+@app.command("papers")
+def papers() -> None:
+    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
+    from fedshift.lab.tables.papers import printed as tables
+
+    for line in tables.lines():
+        typer.echo(line)
+
+
+@app.command("cite")
+def cite(
+    runs: Annotated[
+        list[Path] | None, options.path_argument("Run folders, or folders that hold some.", "[RUN...]")
+    ] = None,
+    method: Annotated[str, typer.Option(help="Methods, with commas: fpl,f2dc.")] = "",
+    dataset: Annotated[str, typer.Option(help="Data sets, with commas.")] = "",
+    network: Annotated[str, typer.Option(help="Networks, with commas.")] = "",
+) -> None:
+    """Print BibTeX of the methods, data sets and networks that runs use, and of Flower and FedShift."""
+    from fedshift.cli import citations
+
+    if not (runs or method or dataset or network):
+        raise ConfigError("cite: name runs, or --method, --dataset or --network")
+    cited, unreadable = citations.of_runs(runs) if runs else (citations.Citations(), [])
+    citations.add_named(cited, method, dataset, network)
+    typer.echo(cited.bibtex())
+    for line in unreadable:
+        typer.echo(f"warning: {line}", err=True)
+    if unreadable:
+        raise SystemExit(exit_codes.FAILED)
+
+
+def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
+    """Print a line for each entry of a registry, with its package if it is not ours. Unusable ones go to stderr."""
+    from fedshift_core.extensions import OURS
+
+    width = max(map(len, kind))
+    for name, thing in kind.items():
+        origin = kind.origin(name)
+        typer.echo(f"{name:<{width}}  {line_of(thing)}" + ("" if origin == OURS else f" [{origin}]"))
+    print_problems(kind)
+
+
+def print_problems(kind: "Registry[T]") -> None:
+    """Print to stderr the entries of packages that cannot be used."""
+    for problem in kind.problems():
+        typer.echo(f"left out: {problem}", err=True)

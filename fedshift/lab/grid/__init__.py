@@ -1,0 +1,1 @@
+"""Points to runs to a table: sweep, tune, rescore, evaluate, costs."""

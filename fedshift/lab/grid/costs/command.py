@@ -1,0 +1,94 @@
+"""``fedshift costs METHOD... [EXPERIMENT] [KEY=VALUE ...]``."""
+
+import logging
+from collections.abc import Sequence
+
+from fedshift.lab.grid.costs.table import Table
+from fedshift.lab.grid.sweep import grid
+from fedshift.run.checking import check_data
+from fedshift_app.config import files, registry
+from fedshift_app.config.arguments import LAUNCH_KEYS
+from fedshift_app.run import console
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
+
+log = logging.getLogger("fedshift")
+#: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
+REFUSED = (
+    *(key for key in LAUNCH_KEYS if key != "nodes"), *grid.Options.model_fields, "method", "output-dir", "resume",
+    "round", "profile", "tracking", "evaluate-every", "evaluate-fraction",
+)  # fmt: skip
+
+
+def run(arguments: Sequence[str], paper: str = "") -> Table:
+    """Measure methods in an experiment, one after another.
+
+    Keys may hold several values, with commas, as those of a sweep; ``method.KEY`` is left out for a method without it.
+    A method that cannot train is left out of the table, which names it.
+
+    Args:
+        arguments: Methods, an experiment, keys.
+        paper: Id of a printed table of costs to compare with; empty for none.
+
+    Raises:
+        ConfigError: If an argument is wrong, or the table prints no costs.
+        FedShiftError: If a configuration or the images are wrong, or no method can train; it names the last one.
+    """
+    printed = None
+    if paper:
+        from fedshift.lab.grid.costs import paper_costs  # torch: only if a paper's table is requested
+
+        printed = paper_costs.table_of(paper)
+    points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
+    if any(point.config.rounds == 0 for point in points):
+        raise ConfigError("rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1 or more")
+    from fedshift.lab.grid.costs import measuring  # torch: only where there is something to measure
+    from fedshift_clients.training import machine  # torch: only where there is something to measure
+
+    console.set_up(aside=True)
+    costs: list[measuring.Costs] = []
+    failed: dict[str, FedShiftError] = {}
+    for number, point in enumerate(points, 1):
+        log.info("[%d/%d] %s", number, len(points), point.label)
+        try:
+            costs += measuring.measure(point.label, point.config, point.nodes)
+        except FedShiftError as error:
+            failed[point.label] = error
+            log.warning("%s: left out: %s", point.label, error)
+    if not costs:
+        label, last = failed.popitem()
+        raise type(last)(f"{label}: {last}")
+    notes += [f"{label}: left out: {why}" for label, why in failed.items()]
+    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes, printed, tuple(failed))
+
+
+def as_sweep(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as those of a sweep over the methods."""
+    experiments: list[str] = []
+    methods: list[str] = []
+    keys: list[str] = []
+    for argument in arguments:
+        key, sep, _ = argument.partition("=")
+        if sep and key in REFUSED:
+            raise ConfigError(
+                f"{as_found(key)}: costs runs a few rounds in this process without scores and files; it accepts "
+                "METHOD... [EXPERIMENT], nodes=N and the keys of a run's configuration"
+            )
+        if sep:
+            keys.append(argument)
+        elif argument in registry.METHODS:
+            methods.append(argument)
+        elif argument.endswith((".yaml", ".yml")) or argument in files.names("experiments"):
+            experiments.append(argument)
+        else:
+            raise ConfigError(
+                f"{as_found(argument)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
+                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}",
+                files.folder_remedy(argument),
+            )
+    if not methods:
+        raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")
+    if len(experiments) > 1:
+        raise ConfigError(f"costs: one experiment at a time, found {' and '.join(map(as_found, experiments))}")
+    return [*experiments, f"method={','.join(methods)}", *keys]

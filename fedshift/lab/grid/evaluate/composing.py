@@ -1,0 +1,193 @@
+"""Composes the configuration by which a model is scored: the model's own, with the images that the user names."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedshift.lab.grid.evaluate.keys import KEYS, SECTIONS, allowed
+from fedshift.lab.grid.evaluate.models import Model
+from fedshift_app.config import folder_classes
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_app.config.layers import parse_set
+from fedshift_app.config.sections import RunConfig
+from fedshift_core import atomic_io, json_text, same_names
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.limits import as_found, shortened, shown
+from fedshift_core.wire.names import DEPLOYMENT
+from fedshift_core.yaml_files import as_yaml
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Names
+
+#: Settings of images that belong to the model, where its data set is exchanged.
+OF_IMAGES = ("resize", "window", "exif")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, besides the models.
+
+    Attributes:
+        flat: Keys of the run's configuration.
+        launch: Keys that decide the launch.
+        given: The dotted ones among ``flat``.
+    """
+
+    flat: Mapping[str, Any]
+    launch: Mapping[str, Any]
+    given: Mapping[str, Any]
+
+    @property
+    def data_set(self) -> str:
+        """The data set that the user names; empty for the model's own."""
+        return str(self.given.get("dataset.name", "") or self.flat.get("dataset", ""))
+
+    @property
+    def data_dir(self) -> str:
+        """The folder of images that the user names; empty for none."""
+        return str(self.flat.get("data-dir", "") or self.given.get("dataset.data_dir", ""))
+
+
+@dataclass(frozen=True)
+class Composed:
+    """The run that scores a model.
+
+    Attributes:
+        model: The model.
+        config: The configuration.
+        file: The experiment's file that holds it.
+        same_nodes: Domains and allocation are those of the model's run.
+    """
+
+    model: Model
+    config: RunConfig
+    file: Path
+    same_nodes: bool
+
+    @property
+    def usual_nodes(self) -> int | None:
+        """How many nodes there are by default; None: as the allocation says."""
+        origin = self.model.about.origin
+        return origin.nodes if self.same_nodes and origin.engine != DEPLOYMENT else None
+
+
+def read(arguments: Sequence[str]) -> Request:
+    """Read the keys of the command.
+
+    Raises:
+        ConfigError: With a key that is unknown or that would change the model.
+    """
+    flat, launch = parse_arguments(list(arguments))
+    given = parse_set(str(flat.get("set", "")))
+    refused = [key for key in (*flat, *given) if not allowed(key)]
+    if refused:
+        sections = ", ".join(section.rstrip(".") for section in SECTIONS)
+        raise ConfigError(
+            f"{as_found(refused[0])}: a model is evaluated as it is; allowed are keys of {sections}, "
+            f"{', '.join(KEYS)}, seed, tracking, output-dir, and those that launch a run"
+        )
+    return Request(flat, launch, given)
+
+
+def compose(model: Model, request: Request, file: Path) -> Composed:
+    """Return the run that scores a model, and write it into an experiment's file.
+
+    Raises:
+        ConfigError: If a key is wrong, or model and images do not go together.
+        DataError: If the images are missing.
+    """
+    sections, kept, about = dict(model.sections), model.config.dataset, model.about
+    other = request.data_set not in ("", kept.name)
+    own: dict[str, Any] = {}
+    _check_size(model, request)
+    names = _own_names(model, request, other=other)
+    if names is not None:
+        own["dataset.classes"] = list(about.classes)
+        own["dataset.domains"] = list(names.domains)
+    domains = own.get("dataset.domains") or request.given.get("dataset.domains") or ([] if other else kept.domains)
+    same_nodes = tuple(domains) == tuple(kept.domains) and not any(
+        key.startswith("allocation.") for key in request.given
+    )
+    if other:
+        own |= {"dataset.size": about.size, "images.mean": list(about.mean), "images.std": list(about.std)}
+        own |= {f"dataset.{key}": getattr(kept, key) for key in OF_IMAGES if f"dataset.{key}" not in request.given}
+        sections = {key: value for key, value in sections.items() if key not in ("allocation", "shift")}
+        sections["model"] = sections["model"] | {"precompute": False}
+    elif tuple(domains) != tuple(kept.domains):
+        sections["allocation"] = _without_domains(sections["allocation"], domains)
+    more = " ".join(shlex.quote(f"{key}={json_text.text_of(value)}") for key, value in own.items())
+    flat = {key: value for key, value in request.flat.items() if key != "output-dir"}
+    flat |= {"experiment": str(file), "set": f"{flat.get('set', '')} {more}".strip()}
+    _write(file, sections)
+    config = configuration.resolve(flat)
+    known = config.dataset.known().classes
+    if [same_names.key(name) for name in known] != [same_names.key(name) for name in about.classes]:
+        raise _other_classes(model, config.dataset.name, known)
+    _write(file, config.model_dump(mode="json"))
+    return Composed(model, config, file, same_nodes and not other)
+
+
+def _write(file: Path, sections: Mapping[str, Any]) -> None:
+    text = as_yaml({"resolved": dict(sections)})
+    atomic_io.write_atomically(file, text)
+
+
+def _check_size(model: Model, request: Request) -> None:
+    size = request.given.get("dataset.size", model.about.size)
+    if size != model.about.size:
+        raise ConfigError(
+            f"dataset.size: the model {shown(model.label)} takes images of {model.about.size} pixels, found "
+            f"{as_found(size)}; leave the key out"
+        )
+
+
+def _without_domains(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:
+    """Return an allocation for other domains: without what it says of single ones."""
+    left = {key: value for key, value in allocation.items() if not isinstance(value, Mapping)}
+    return left | {"held_out": [name for name in allocation.get("held_out", ()) if name in domains]}
+
+
+def _own_names(model: Model, request: Request, *, other: bool) -> Names | None:
+    """Return domains and classes of a user's own images in the folder that the user names; None for other data sets.
+
+    Domains of the model's run come first. The classes are the model's.
+
+    Raises:
+        ConfigError: If there are classes that the model does not know.
+        DataError: If there are no images.
+    """
+    kept = model.config.dataset
+    typed = {key.removeprefix("dataset."): value for key, value in request.given.items() if key.startswith("dataset.")}
+    base = {"name": request.data_set, "domains": ()} if other else kept.model_dump(mode="json") | {"domains": ()}
+    kind = str(typed.get("of", "") or base.get("of", "") or base["name"])
+    if (
+        folder_classes.dataset(str(base["name"]), typed.get("of", base.get("of", ""))).own is None
+        or not request.data_dir
+    ):
+        return None
+    configured = DatasetConfig.model_validate(base | typed | {"data_dir": request.data_dir, "classes": ()})
+    read_names = catalog.get(kind).own
+    assert read_names is not None
+    try:
+        names = read_names(configured.source(), configured.domains)
+        unknown = [name for name in names.classes if same_names.place(name, model.about.classes) is None]
+        if unknown:
+            raise _other_classes(model, request.data_dir, names.classes)
+    except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing
+        stated = configured.model_copy(update={"classes": model.about.classes})
+        names = read_names(stated.source(), stated.domains)
+    there = [name for name in names.domains if not same_names.same(name, configured.public_domain)]
+    if "dataset.domains" not in request.given:
+        first = [name for name in kept.domains if same_names.place(name, there) is not None]
+        there = [*first, *(name for name in there if same_names.place(name, first) is None)]
+    return Names(tuple(there), model.about.classes)
+
+
+def _other_classes(model: Model, where: str, found: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"classes: {shown(where)} has {shortened(', '.join(found))}; the model {shown(model.label)} knows "
+        f"{shortened(', '.join(model.about.classes))}, in this order"
+    )

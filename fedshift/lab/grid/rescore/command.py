@@ -1,0 +1,141 @@
+"""The command: scores each run with each combination of keys, in parallel, and prints the new folders."""
+
+import itertools
+import multiprocessing
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from fedshift.lab.grid.rescore import scoring
+from fedshift.lab.grid.rescore.keys import OWN
+from fedshift.lab.grid.rescore.scoring import Checked, Question
+from fedshift.lab.grid.sweep.grid import UNSPLIT_KEYS, split
+from fedshift.lab.tables.results.places import held, hint_inside
+from fedshift.run.launch import worker_count
+from fedshift_app.config.arguments import not_empty
+from fedshift_app.run import console, naming
+from fedshift_app.run.files import RESULTS_FILE
+from fedshift_app.run.versions import own_commit
+from fedshift_core.env import COMMIT
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
+from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
+
+MOST = 10_000  # questions
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request of the command.
+
+    Attributes:
+        questions: Each run with each combination of values.
+        output_dir: Where run folders are made.
+        jobs: The number of parallel scorings.
+    """
+
+    questions: list[Question]
+    output_dir: Path
+    jobs: int
+
+
+def read(arguments: Sequence[str]) -> Request:
+    """Read ``RUN ... [KEY=VALUE,VALUE ...] [output-dir=DIR] [jobs=N]``.
+
+    Raises:
+        ConfigError: If there is no run, or a key is wrong or comes twice.
+    """
+    runs: list[Path] = []
+    values: dict[str, tuple[str, ...]] = {}
+    own: dict[str, str] = {}
+    for argument in arguments:
+        key, sep, value = argument.partition("=")
+        if not sep:
+            runs += _runs(argument)
+        elif key in values or key in own:
+            raise ConfigError(f"{as_found(key)} comes twice; a key may hold several values: KEY=A,B")
+        elif key in OWN:
+            own[key] = not_empty(key, value)
+        else:
+            values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)
+    if not runs:
+        raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
+    jobs_text = own.get("jobs", str(worker_count.places(1)))
+    jobs = int(jobs_text) if jobs_text.isdecimal() else 0
+    if not 1 <= jobs <= MOST_CORES:
+        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if len(runs) * len(combinations) > MOST:
+        raise ConfigError(
+            f"rescore: {plural(len(runs), 'run')} with "
+            f"{plural(len(combinations), 'combination is', 'combinations are')} more than {MOST}"
+        )
+    questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
+    return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
+
+
+def _runs(named: str) -> list[Path]:
+    path = user_path(named, "rescore")
+    folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
+    if not folders:
+        raise ConfigError(f"{path} is not a run folder and contains none{hint_inside(path)}")
+    taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
+    unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
+    if unfinished:
+        typer.echo(f"left out, not finished: {', '.join(unfinished)}", err=True)
+    return taken
+
+
+def rescore(arguments: Sequence[str]) -> None:
+    """Score finished runs again and print the new folders; scorings done before are listed, not repeated.
+
+    Raises:
+        FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
+            those before it.
+    """
+    request = read(arguments)
+    naming.check_place(request.output_dir)
+    checked = [(question, scoring.check(question)) for question in request.questions]
+    command = shlex.join(["fedshift", "rescore", *arguments])
+    os.environ[COMMIT] = own_commit()
+    before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
+    left: list[tuple[Question, Checked]] = []
+    for question, candidate in checked:
+        if (folder := scoring.done(candidate, before)) is not None:
+            typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
+        else:
+            left.append((question, candidate))
+    new = _scored([candidate for _, candidate in left], request.output_dir, command, min(request.jobs, len(left)))
+    for (question, _), folder in zip(left, new, strict=True):
+        typer.echo(f"{question.label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
+
+
+def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
+    if jobs < 2:
+        console.set_up()
+        for checked in left:
+            with console.quiet_flower():
+                yield scoring.score(checked, output_dir, command)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
+        futures = [pool.submit(scoring.score, checked, output_dir, command) for checked in left]
+        try:
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _alone() -> None:
+    """Give a parallel process one thread, as a sweep does."""
+    import torch
+
+    torch.set_num_threads(1)
+    console.set_up()

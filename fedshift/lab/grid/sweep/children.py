@@ -1,0 +1,238 @@
+"""Starts each run as its own process, with a log and environment marks, and ends it."""
+
+import os
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import typer
+
+from fedshift.lab.grid.sweep.forks import NO_FORKS, Forks
+from fedshift.run.launch import processes
+from fedshift_app.run import exit_codes
+from fedshift_core.env import COMMAND, LIFELINE, SWEEP_PROCESS
+from fedshift_core.plural import plural
+
+MARK = (
+    "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder; of a single run also the run's key
+)
+RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in the environment of every process of one run: the same, and the run's key
+STARTER = SWEEP_PROCESS  # and which process started it: the watchdog of that process ends it
+STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
+POLL_SECONDS = 0.1
+
+
+class Attempt(Protocol):
+    """A run in progress, wherever it is."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was started."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended in a way in which it would end again."""
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+
+    def last_error(self) -> str:
+        """Return why it failed."""
+
+    def clean_up(self) -> None:
+        """End what a run that ended badly left running."""
+
+
+class Lifeline:
+    """A pipe that a run keeps open as long as it lives."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()
+        self._ended = False
+
+    def hand_over(self) -> None:
+        """Close the end that the run has now."""
+        os.close(self.theirs)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody holds the other end any more."""
+        if not self._ended and select.select([self._ours], [], [], 0)[0]:
+            self._ended = True
+            os.close(self._ours)
+        return self._ended
+
+
+@dataclass(frozen=True)
+class Child:
+    """A run in progress as a process of this one.
+
+    Attributes:
+        process: Its process.
+        mark: What all its processes have in their environment.
+        log: What it prints.
+        begin: Where in the log this attempt begins, in bytes.
+        lifeline: Tells when a forked run has ended, which may be later than the process that stands for it.
+        started: When it was started, by ``time.monotonic``.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    mark: str
+    log: Path
+    begin: int
+    lifeline: "Lifeline | None" = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.started
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None and (self.lifeline is None or self.lifeline.ended)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended because its configuration or data are refused; a retry would end the same way."""
+        return self.process.returncode == exit_codes.REFUSED
+
+    def last_error(self) -> str:
+        """Return what the last line of this attempt's log with ``error:`` says, else its last line."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
+        named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+        return named[-1] if named else f"ended with code {self.process.returncode} without a message"
+
+    def clean_up(self) -> None:
+        """End the processes that a run which ended badly left running."""
+        if self.process.returncode:
+            processes.stop_marked(RUN_MARK, self.mark)
+
+
+def environment(sweep: str, *, alone: bool) -> dict[str, str]:
+    """Return the user's environment with what all processes of a sweep have in theirs.
+
+    Args:
+        sweep: The sweep's mark.
+        alone: A run may take all cores; otherwise its threads are one.
+    """
+    marked = {
+        **os.environ,
+        MARK: sweep,
+        STARTER: processes.this_process(),
+    }
+    return marked if alone else marked | {"OMP_NUM_THREADS": "1"}
+
+
+def start(
+    command: Sequence[str],
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    sweep: str,
+    key: str,
+    attempt: int,
+    alone: bool,
+    env: Mapping[str, str] | None = None,
+    forks: Forks = NO_FORKS,
+) -> Child:
+    """Start a run.
+
+    Args:
+        command: What starts one as a process of its own; the arguments follow.
+        arguments: Those of ``fedshift run``.
+        log: Where it prints to, after what is there.
+        sweep: The sweep's mark.
+        key: Names the run in it.
+        attempt: How often it was started, with this time.
+        alone: It may take all cores; otherwise its threads are one.
+        env: What its environment says where the user's does not.
+        forks: What it is forked from.
+    """
+    mark = f"{sweep}:{key}"
+    marked = {**(env or {}), **environment(sweep, alone=alone), RUN_MARK: mark, **forks.env}
+    lifeline = None
+    if forks.address is not None:
+        lifeline = Lifeline()
+        marked[LIFELINE] = str(lifeline.theirs)
+    with log.open("ab") as file:
+        begin = file.tell()
+        file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
+        file.flush()
+        process = subprocess.Popen(
+            [*forks.command(command), *arguments], env=marked, stdin=subprocess.DEVNULL,
+            stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
+            pass_fds=[] if lifeline is None else [lifeline.theirs],
+        )  # fmt: skip
+    if lifeline is not None:
+        lifeline.hand_over()
+    return Child(process, mark, log, begin, lifeline)
+
+
+def end_leftovers(mark: str, what: str) -> str:
+    """End what a killed process left running in a folder. Return a line that says so, or an empty one.
+
+    What this process itself started may be about to end: a worker's helper outlives it by a moment, and is no leftover.
+
+    Args:
+        mark: The sweep's.
+        what: The kind of work, as the line names it.
+    """
+    left = processes.stop_marked(MARK, mark, uncounted=(STARTER, processes.this_process()))
+    if not left:
+        return ""
+    were = "was" if left == 1 else "were"
+    return (
+        f"{plural(left, 'process', 'processes')} of a {what} that was killed {were} still running here and {were} ended"
+    )
+
+
+@contextmanager
+def guarded(stop: Callable[[], str]) -> Iterator[None]:
+    """End all runs where the block fails or is stopped; after Ctrl-C or SIGTERM say how to continue.
+
+    If this process is killed, a watchdog ends everything that it started. It does not use the sweep's mark: if the same
+    sweep starts again at once, a late watchdog would end its runs too.
+
+    Args:
+        stop: Ends the runs in progress; returns what is finished, for the line ``stopped``.
+
+    Raises:
+        SystemExit: After Ctrl-C or SIGTERM.
+    """
+    watchdog = processes.Watchdog(STARTER, processes.this_process())
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as reason:
+        typer.echo(f"stopped{stop()}", err=True)
+        typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+        raise SystemExit(exit_codes.CTRL_C if isinstance(reason, KeyboardInterrupt) else reason.code) from None
+    except BaseException:
+        stop()
+        raise
+    finally:
+        watchdog.release()
+
+
+def stop(running: Sequence[Child]) -> None:
+    """End runs and wait until they have ended or their time is up; each run ends what it started."""
+    for child in running:
+        child.process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    while not all(child.ended for child in running) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,348 @@
+"""The grid of ``fedshift sweep``: its runs, all resolved and checked before the first one starts."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedshift.run.engine import NAME as INLINE
+from fedshift.run.launch import worker_count
+from fedshift_app.config import registry, run_name
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.keys import FREE
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.unused_keys import UnusedKeyError
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import MOST_CORES, as_found, shortened
+from fedshift_core.params import ConfigModel
+from fedshift_core.plural import plural
+from fedshift_core.wire.names import SIMULATION
+
+MOST_RUNS = 10_000  # of a grid
+METHOD_KEYS = ("method", "method.name")
+#: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
+UNSPLIT_KEYS = (
+    "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
+    "tracking", "set", "keep_rounds", "keep-rounds",
+)  # fmt: skip
+#: Keys that only a simulation has: a sweep that names one and no engine is simulated.
+OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
+
+#: Checks the data of a run with so many nodes.
+CheckData = Callable[[RunConfig, int], object]
+#: Checks whether the method, the network and the modules of a run go together.
+CheckModel = Callable[[RunConfig], object]
+#: Sections that do not affect this check; everything else of a configuration may.
+FREE_OF_MODELS = {
+    "seed",
+    "rounds",
+    "train",
+    "allocation",
+    "federation",
+    "tracking",
+    "profile",
+    "keep",
+    "keep_rounds",
+    "checkpoint_seconds",
+}
+
+
+class Options(ConfigModel):
+    """The keys of a sweep itself."""
+
+    #: Runs side by side, inline only, one CPU thread each; None: as many as there are cores.
+    jobs: int | None = Field(None, ge=1, le=MOST_CORES)
+    #: Which key changes last: with seed-first all methods have one seed before the first has two.
+    order: Literal["seed-first", "method-first"] = "seed-first"
+    retries: int = Field(1, ge=0, le=1000)  # how often a run that failed is tried again, at the end of the grid
+    #: Take finished runs of the same output-dir for those of this grid, if they have the same configuration and
+    #: versions. Off: changes to the code within a version show in no configuration.
+    reuse: bool = False
+
+
+@dataclass(frozen=True)
+class GridRequest:
+    """A sweep as it was typed.
+
+    Attributes:
+        experiment: Its experiment; empty for the default one.
+        values: The values of each key, in the order of typing.
+        options: The sweep's own keys.
+    """
+
+    experiment: str
+    values: dict[str, tuple[str, ...]]
+    options: Options
+
+    @property
+    def varied(self) -> list[str]:
+        """Return the keys with more than one value."""
+        return [key for key, values in self.values.items() if len(values) > 1]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run of the grid.
+
+    Attributes:
+        label: Names it for people: the method, and the keys that vary.
+        arguments: What ``fedshift run`` is given, but for ``output-dir``.
+        flat: Its run-config keys.
+        launch: Its launch keys.
+        config: The resolved configuration.
+        nodes: How many nodes it has.
+        key: :func:`identity` of both.
+    """
+
+    label: str
+    arguments: tuple[str, ...]
+    flat: dict[str, Any]
+    launch: dict[str, Any]
+    config: RunConfig
+    nodes: int
+    key: str
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether it uses the inline engine."""
+        return bool(self.launch.get("engine") == INLINE)
+
+
+def read(arguments: Sequence[str]) -> GridRequest:
+    """Read ``[EXPERIMENT] [key=value,value ...]``.
+
+    Raises:
+        ConfigError: If an argument is not of that form, a key comes twice, or a key of the sweep has a wrong value.
+    """
+    experiment, own = "", {}
+    values: dict[str, tuple[str, ...]] = {}
+    for i, argument in enumerate(arguments):
+        key, sep, value = argument.partition("=")
+        if not sep and i == 0:
+            experiment = argument
+        elif not sep:
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value or key=value,value")
+        elif key in values or key in own:
+            key = shortened(key)
+            raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
+        elif key in Options.model_fields:
+            own[key] = value
+        else:
+            values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
+    if "experiment" in values:
+        raise ConfigError("experiment: the experiment of a sweep is its first argument, and only one")
+    if run_name.KEY in values:
+        raise ConfigError(f"{run_name.KEY}: the runs of a grid are named by FedShift; leave the key out")
+    if "resume" in values:
+        raise ConfigError("resume: the same command continues an interrupted sweep")
+    try:
+        options = Options.model_validate(own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
+    runs = math.prod(map(len, values.values()))
+    if runs > MOST_RUNS:
+        raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
+    if (options.jobs or 1) > 1 and engine_of(values) != INLINE:
+        raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
+    return GridRequest(experiment, values, options)
+
+
+def split(key: str, text: str) -> tuple[str, ...]:
+    """Split a value at its commas, except those in brackets and in quotes.
+
+    Raises:
+        ConfigError: If a part is empty or comes twice.
+    """
+    parts, start, depth, quote = [], 0, 0, ""
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    parts.append(text[start:].strip())
+    seen: set[str] = set()
+    for part in parts:
+        if not part:
+            raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
+        if part in seen:
+            raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
+        seen.add(part)
+    return tuple(parts)
+
+
+def unchecked(_config: RunConfig) -> None:
+    """Check nothing."""
+
+
+def points(
+    request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
+) -> tuple[list[Point], list[str]]:
+    """Return all runs of the grid in order, and notes for the user, one per line.
+
+    ``method.KEY`` is left out for methods without such a parameter, and any other key for runs in which it does
+    nothing; runs that are then equal become one run.
+
+    Raises:
+        ConfigError: If no method of the grid has a ``method.KEY``, or a key does nothing in any run.
+        FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
+    """
+    notes: list[str] = []
+    distinct: dict[str, Point] = {}
+    checked: set[str] = set()
+    unused: list[UnusedKeyError] = []
+    combinations = list(_combinations(request))
+    default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
+    methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
+    lacking = _lacking(request, list(dict.fromkeys(methods)), notes)
+    for combination, method in zip(combinations, methods, strict=True):
+        given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
+        named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
+        label = " ".join([registry.label(method), *named])
+        try:
+            run, left_out = used(label, request.experiment, given)
+            same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
+            if same_data not in checked:
+                check_data(run.config, run.nodes)
+            same_model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
+            if same_model not in checked:
+                check_model(run.config)
+        except FedShiftError as error:
+            raise error.under(shortened(label)) from None
+        checked |= {same_data, same_model}
+        distinct.setdefault(run.key, run)
+        unused += left_out
+    refuse_unused(unused, len(combinations))
+    notes += dict.fromkeys(error.note for error in unused)
+    if len(distinct) < len(combinations):
+        notes.append(f"{plural(len(distinct), 'run')} instead of {len(combinations)}: equal configurations count once")
+    return list(distinct.values()), notes
+
+
+def identity(config: RunConfig, nodes: int) -> str:
+    """Return the hash of everything that determines the numbers of a run."""
+    free: dict[str, Any] = {}
+    for dotted in FREE:
+        section, _, key = dotted.rpartition(".")
+        if section:
+            free.setdefault(section, set()).add(key)
+        else:
+            free[key] = True
+    if config.model.download:  # the run's folder has the hash of what it fetched; who asks for it has none yet
+        free.setdefault("model", set()).add("weights_sha256")
+    content = config.model_dump(mode="json", exclude=free) | {"nodes": nodes}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def grid_hash(keys: Sequence[str]) -> str:
+    """Return the name of a grid with these runs, independent of their order."""
+    return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
+
+
+def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
+    """Yield all combinations of the keys' values; the last key changes first."""
+    outermost = ("seed",) if request.options.order == "seed-first" else METHOD_KEYS
+    keys = sorted(request.values, key=lambda key: key not in outermost)
+    for values in itertools.product(*(request.values[key] for key in keys)):
+        chosen = dict(zip(keys, values, strict=True))
+        yield {key: chosen[key] for key in request.values}
+
+
+def engine_of(values: Mapping[str, str | tuple[str, ...]]) -> str:
+    """Return the engine that a sweep's keys request."""
+    given = values.get("engine")
+    if given is None:
+        return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
+    return given if isinstance(given, str) else ",".join(given)
+
+
+def method_of(experiment: str) -> str:
+    """Return the method of an experiment."""
+    return str(configuration.resolve({"experiment": experiment}).method["name"])
+
+
+def _lacking(request: GridRequest, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
+    """Return the methods that lack a parameter, by key, and note them."""
+    lacking: dict[str, set[str]] = {}
+    for key in request.values:
+        section, _, param = key.partition(".")
+        if section != "method" or param in ("", "name"):
+            continue
+        without = [m for m in methods if param.replace("-", "_") not in registry.get(m).known_keys()]
+        if len(without) == len(methods):
+            known = "; ".join(f"{m} has {', '.join(registry.get(m).known_keys()) or 'none'}" for m in methods)
+            raise ConfigError(f"{key}: no method of the grid has this parameter: {known}")
+        if without:
+            notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")
+        lacking[key] = set(without)
+    return lacking
+
+
+def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, list[UnusedKeyError]]:
+    """Return a run as :func:`point` without the keys that do nothing in it, and why each is left out.
+
+    Other runs of the grid may need them.
+
+    Raises:
+        ConfigError: If a key or value is not allowed.
+    """
+    given, left_out = dict(given), list[UnusedKeyError]()
+    while True:
+        try:
+            run = point(label, experiment, given)
+        except UnusedKeyError as error:
+            typed = next((key for key in given if key.replace("-", "_") == error.key), None)
+            if typed is None:  # it is in the experiment, or in set=
+                raise
+            words = f" {typed}={given.pop(typed)}"
+            label = label.replace(words, "", 1)
+            left_out.append(error)
+            continue
+        return run, left_out
+
+
+def refuse_unused(unused: Sequence[UnusedKeyError], runs: int) -> None:
+    """Refuse a key that does nothing in any of so many runs.
+
+    Raises:
+        UnusedKeyError: With what it needs.
+    """
+    times = Counter(error.key for error in unused)
+    for error in unused:
+        if times[error.key] == runs:
+            raise error
+
+
+def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
+    """Return a run of an experiment with one value of each key.
+
+    Raises:
+        ConfigError: If a key or value is not allowed.
+    """
+    from fedshift.run.launch import runner  # torch and Flower: tables use the rest of this module without them
+
+    keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
+    if "report" not in given:
+        keys.append("report=false")  # a sweep makes one comparison instead
+    arguments = [experiment, *keys] if experiment else keys
+    if engine_of(given) == INLINE and "engine" not in given:
+        arguments.append(f"engine={INLINE}")
+    flat, launch = parse_arguments(arguments)
+    worker_count.check(launch)
+    config = configuration.resolve(flat)
+    nodes = runner.num_nodes(config, launch.get("nodes"))
+    return Point(label, tuple(arguments), flat, launch, config, nodes, identity(config, nodes))

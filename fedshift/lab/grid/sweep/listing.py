@@ -1,0 +1,153 @@
+"""A sweep on several machines: ``fedshift sweep ... --list`` prints one command per run.
+
+Each command does or resumes one run of the grid in the sweep's folder, and leaves a finished run alone.
+So a queue may start all commands at once, any of them twice, and again after it has killed one. When all are done, the
+sweep's own command finds them finished, and compares.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
+from fedshift.lab.grid.sweep.sweeping import Sweep, folder_of
+from fedshift_app.run import exit_codes, status
+from fedshift_app.run.files import LOCK_FILE
+from fedshift_core.atomic_io import InUse, Lock, write_atomically
+from fedshift_core.env import COMMAND
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
+
+
+def show(
+    arguments: Sequence[str], slurm: Path | None, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> None:
+    """Print one command for each run of a grid, or write them as the array of one Slurm job.
+
+    Raises:
+        FedShiftError: If the grid is wrong.
+    """
+    request = grid.read(arguments)
+    points, notes = grid.points(request, check_data, check_model)
+    folder = folder_of(request, points)
+    for note in notes:
+        typer.echo(note, err=True)
+    commands = [command(point, request, folder) for point in points]
+    if slurm is None:
+        for line in commands:
+            typer.echo(line)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # Slurm's logs go there
+        write_atomically(slurm, script(commands, folder, ["fedshift", "sweep", *arguments]))
+    except OSError as error:
+        raise ConfigError(f"--slurm: cannot write {slurm}: {error.strerror}") from None
+    typer.echo(f"wrote {slurm}: {plural(len(commands), 'task')}; submit it with: sbatch {shlex.quote(str(slurm))}")
+
+
+def command(point: Point, request: GridRequest, folder: Path) -> str:
+    """Return the command that does one run of a grid."""
+    return shlex.join(["fedshift", "sweep", *run_arguments(point, request), "--in", str(folder)])
+
+
+def run_arguments(point: Point, request: GridRequest) -> list[str]:
+    """Return the arguments of ``fedshift sweep`` that name one run of a grid."""
+    return [*point.arguments, *([] if request.options.retries == 1 else [f"retries={request.options.retries}"])]
+
+
+def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
+    """Return a batch script with a task for each command, that runs in the current folder."""
+    output = f"{folder}/slurm-".replace("%", "%%")  # Slurm fills in what follows a %
+    tasks = "\n".join(f"{number}) exec {line} ;;" for number, line in enumerate(commands))
+    return f"""#!/bin/bash
+#SBATCH --job-name=fedshift
+#SBATCH --array=0-{len(commands) - 1}
+#SBATCH --output="{output}%A_%a.out"
+#SBATCH --requeue
+# Each task is one run; one that is given again goes on with it. When all are done, this compares them:
+#   {shlex.join(then)}
+cd {shlex.quote(str(Path.cwd()))} || exit 1
+case "$SLURM_ARRAY_TASK_ID" in
+{tasks}
+*) echo "SLURM_ARRAY_TASK_ID: expected 0 to {len(commands) - 1}, found '$SLURM_ARRAY_TASK_ID'" >&2; exit 2 ;;
+esac
+"""
+
+
+def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+    """Do one run of a sweep in its folder, unless it is finished.
+
+    Raises:
+        FedShiftError: If it is not one run, is wrong, or failed.
+        SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
+    """
+    request = grid.read(arguments)
+    points, _ = grid.points(request, check_data)
+    if len(points) != 1 or "output-dir" in request.values:
+        raise ConfigError(
+            f"--in needs one run and no output-dir, as `--list` prints it; found {plural(len(points), 'run')}"
+        )
+    folder = user_path(into, "--in")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep = Lock(folder / LOCK_FILE, shared=True)
+    except InUse as holder:
+        _in_use(f"the sweep in {folder} is in progress in {holder}")
+    except OSError as error:
+        raise ConfigError(f"--in: cannot write to {folder}: {error.strerror}") from None
+    try:
+        run = Lock(folder / f"{LOCK_FILE}-{points[0].key}")
+    except InUse as holder:
+        sweep.release()
+        _in_use(f"{points[0].label} is in progress in {holder}")
+    try:
+        state = Single(folder, request, points).go()
+    finally:
+        run.release()
+        sweep.release()
+    if state == status.DEGRADED:
+        raise SystemExit(exit_codes.DEGRADED)
+
+
+def _in_use(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise SystemExit(exit_codes.IN_USE)
+
+
+class Single(Sweep):
+    """One run of a sweep whose other runs other commands do; it does not write ``sweep.json``."""
+
+    @property
+    def mark(self) -> str:
+        """The mark in the environment of all its processes; each run of the sweep has another."""
+        return f"{self.folder}:{self.point_key}"
+
+    def __init__(self, folder: Path, request: GridRequest, points: Sequence[Point]) -> None:
+        """Read the state of the run."""
+        self.point_key = points[0].key
+        super().__init__(folder, request, points)
+
+    def go(self) -> str:
+        """Do the run; return the state in its folder.
+
+        Raises:
+            FederationError: If it failed.
+        """
+        os.environ.setdefault(COMMAND, shlex.join(["fedshift", *sys.argv[1:]]))
+        self.run("")
+        folder = self.records[0].folder
+        assert folder is not None  # else it failed
+        return str(status.read(folder)["state"])
+
+    def _save(self) -> None:
+        """Write nothing: only the run's folder counts."""
+
+    def _compare(self, paper: str) -> None:
+        """Compare nothing."""

@@ -1,0 +1,270 @@
+"""The request of ``fedshift tune``: methods, their runs, and the search space of each."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
+from fedshift_app.config import registry
+from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.layers import parse_set
+from fedshift_app.config.unused_keys import UnusedKeyError
+from fedshift_core import ranges
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.params import ConfigModel
+from fedshift_core.plural import plural
+from fedshift_core.ranges import Range
+from fedshift_core.yaml_files import parse, written
+
+MOST_TRIALS = 10_000  # of a method
+SHARED = "fedavg"  # whose file says where every method is searched
+SEARCH = "search."  # prefix of a key that sets a range, or switches its search off
+OFF = "off"
+FRACTION = "allocation.validation_fraction"
+USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
+#: Further keys of a trial: it reads no test image, so the choice cannot depend on any.
+OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
+
+
+class Options(ConfigModel):
+    """The keys of a search itself."""
+
+    budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values
+    pruning: bool = True  # end trials early that are worse than the median
+    trial_rounds: int | None = Field(default=None, ge=1)  # of a trial; None: as many as the runs that are compared
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The search of one method.
+
+    Attributes:
+        method: Its name.
+        space: The ranges to search, by dotted key.
+        default: The method's own values of these keys.
+        base: The method as it is, with the first seed.
+        given: The keys behind it, without those of the search.
+        experiment: Its experiment; empty for the default one.
+        rounds: Of a trial.
+    """
+
+    method: str
+    space: Mapping[str, Range]
+    default: Mapping[str, Any]
+    base: Point
+    given: Mapping[str, str]
+    experiment: str
+    rounds: int
+
+    @property
+    def label(self) -> str:
+        """The method's label for people, which names approximations."""
+        return registry.label(self.method)
+
+    def trial(self, values: Mapping[str, Any]) -> Point:
+        """Return the run that tries some values. It differs from the method only in these and reads no test image."""
+        tried = {key: written(value) for key, value in values.items()}
+        fewer = {} if self.rounds == self.base.config.rounds else {"rounds": str(self.rounds)}
+        return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **fewer, **tried})
+
+
+@dataclass(frozen=True)
+class Request:
+    """A search as it was typed.
+
+    Attributes:
+        grid_request: The keys of its runs.
+        options: Its own keys.
+        plans: The search of each method.
+        notes: Notes for the user, one per line.
+    """
+
+    grid_request: GridRequest
+    options: Options
+    plans: tuple[Plan, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Return the name of the search, which a larger budget or more seeds do not change."""
+        spaces = [[p.base.key, {key: place.as_yaml() for key, place in sorted(p.space.items())}] for p in self.plans]
+        fewer = [] if self.options.trial_rounds is None else [self.options.trial_rounds]
+        content = json.dumps([self.options.pruning, sorted(spaces, key=str), *fewer], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+    def finals(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Point]:
+        """Return the runs to compare: each method with its default and its chosen values, for each seed.
+
+        Args:
+            chosen: The values by dotted key, for each method; none if the search found nothing better.
+        """
+        points = []
+        seeds = self.grid_request.values.get("seed", ("",))
+        for seed in seeds:
+            for plan in self.plans:
+                given = {**plan.given, **({"seed": seed} if seed else {})}
+                suffix = f" seed={seed}" if len(seeds) > 1 else ""
+                points.append(grid.point(f"{plan.label}{suffix}", self.grid_request.experiment, given))
+                values = chosen.get(plan.method)
+                if values:
+                    given |= {key: written(value) for key, value in values.items()}
+                    given["tuned"] = written({key: plan.default[key] for key in values})
+                    points.append(grid.point(f"{plan.label} tuned{suffix}", self.grid_request.experiment, given))
+        return points
+
+
+def read(arguments: Sequence[str], check_data: CheckData) -> Request:
+    """Read ``[EXPERIMENT] [method=A,B] budget=N [seed=0,1,2] [KEY=VALUE ...] [search.KEY=RANGE ...]``.
+
+    Raises:
+        ConfigError: If a key is wrong, or a method takes no value of its range.
+        FedShiftError: If the configuration or the data of a method are wrong; the message names it.
+    """
+    own: dict[str, str] = {}
+    search_texts: dict[str, str] = {}
+    rest = []
+    for argument in arguments:
+        key, sep, value = argument.partition("=")
+        if sep and key.replace("-", "_") in Options.model_fields:
+            own[key.replace("-", "_")] = value
+        elif sep and key.startswith(SEARCH):
+            search_texts[key.removeprefix(SEARCH).replace("-", "_")] = value
+        else:
+            rest.append(argument)
+    options = _options(own)
+    grid_request = grid.read(rest)
+    if "0" in grid_request.values.get("rounds", ()):
+        raise ConfigError("rounds=0 trains nothing, so there is nothing to search; tune needs rounds=1 or more")
+    for key in grid_request.varied:
+        if key not in (*METHOD_KEYS, "seed"):
+            raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")
+    for key in ("tuned", "evaluate.test"):
+        if key in grid_request.values:
+            raise ConfigError(f"{key}: a search sets this key itself")
+    where = {key: _place(key, text) for key, text in search_texts.items()}
+    named = next((grid_request.values[key] for key in reversed(METHOD_KEYS) if key in grid_request.values), None)
+    methods = named or (grid.method_of(grid_request.experiment),)
+    for key in grid_request.values:
+        if not any(_belongs(key.replace("-", "_"), method) for method in methods):
+            raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
+    notes: list[str] = []
+    left_out: list[UnusedKeyError] = []
+    plans = tuple(_plan(grid_request, method, options, where, notes, left_out, check_data) for method in methods)
+    grid.refuse_unused(left_out, len(methods))
+    notes += dict.fromkeys(error.note for error in left_out)
+    unused = [key for key in where if not any(_belongs(key, method) for method in methods)]
+    if unused:
+        raise ConfigError(f"{SEARCH}{unused[0]}: no method of the search has this parameter")
+    return Request(grid_request, options, plans, tuple(dict.fromkeys(notes)))
+
+
+def _options(own: Mapping[str, str]) -> Options:
+    if "budget" not in own:
+        raise ConfigError("budget is missing: how many trials each method gets, for example budget=20")
+    try:
+        return Options.model_validate(own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        raise ConfigError(f"{name}: {first['msg']}, found {as_found(first['input'])}") from None
+
+
+def _place(key: str, text: str) -> Range | None:
+    if text == OFF:
+        return None
+    try:
+        return ranges.read(_numbers(parse(text)), f"{SEARCH}{shortened(key)}")
+    except ValueError:
+        raise ConfigError(f"{SEARCH}{shortened(key)}: {as_found(text)} is not YAML") from None
+
+
+def _numbers(value: Any) -> Any:
+    """Return a list with numbers in place of words such as ``1e-3``. YAML 1.1 reads these as text."""
+    if not isinstance(value, list):
+        return value
+    numbers = []
+    for item in value:
+        try:
+            numbers.append(float(item) if isinstance(item, str) else item)
+        except ValueError:
+            numbers.append(item)
+    return numbers
+
+
+def _belongs(key: str, method: str) -> bool:
+    """Tell whether a method has a key."""
+    section, _, param = key.partition(".")
+    return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
+
+
+def _plan(
+    grid_request: GridRequest, method: str, options: Options, where: Mapping[str, Range | None], notes: list[str],
+    left_out: list[UnusedKeyError], check_data: CheckData,
+) -> Plan:  # fmt: skip
+    given = {key: values[0] for key, values in grid_request.values.items() if key not in METHOD_KEYS} | {
+        "method": method
+    }
+    given = {key: value for key, value in given.items() if _belongs(key.replace("-", "_"), method)}
+    try:
+        base, unused = grid.used(method, grid_request.experiment, given)
+        given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}
+        left_out += unused
+        if not base.config.allocation.validation_fraction:
+            given[FRACTION] = written(USUAL_FRACTION)
+            base = grid.point(method, grid_request.experiment, given)
+            notes.append(
+                f"{FRACTION}={given[FRACTION]}: nodes set aside this share of their training images in all runs"
+            )
+        rounds = options.trial_rounds or base.config.rounds
+        if rounds > base.config.rounds:
+            raise ConfigError(f"trial-rounds={rounds} is more than the {plural(base.config.rounds, 'round')} of a run")
+        check_data(base.config, base.nodes)
+        space = _space(grid_request.experiment, method, given, where)
+    except FedShiftError as error:
+        raise error.under(shortened(method)) from None
+    known = as_requested(flat(base.config.model_dump(mode="json")))
+    default = {key: known.get(key) for key in space}
+    outside = [f"{key}={default[key]}" for key, place in space.items() if not place.holds(default[key])]
+    if outside:
+        notes.append(f"{method}: {', '.join(outside)} is outside its search range; its first trial uses it anyway")
+    if not space:
+        notes.append(f"{method}: nothing to search; its trial is the unchanged method")
+    return Plan(method, space, default, base, given, grid_request.experiment, rounds)
+
+
+def _space(
+    experiment: str, method: str, given: Mapping[str, str], where: Mapping[str, Range | None]
+) -> dict[str, Range]:
+    """Return a method's search space: the shared ranges, its own, and those of the command.
+
+    A key that the command sets to a value is not searched, nor is one whose value another key of the command decides.
+
+    Raises:
+        ConfigError: If the method does not take the ends of a range.
+    """
+    declared = {**registry.get(SHARED).search, **registry.get(method).search}
+    ranges_by_key = {key if "." in key else f"method.{key}": ranges.read(text, key) for key, text in declared.items()}
+    fixed = {key.replace("-", "_") for key in given} | set(parse_set(given.get("set", "")))
+    space: dict[str, Range] = {key: place for key, place in ranges_by_key.items() if key not in fixed}
+    for key, place in where.items():
+        if place is None:
+            space.pop(key, None)
+        elif _belongs(key, method):
+            if key in fixed:
+                raise ConfigError(f"{SEARCH}{key}: the command sets {key} as well")
+            space[key] = place
+    for key, place in tuple(space.items()):
+        try:
+            for end in place.ends():
+                grid.point(method, experiment, {**given, **OF_TRIALS, key: written(end)})
+        except UnusedKeyError:
+            if key in where:
+                raise
+            del space[key]  # it stands for a key that the command sets
+    return space

@@ -1,0 +1,351 @@
+"""Predictions and features of the last weights, from the client code that scores a run.
+
+A method may adapt before it scores (FedICON, FedAvg-FT), predict by prototypes (FedProto), or carry modules (F2DC):
+so predictions and features are recorded during the client's own scoring.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedshift.lab.pages.report import grad_cam
+from fedshift.lab.pages.report.analysis import Floats, Ints
+from fedshift.run.reading import Record
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.features.class_balance import node as class_balance
+from fedshift_app.features.class_balance.server import totals
+from fedshift_app.features.statistics.server import SiteStatistics
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import StateStore
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, initial_model
+from fedshift_clients.base import DomainClient, RoundInputs
+from fedshift_core.arrays import Arrays, digest
+from fedshift_core.errors import DataError, FedShiftError
+from fedshift_core.plural import plural
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from fedshift_datasets.base import ImageSet
+from fedshift_datasets.io.files import check_data_dir
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+
+EXAMPLES = 4  # images of each domain for Grad-CAM
+
+
+@dataclass(frozen=True)
+class Example:
+    """A test image with the Grad-CAM of its predicted class.
+
+    Attributes:
+        image: (H, W, 3), uint8.
+        heat: Grad-CAM of the predicted class, (H, W), 0 to 1.
+        true: Its class.
+        predicted: The predicted class.
+    """
+
+    image: NDArray[np.uint8]
+    heat: Floats
+    true: int
+    predicted: int
+
+
+@dataclass(frozen=True)
+class View:
+    """The predictions and features of a model on a domain's test images.
+
+    Attributes:
+        domain: The domain.
+        node: The node whose client scored them.
+        anew: Whether the node has no private parts of this run, so that initial ones were used.
+        total: The number of test images of the domain.
+        y: True classes of the scored images, (N,).
+        predicted: Predicted classes, (N,).
+        features: (N, D).
+        examples: A few of them.
+    """
+
+    domain: str
+    node: Node
+    anew: bool
+    total: int
+    y: Ints
+    predicted: Ints
+    features: Floats
+    examples: list[Example]
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy in percent on the images that were scored."""
+        return 100 * int((self.y == self.predicted).sum()) / len(self.y)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The predictions on the test images, as far as they could be scored.
+
+    Attributes:
+        views: By domain.
+        missing: Reasons why domains are missing, by domain.
+        nothing: Reason why no domain could be scored; empty otherwise.
+        personal: Whether each domain was scored with the private parts of one of its nodes.
+        alone: Whether the prediction of an image is independent of other images.
+        layer: The layer of Grad-CAM; empty if the network has no convolution.
+        config: The run's configuration, as the images were scored here.
+    """
+
+    views: dict[str, View] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    nothing: str = ""
+    personal: bool = False
+    alone: bool = True
+    layer: str = ""
+    config: RunConfig | None = None
+
+
+def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
+    """Score the test images with the weights of the last checkpoint.
+
+    Args:
+        record: The run.
+        data_dir: The folder of the images; None for that of the configuration.
+        limit: Largest number of images of a domain, drawn with the run's seed; None for all.
+
+    Raises:
+        DataError: If ``data_dir`` is given, but is no folder or holds none of the test images.
+    """
+    if record.lacking:
+        return Sight(nothing=f"the model's code is not here: {record.lacking}")
+    if data_dir is not None:
+        _check_data_dir(record, data_dir)
+    if record.checkpoint is None:
+        return Sight(nothing="there is no checkpoint that can be read")
+    config = _with_data(record.config, data_dir)
+    personal = setup.is_personal(record.config, setup.initial_model(record.config))
+    command = f"fedshift report {shlex.quote(str(record.folder))} data-dir=DIR"
+    if record.deployed and personal:
+        return Sight(nothing="the test images and the private parts of the models are on the nodes", personal=True)
+    if record.deployed and data_dir is None:
+        return Sight(nothing=f"the test images are on the nodes. Where you have them in a folder: {command}")
+    views: dict[str, View] = {}
+    missing: dict[str, str] = {}
+    elsewhere = True  # another folder would help
+    threads = torch.get_num_threads()
+    layer = ""
+    try:
+        for domain in config.dataset.domains:
+            try:
+                views[domain], layer, config = _view_anyhow(record, config, domain, limit)
+            except FedShiftError as error:
+                missing[domain] = str(error).replace("\n", "; ")
+                elsewhere &= isinstance(error, DataError)
+    finally:
+        torch.set_num_threads(threads)
+    alone = setup.scores_images_alone(config)
+    if views:
+        return Sight(views, missing, "", personal, alone, layer, config)
+    reasons = "; ".join(dict.fromkeys(missing.values()))
+    if data_dir is not None and elsewhere:
+        raise DataError(f"data-dir {data_dir}: the test images cannot be scored there: {reasons}")
+    advice = f". Where they are in another folder: {command}" if elsewhere else ""
+    return Sight(nothing=f"the test images cannot be scored here: {reasons}{advice}", personal=personal)
+
+
+def _check_data_dir(record: Record, data_dir: Path) -> None:
+    """Refuse a missing folder, unless the private parts of models are on real nodes.
+
+    In that case no folder would help.
+    """
+    if not (record.deployed and setup.is_personal(record.config, setup.initial_model(record.config))):
+        check_data_dir(data_dir)
+
+
+def _with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
+    """Return the configuration with ``data_dir`` as the folder of images, if it is given."""
+    if data_dir is None:
+        return config
+    return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
+
+
+def _without_features(config: RunConfig) -> RunConfig:
+    """Return the configuration with ``model.precompute=off``: images pass through the whole network."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
+
+
+def _view_anyhow(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str, RunConfig]:
+    """Return a view, its layer, and how it was scored: on the whole network where features cannot be kept here."""
+    try:
+        return *_view(record, config, domain, limit), config
+    except DataError:
+        if not config.model.precompute:
+            raise
+        whole = _without_features(config)
+        return *_view(record, whole, domain, limit), whole
+
+
+def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
+    assert record.checkpoint is not None
+    chosen = _who(record, domain)
+    _check_trained(record, chosen, domain)
+    client = client_of(record, config, domain, chosen)
+    total = len(client.test_set(domain))
+    if total == 0:
+        raise FedShiftError(f"{domain} has no test images")
+    drawn = total if limit is None else min(limit, total)
+    with _watched(client, domain, drawn) as seen:
+        request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
+        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
+    # Scores before an adaptation come first.
+    y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
+    features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
+    anew = bool(record.checkpoint.memory) and not client.memory
+    view = View(domain, chosen, anew, total, y, predicted, features, seen.examples)
+    return view, grad_cam.layer_name(client.model)
+
+
+def _who(record: Record, domain: str) -> Node:
+    """Return the first node of a domain that has private parts, or its first node.
+
+    For a held-out domain, all nodes are considered.
+    """
+    assert record.checkpoint is not None
+    nodes = record.checkpoint.nodes
+    held = [n for n in nodes if n.domain == domain] or nodes
+    return next((n for n in held if n.index in record.checkpoint.memory), held[0])
+
+
+def _check_trained(record: Record, chosen: Node, domain: str) -> None:
+    """Refuse a model whose private parts no node of a domain has trained, unless such models count."""
+    assert record.checkpoint is not None
+    if chosen.index in record.checkpoint.memory or record.config.evaluate.untrained == "count":
+        return
+    if setup.has_own_parts(record.config, setup.initial_model(record.config)):
+        raise FedShiftError(f"no node of {domain} has trained yet, and parts of its model are its own")
+
+
+def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:
+    """Return a node's client restored from the last checkpoint, with private parts and knowledge.
+
+    Args:
+        record: The run, which has a checkpoint.
+        config: Its configuration, with the folder of the images on this machine.
+        domain: In a deployment, the domain whose images the client reads, as the node's own images are elsewhere.
+        chosen: The node.
+        trains: Whether the client is prepared for the next local round; otherwise for scoring.
+
+    Raises:
+        FedShiftError: If the images cannot be read on this machine.
+    """
+    assert record.checkpoint is not None
+    threads = config.train.threads or 1  # as for a simulated node, so that the numbers equal those of the run
+    if record.deployed:  # each domain's images are in the layout of a node's own folder
+        where = Place(domain, chosen.partition_id, -1, config.dataset.source(), False, threads)
+    else:
+        number = int(record.config_file["nodes"])
+        where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
+    client = setup.make_client(config, where, chosen.index)
+    folder = record.folder / checkpoints.FOLDER
+    if start := node_payload.of_run(folder):
+        node_payload.check(start, client)
+        client.begin(start, digest(start))
+    _, federation = run_build.prepare(config, record.engine, initial_model.plain(config), start)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
+    run_build.restore(strategy, record.checkpoint)
+    ask = Ask(record.checkpoint.server_round + trains, trains)
+    memory: Arrays = {}
+    if not record.deployed:
+        base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
+        # The state as a resumed run would find it: the state of an unfinished round does not count.
+        resumed_after = (*record.resumed_after, record.checkpoint.server_round)
+        _, memory = StateStore(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
+    knowledge, scalars = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
+    client.prepare(RoundInputs(knowledge, scalars, memory))
+    if config.train.asks_federation:
+        class_balance.weigh(client, totals(record.nodes, config.federation.max_images))
+    if config.statistics.share == "nodes" and (statistics := strategy.features.of(SiteStatistics)) is not None:
+        client.federation_images = statistics.of_all
+    return client
+
+
+@dataclass
+class _Seen:
+    """The records of a client's scorings in order; the examples belong to the last one."""
+
+    y: list[Ints] = field(default_factory=list)
+    predicted: list[Ints] = field(default_factory=list)
+    features: list[NDArray[np.float32]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+
+
+@contextmanager
+def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
+    """Record prediction and features of each image that ``client`` scores.
+
+    Scorings by another rule than the client's own (``predict`` given) are not recorded. Each time all ``drawn`` images
+    have been scored, examples are taken from the last call.
+    """
+    seen = _Seen()
+    latest: list[Tensor] = []
+    forward, score = client.forward, client.score
+
+    def watching_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = forward(x)
+        latest.append(features)
+        return features, logits
+
+    def watching_predict(x: Tensor) -> Tensor:
+        latest.clear()
+        logits = client.classify(x)
+        if not latest:  # an adaptation had predicted before: take the features of the current model
+            watching_forward(x)
+        if len(latest) != 1:
+            raise RuntimeError(
+                f"{type(client).__name__}.predict must call forward once, found {plural(len(latest), 'call')}"
+            )
+        seen.predicted.append(logits.argmax(dim=1).cpu().numpy())
+        seen.features.append(latest[0].detach().cpu().numpy())
+        return logits
+
+    def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        if predict is not None:
+            return score(images, predict)
+        before = len(seen.predicted)
+        result = score(images, watching_predict)
+        seen.y.append(images.y)
+        if sum(map(len, seen.y)) % drawn == 0:  # at the last batch, if a method scores batch by batch
+            seen.examples = _examples(client, domain, images, np.concatenate(seen.predicted[before:]))
+        return result
+
+    own = vars(client)  # hides the methods of the class for this object only
+    own |= {"forward": watching_forward, "score": watching_score}
+    try:
+        yield seen
+    finally:
+        del own["forward"], own["score"]
+
+
+def _examples(client: DomainClient, domain: str, images: ImageSet, predicted: Ints) -> list[Example]:
+    """Draw images of different classes; the last one is misclassified, if any is."""
+    order = generator(client.setup.seed, f"report-examples-{domain}").permutation(len(images))
+    wrong = [i for i in order if predicted[i] != images.y[i]][:1]
+    chosen = [int(i) for i in wrong]
+    for i in order:
+        if len(chosen) < EXAMPLES and images.y[i] not in images.y[chosen]:
+            chosen.append(int(i))
+    index = np.array([*chosen[len(wrong) :], *chosen[: len(wrong)]], dtype=np.int64)
+    picked = images.select(index)
+    with client.on_images():
+        heats = grad_cam.heat_maps(client, picked, predicted[index])
+    return [
+        Example(x, heat, int(true), int(taken))
+        for x, heat, true, taken in zip(picked.x, heats, picked.y, predicted[index], strict=False)
+    ]

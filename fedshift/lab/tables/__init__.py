@@ -1,0 +1,1 @@
+"""Numbers of finished runs side by side: compare, claims."""

@@ -1,0 +1,255 @@
+"""``fedshift compare``: methods x domains over seeds, next to a paper's printed rows (docs/guide/compare.md).
+
+The code that reads runs imports torch. It is imported only when a comparison runs, so that the command starts at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from fedshift.lab.tables.compare.sites import SiteTable
+    from fedshift.lab.tables.compare.table import Numbers
+
+__all__ = ["Comparison", "by_site", "compare", "keep"]
+
+#: Columns of a terminal.
+WIDTH, MOST_WIDTH = 100, 10_000
+DECIMALS, MOST_DECIMALS = 2, 6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side."""
+
+    numbers: "Numbers"
+
+    def __repr__(self) -> str:
+        """Return the table, as an interactive session shows it."""
+        return self.text()
+
+    def text(self, width: int = WIDTH, decimals: int = DECIMALS) -> str:
+        """Return aligned lines of at most ``width`` characters, as long as one column fits.
+
+        Raises:
+            ConfigError: If a number is out of bounds.
+        """
+        from fedshift.lab.tables.compare import formats
+        from fedshift.run import arguments
+
+        return formats.text(self.numbers, arguments.whole("width", width, 1, MOST_WIDTH), _decimals(decimals))
+
+    def markdown(self, decimals: int = DECIMALS) -> str:
+        """Return a Markdown table with its notes.
+
+        Raises:
+            ConfigError: If the decimals are out of bounds.
+        """
+        from fedshift.lab.tables.compare import formats
+
+        return formats.markdown(self.numbers, _decimals(decimals))
+
+    def with_columns(self, names: Sequence[str]) -> "Comparison":
+        """Return the comparison with these columns in this order.
+
+        Raises:
+            ConfigError: If there is no name, or one is no column of the table or comes twice.
+        """
+        from fedshift.lab.tables.compare import table
+        from fedshift.run import arguments
+
+        return Comparison(table.with_columns(self.numbers, arguments.names("columns", names)))
+
+    def to_latex(
+        self, columns: Sequence[str] | None = None, decimals: int = DECIMALS, caption: str = "", label: str = ""
+    ) -> str:
+        r"""Return a table of LaTeX as papers print it; it needs ``booktabs`` and, if it is wide, ``graphicx``.
+
+        Args:
+            columns: The columns and their order; None for all.
+            decimals: Of means and spreads, at most 6.
+            caption: In LaTeX; empty for what is compared.
+            label: Of the table; empty for one made of the data set's name.
+
+        Raises:
+            ConfigError: As :meth:`with_columns`; if the decimals are out of bounds.
+        """
+        from fedshift.lab.tables.compare import latex
+
+        chosen = self if columns is None else self.with_columns(columns)
+        return latex.latex(chosen.numbers, _decimals(decimals), caption, label)
+
+    def csv(self) -> str:
+        """Return one line per row of the table, numbers in full."""
+        from fedshift.lab.tables.compare import formats
+
+        return formats.table_csv(self.numbers)
+
+    def runs_csv(self) -> str:
+        """Return one line per run and domain, numbers in full."""
+        from fedshift.lab.tables.compare import long_form
+
+        return long_form.runs_csv(self.numbers)
+
+    def to_csv(self, path: "str | os.PathLike[str]") -> Path:
+        """Write one line per run and domain: run folder, method, seed, domain, value, images, round; return the file.
+
+        Raises:
+            FedShiftError: If the file cannot be written.
+        """
+        from fedshift_core.atomic_io import write_atomically
+        from fedshift_core.paths import user_path
+
+        file = user_path(path)
+        write_atomically(file, self.runs_csv())
+        return file
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of the figures that there are of these runs."""
+        from fedshift.lab.tables.compare import figure_files
+
+        return tuple(figure_files.plots(self.numbers))
+
+    def figure(self, name: str) -> "Figure":
+        """Return a figure in the colours of a white page.
+
+        Raises:
+            ConfigError: If there is none of that name; the message lists those there are.
+        """
+        from fedshift.lab.tables.compare import figure_files
+
+        return figure_files.figure(self.numbers, name)
+
+    def figures(self, folder: "str | os.PathLike[str]") -> list[Path]:
+        """Write each figure as PDF, SVG and PNG, with their captions and the curves as CSV; return the files.
+
+        Raises:
+            ConfigError: If there is no figure, or a file cannot be written.
+        """
+        from fedshift.lab.tables.compare import figure_files
+        from fedshift_core.paths import typed_path
+
+        return figure_files.write(self.numbers, typed_path(folder))
+
+    def html(self, where: Path | None = None) -> str:
+        """Return a page that needs nothing else.
+
+        Args:
+            where: The file that it will be, from which the reports of the runs are linked; None for no links.
+        """
+        from fedshift.lab.tables.compare import page  # imports matplotlib: only when a page is written
+
+        return page.page(self.numbers, where)
+
+    def to_html(self, path: "str | os.PathLike[str]") -> Path:
+        """Write the page of :meth:`html` to a file, with links to the runs' reports, and return the file.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        from fedshift.run import frames
+
+        return frames.written(path, self.html)
+
+    def to_board(self, path: "str | os.PathLike[str]") -> Path:
+        """Write a page that chooses and sorts, with a table for each set of these runs that compare; return the file.
+
+        It has each way of BatchNorm's statistics that the runs have, whichever was asked for here. Runs that cannot
+        stand in one comparison are for ``fedshift compare --board``.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        from fedshift.lab.tables.compare import board, board_page
+        from fedshift.run import frames
+
+        runs = [part for row in self.numbers.rows for run in row.runs for part in run.singles]
+        made = board.of_runs(runs)
+        return frames.written(path, lambda file: board_page.page(made, file))
+
+    def frame(self, by: 'Literal["method", "seed"]' = "method") -> "pd.DataFrame":
+        """Return the numbers as a data frame.
+
+        Args:
+            by: ``method``: a row for each row of the table, with mean (by the column's name), ``std`` and ``n`` over
+                seeds, and the difference to the baseline. ``seed``: a row for each run and column, with its value.
+
+        Raises:
+            ConfigError: If pandas is not installed, or ``by`` is another word.
+        """
+        from fedshift.lab.tables.compare import formats
+
+        return formats.frame(self.numbers, by)
+
+    def json(self) -> str:
+        """Return all numbers, with those of each seed."""
+        from fedshift.lab.tables.compare import formats
+
+        return formats.table_json(self.numbers)
+
+
+def compare(
+    runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False,
+    costs: Path | None = None, scored: str = "", held_out: bool = False,
+) -> Comparison:  # fmt: skip
+    """Compare finished runs.
+
+    Args:
+        runs: Run folders, folders that hold some, results files (``results.loading.read``).
+        paper: Id of a printed table, such as ``f2dc.table1b``, whose rows are shown with ours.
+        score: Which numbers, see ``results.metrics.SCORES``.
+        allow_different: Whether runs with different settings form separate groups; otherwise they are refused.
+        costs: A file of ``fedshift costs ... --json`` with the costs of each method, for figures and notes.
+        scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.
+        held_out: Whether only held-out domains are scored. Leave-one-out runs of a method then form one row.
+
+    Raises:
+        ConfigError: If no run is finished, a file is not valid, runs differ in more than method and seed, a seed
+            occurs twice with different numbers, or the table or the costs belong to other runs.
+    """
+    from fedshift.lab.tables.compare import table
+
+    numbers = table.numbers(
+        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
+    )
+    return Comparison(numbers)
+
+
+def _decimals(given: int) -> int:
+    from fedshift.run import arguments
+
+    return arguments.whole("decimals", given, 0, MOST_DECIMALS)
+
+
+def by_site(
+    runs: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
+) -> "SiteTable":
+    """Compare a figure of each site, as it worked it out itself, by method.
+
+    Args:
+        runs: As of :func:`compare`.
+        figure: A figure over all classes, such as ``auroc``, or of one class, such as ``sensitivity:benign``.
+        allow_different: As of :func:`compare`.
+        scored: As of :func:`compare`.
+        held_out: As of :func:`compare`.
+
+    Raises:
+        ConfigError: As :func:`compare`; if the figure is unknown, or no run has it.
+    """
+    from fedshift.lab.tables.compare import sites
+
+    return sites.table(runs, figure, allow_different=allow_different, scored=scored, held_out=held_out)
+
+
+def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Write each finished run as one small file that ``compare`` reads, see ``results.archive.keep``."""
+    from fedshift.lab.tables.results import archive
+
+    return archive.keep(runs, folder)

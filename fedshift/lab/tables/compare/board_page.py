@@ -1,0 +1,151 @@
+"""The page of a board: its tables as JSON, and a script that chooses, sorts and saves them.
+
+The script computes no number: means, spreads, differences and the text of each cell are those of ``compare``.
+"""
+
+import base64
+import hashlib
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedshift.lab.tables.compare import formats, run_facts
+from fedshift.lab.tables.compare.board import STATISTICS, UNSEEN, Board, Table
+from fedshift.lab.tables.compare.row_commands import Commands, from_here, scored_again
+from fedshift.lab.tables.compare.rows import Row, baseline
+from fedshift.lab.tables.results.loading import Run
+from fedshift.lab.tables.results.places import finished, held
+from fedshift.lab.tables.results.settings import BASELINE
+from fedshift.run.html.rendering import TEMPLATES, render
+from fedshift_app.config import files, registry
+from fedshift_app.run.logs import cleaned
+from fedshift_core import json_text
+
+TITLE = "Leaderboard"
+#: Returns the address of a method's page; empty if it has none.
+PageOf = Callable[[str], str]
+#: Folder of the pages of methods, of a checkout.
+_PAGES = Path("docs") / "methods"
+_SCRIPT = "board.js"
+#: Characters that end a script; JSON may have them as escapes, as it has those that end a line (``json_text``).
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
+    """Return the page as HTML, which needs nothing else.
+
+    Args:
+        board: The tables.
+        where: The file to which the page will be written, for relative links to runs; None for no links.
+        page_of: Where the page of a method is; None for the files of a checkout.
+    """
+    script = (TEMPLATES / _SCRIPT).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = content(board, where, page_of or (lambda method: _file_of(method, where)))
+    shown = {"title": TITLE, "data": embedded(data), "script": script, "digest": digest, "runs": board.runs}
+    return render("board", shown | {"tables": len(board.tables), "left_out": board.left_out})
+
+
+def embedded(data: Any) -> str:
+    """Return data as JSON that may stand in a script element: nothing in it ends the element."""
+    text = json_text.text_of(data, separators=(",", ":"), allow_nan=False)
+    for character, escape in _ESCAPED.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
+    """Return what the page holds: tables with their rows, methods with their pages."""
+    commands = Commands()
+    methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
+    return {
+        "statistics": STATISTICS, "baseline": BASELINE,
+        "methods": {name: _method(name, page_of) for name in methods},
+        "tables": [_table(table, i, where, commands) for i, table in enumerate(board.tables)],
+    }  # fmt: skip
+
+
+def _method(name: str, page_of: PageOf) -> dict[str, str]:
+    known = registry.known(name)
+    if known is None:  # of a package or a file that is not here
+        return {"title": "", "venue": "", "page": ""}
+    return {"title": known.title, "venue": known.venue, "page": page_of(name)}
+
+
+def _file_of(method: str, where: Path | None) -> str:
+    """Return the relative link to a method's page in this checkout; empty if there is none."""
+    file = files.APP / _PAGES / f"{method}.md"
+    return _relative(file, where) if file.is_file() else ""
+
+
+def _table(table: Table, number: int, where: Path | None, commands: Commands) -> dict[str, Any]:
+    numbers = table.numbers
+    head, lines = formats.grid(numbers)
+    known = formats.content(numbers)
+    rows = [
+        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where, commands)
+        | {"base": _base(row, numbers.rows)}
+        for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
+    ]  # fmt: skip
+    dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
+    return known | {
+        "columns": [known["fields"][column] for column in numbers.columns],
+        "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
+        "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
+        "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
+    }  # fmt: skip
+
+
+def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the numbers of each seed by the columns' names on the page."""
+    return {
+        "by_seed": {seed: {names.get(column, column): value for column, value in values.items()}
+                    for seed, values in by_seed.items()}
+    }  # fmt: skip
+
+
+def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -> dict[str, Any]:
+    """Return what the page has of a row besides its record: text of its cells, marks, runs and commands."""
+    runs = [part for run in row.runs for part in run.singles]
+    return {
+        "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
+        "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
+        "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
+        "commands": commands.of(runs), "scored again": scored_again(runs),
+    }  # fmt: skip
+
+
+def _base(row: Row, rows: Sequence[Row]) -> int | None:
+    """Return the place of the row that a row's difference is to, of the baseline its own; None without either."""
+    base = baseline(row, rows)
+    compared = base is not None and (base is row or row.difference is not None)
+    return next(i for i, other in enumerate(rows) if other is base) if compared else None
+
+
+def _command(table: Table) -> str:
+    """Return the command that prints the table: of the folders of its runs, or of files where a folder holds others."""
+    own = {run.place for run in table.runs}
+    whole = {folder: _is_within(folder, own) for folder in {run.place.parent for run in table.runs}}
+    places = dict.fromkeys(run.place.parent if whole[run.place.parent] else run.place for run in table.runs)
+    options = ["--unseen"] if table.split == UNSEEN else []
+    options += [] if table.score == "last5" else ["--score", table.score]
+    return shlex.join(["fedshift", "compare", *map(from_here, places), *options])
+
+
+def _is_within(folder: Path, places: Set[Path]) -> bool:
+    """Return whether all finished runs of a folder are among these."""
+    return folder.is_dir() and {place for place in held(folder) if finished(place)} <= places
+
+
+def _href(run: Run, where: Path | None) -> str:
+    return _relative(run.place, where) if run.place.exists() else ""
+
+
+def _relative(file: Path, where: Path | None) -> str:
+    """Return the relative link from the page to a file or folder; empty if the page's place is not known."""
+    if where is None:
+        return ""
+    return quote(os.path.relpath(file.resolve(), where.resolve().parent), errors="surrogateescape")

@@ -1,0 +1,226 @@
+"""``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule (``claim_rule``).
+
+Runs are compared wherever they lie: those with equal settings form one comparison (``pools``).
+"""
+
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fedshift.lab.tables.compare import pools
+from fedshift.lab.tables.compare.bn_statistics import why_not
+from fedshift.lab.tables.compare.claim_rule import (
+    NOT_COMPARABLE,
+    Claim,
+    chosen,
+    is_pretrained,
+    unlike,
+    verdict,
+    with_corrected,
+)
+from fedshift.lab.tables.compare.claim_table import Claims
+from fedshift.lab.tables.compare.rows import Row, baseline, of_seeds, with_printed_row
+from fedshift.lab.tables.compare.table import Numbers, with_statistics
+from fedshift.lab.tables.papers import printed as printed_module
+from fedshift.lab.tables.papers.deviations import HELD_OUT
+from fedshift.lab.tables.results import contents
+from fedshift.lab.tables.results import loading as reading
+from fedshift.lab.tables.results import metrics as run_metrics
+from fedshift.lab.tables.results.loading import Run
+from fedshift.lab.tables.results.places import held, holds_runs
+from fedshift.lab.tables.results.settings import BASELINE
+from fedshift.lab.tables.results.statistics import paired
+from fedshift_core.accuracies import OVERALL
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
+from fedshift_core.wire.names import BN_SCORE
+from fedshift_datasets import catalog
+
+
+def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
+    """Compare runs with each printed gain over FedAvg.
+
+    Args:
+        folders: Folders of runs to compare (``results.loading.read``), or folders of such folders.
+        score: A score of ``results.metrics.SCORES`` that is an accuracy by domain.
+
+    Raises:
+        ConfigError: If a named folder holds no finished run, no folder has this score, or the score is no accuracy of a
+            round that is chosen without test results.
+    """
+    if score in run_metrics.MEASURES or score in run_metrics.LOWEST_IS_BEST or score in run_metrics.FIGURES:
+        raise ConfigError(
+            f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
+        )
+    if score == "best":
+        raise ConfigError(
+            "--score best: these rounds are chosen after seeing test results, so they judge no gain; take last5, "
+            "final, bn=WAY or validation"
+        )
+    run_metrics.score(score)
+    unreadable: list[str] = []
+    warnings: list[str] = []
+    given = _read(_folders(folders), unreadable)
+    for folder, given_runs in given.items():
+        unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
+        warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
+    runs, lacking = _scored(given, score)
+    runs = run_metrics.with_rounds(with_statistics(runs, score), score)
+    tables = printed_module.all_tables()
+    results = chosen(
+        [claim for table in tables for claim in _in_table(numbers, table)]
+        for _, numbers in pools.comparisons(runs, score, warnings)
+    )
+    order = {table.id: i for i, table in enumerate(tables)}
+    labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
+    results.sort(key=lambda claim: (order[claim.table], claim.pretrained, claim.runs, labels[claim.table, claim.row]))
+    covered = {(claim.table, claim.row) for claim in results}
+    printed = {(table.id, label) for table in tables for label in _gains(table)}
+    return Claims(
+        tuple(with_corrected(results)), score, len(printed - covered), tuple(lacking), tuple(unreadable),
+        tuple(warnings),
+    )  # fmt: skip
+
+
+def _folders(given: Sequence[Path]) -> dict[Path, bool]:
+    """Return the folders that hold runs: the given folders, or their subfolders where they hold none.
+
+    Returns:
+        For each whether it was named, so that its runs must be readable. A folder of folders is among them if it holds
+        a file that cannot be read.
+    """
+    folders: dict[Path, bool] = {}
+    for path in map(user_path, given):
+        if path.is_file():
+            raise ConfigError(f"{path} is a file; claims takes folders of runs, or a folder of such folders")
+        if not path.is_dir():
+            raise ConfigError(f"there is no folder {path}")
+        inner = []
+        if not holds_runs(path):
+            inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub)]
+        if not inner or held(path):
+            folders[path] = not inner
+        folders |= {sub: folders.get(sub, False) for sub in inner}
+    return folders
+
+
+def _read(folders: Mapping[Path, bool], unreadable: list[str]) -> dict[Path, reading.Given]:
+    """Return the runs of each folder; of one that was not named and has none that can be read a line in its place.
+
+    Raises:
+        ConfigError: If that is so in a named folder, or in all.
+    """
+    given: dict[Path, reading.Given] = {}
+    problems: list[ConfigError] = []
+    for folder, is_named in folders.items():
+        try:
+            given[folder] = reading.read([folder])
+        except ConfigError as error:
+            problems.append(error.under(str(folder)))
+            if is_named:
+                raise problems[-1] from None
+            unreadable.append(f"{folder.name}: left out: {' '.join(str(error).split())}")
+    if not given:
+        raise problems[0]
+    return given
+
+
+def _gains(table: printed_module.Table) -> list[str]:
+    """Return the labels of printed rows that have a gain in accuracy over a printed row of FedAvg."""
+    readings = [(row, table.readings(row)) for row in table.printed.rows]
+    plain = [{"method.name": BASELINE}]
+    has_plain = any(list(settings) == plain for _, settings in readings)
+    if not has_plain or not any(map(_domains, table.printed.column_maps)):
+        return []
+    return [row.method for row, settings in readings if list(settings) != plain]
+
+
+def _domains(column_map: printed_module.ColumnMap) -> list[str]:
+    """Return our columns that are domains."""
+    known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
+    return [column for column in column_map.columns.values() if column in known]
+
+
+def _doubtful(runs: Sequence[Run]) -> list[str]:
+    """Return warnings about the runs of a folder: other images, results that contradict their rounds."""
+    return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
+
+
+def _scored(given: Mapping[Path, reading.Given], score: str) -> tuple[list[Run], list[str]]:
+    """Return the runs of all folders that have a score, and the names of folders in which one lacks it.
+
+    A run that cannot have it (``bn_statistics.why_not``) is left out of the runs and keeps no folder out.
+
+    Raises:
+        ConfigError: If that leaves no folder.
+    """
+    take, _ = run_metrics.score(score)
+    lacking: list[str] = []
+    runs: list[Run] = []
+    problem: ConfigError | None = None
+    for folder, given_runs in given.items():
+        able, could = [], False
+        for run in given_runs.runs:
+            try:
+                take(run)
+                able.append(run)
+            except run_metrics.NotScoredError as error:
+                problem = problem or error.under(str(folder))
+                could |= not score.startswith(BN_SCORE) or not why_not(run, score.removeprefix(BN_SCORE))
+        lacking += [folder.name] if could else []
+        runs += [] if could else able
+    if problem is not None and not runs:
+        raise problem
+    return runs, lacking
+
+
+def _in_table(numbers: Numbers, table: printed_module.Table) -> Iterator[Claim]:
+    """Yield the claims of a printed table of which a comparison has rows."""
+    config = numbers.rows[0].runs[0].config
+    column_map = table.stands_for(config)
+    domains = [] if column_map is None else _domains(column_map)
+    if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not {*numbers.columns} & {*domains}:
+        return
+    rows = [with_printed_row(row, table, numbers.columns) for row in numbers.rows]
+    printed = [row for row in rows if row.paper is not None]
+    for row in printed:
+        plain = None if row.is_baseline else baseline(row, printed)
+        if plain is not None and (claim := _claim(table, domains, row, plain, numbers.score)) is not None:
+            yield claim
+
+
+def _claim(table: printed_module.Table, domains: Sequence[str], row: Row, plain: Row, score: str) -> Claim | None:
+    """Compare our row and our row of FedAvg with the printed ones."""
+    ours, base = row.paper, plain.paper
+    if ours is None or base is None:
+        return None
+    gains = {
+        column: value - of_plain
+        for column, value in ours.values.items()
+        if column not in OVERALL and value is not None and (of_plain := base.values[column]) is not None
+    }
+    if not gains:
+        return None
+    our_gain = paired(_means(row, gains), _means(plain, gains))
+    gain = statistics.fmean(gains.values())
+    judged, why = verdict(gain, our_gain, row, ours, len(gains))
+    if contents.unlike(of_seeds((row, plain), our_gain.seeds)):
+        our_gain, judged, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
+    runs = of_seeds((row, plain), our_gain.seeds) or row.runs
+    common = tuple(domain for domain in domains if domain in gains)
+    return Claim(
+        table.id, ours.label, row.method == table.paper.key, gain, our_gain, common, len(common) == len({*domains}),
+        f"{_folder_names(runs)}: {row.label}", len(ours.altered), len(ours.readings), judged, why,
+        unlike(row, ours), is_pretrained(row, ours), run_metrics.other_rounds(runs, score),
+    )  # fmt: skip
+
+
+def _folder_names(runs: Iterable[Run]) -> str:
+    """Return the folders in which runs lie; of a run folder the one around it."""
+    return " + ".join(dict.fromkeys(part.place.parent.name for run in runs for part in run.singles))
+
+
+def _means(row: Row, domains: Collection[str]) -> dict[int, float | None]:
+    """Return the mean over the domains by seed; None where a domain is missing."""
+    known = {seed: [v for d in domains if (v := values.get(d)) is not None] for seed, values in row.by_seed.items()}
+    return {seed: statistics.fmean(each) if len(each) == len(domains) else None for seed, each in known.items()}

@@ -1,0 +1,309 @@
+"""A comparison as text, Markdown, CSV and JSON."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedshift.lab.tables.compare import DECIMALS
+from fedshift.lab.tables.compare.rows import Row, same_worst
+from fedshift.lab.tables.compare.run_facts import TRAINING
+from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.results import contents
+from fedshift.lab.tables.results.settings import BASELINE
+from fedshift.lab.tables.results.statistics import Paired, Spread
+from fedshift.run import frames
+from fedshift_app.run.logs import cleaned
+from fedshift_core.accuracies import OVERALL, WORST
+from fedshift_core.cells import csv_text
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.plural import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Fields of a row's record, heads of a table, and columns of a board's file that stand next to columns of sites.
+_FIELDS = frozenset((
+    "row", "method", "group", "scored", "seeds", "n", "p", "p (Holm)", "worst domain", "difference", "difference std",
+    "difference seeds", "difference low", "difference high", "no difference", "mean over other images",
+    "contradictions", "paper row", "not the paper's", "where the paper is silent", "runs", "by_seed", "altered",
+    "readings", "cells", "best", "tuned", "baseline", "base", "files", "command", "commands", "scored again",
+    "data set", "network", "split", "statistics", "settings", "score", TRAINING, "image size", "pretrained weights",
+    "arithmetic", "nodes",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table.
+
+    ``best`` holds the indices of its marked cells. ``aside`` marks a line that is not a row of ours.
+    """
+
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    aside: bool = False
+
+
+def text(numbers: Numbers, width: int, decimals: int = DECIMALS) -> str:
+    """Return aligned lines; columns that do not fit follow in blocks that repeat the methods."""
+    head, lines = grid(numbers, decimals)
+    starred = {i for line in lines for i in line.best}
+    marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
+    marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
+    widths = [max(len(row[i]) for row in (head, *marked)) for i in range(len(head))]
+    blocks: list[list[int]] = [[0]]
+    for i in range(1, len(head)):
+        if len(blocks[-1]) > 1 and sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width:
+            blocks.append([0])
+        blocks[-1].append(i)
+    out = [*textwrap.wrap(numbers.title, width), ""]
+    for block in blocks:
+        out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
+        out += [*(_aligned(row, block, widths) for row in marked), ""]
+    return harmless("\n".join([*out, *remarks(numbers.warnings, numbers.notes, width)]))
+
+
+def remarks(warnings: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
+    """Return the lines under a table: warnings, then notes."""
+    lines: list[str] = []
+    for line in (*(f"warning: {warning}" for warning in warnings), *(f"- {note}" for note in notes)):
+        lines += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines
+
+
+def markdown(numbers: Numbers, decimals: int = DECIMALS) -> str:
+    """Return a table and its notes, with the best of each column in bold."""
+    head, lines = grid(numbers, decimals)
+    rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
+    return markdown_table(numbers.title, head, rows, numbers.warnings, numbers.notes)
+
+
+def markdown_table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], warnings: Sequence[str], notes: Sequence[str]
+) -> str:
+    """Return a Markdown table with its title, and under it warnings and notes.
+
+    Args:
+        title: What is compared.
+        head: The head; the first column is of text, the others are of numbers.
+        rows: The rows, in Markdown.
+        warnings: What misleads.
+        notes: What a reader must know.
+    """
+    table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
+    below = [*(f"- **Warning:** {escaped(warning)}" for warning in warnings), *(f"- {escaped(note)}" for note in notes)]
+    return harmless("\n".join([f"**{escaped(title)}**", "", *table, "", *below]))
+
+
+def table_csv(numbers: Numbers) -> str:
+    """Return one line per row with numbers in full; unknown values are empty."""
+    flat = [record(row, numbers) for row in numbers.rows]
+    keys = dict.fromkeys(key for fields in flat for key in fields)
+    return csv_text([keys, *([fields.get(key, "") for key in keys] for fields in flat)])
+
+
+def table_json(numbers: Numbers) -> str:
+    """Return all numbers, notes and warnings."""
+    return json.dumps(content(numbers), indent=2)
+
+
+def content(numbers: Numbers) -> dict[str, Any]:
+    """Return what :func:`table_json` writes."""
+    return {
+        "title": numbers.title, "columns": numbers.columns, "fields": headings(numbers), "headline": numbers.headline,
+        "paper": numbers.paper,
+        "rows": [
+            record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
+            for row in numbers.rows
+        ],
+        "notes": numbers.notes, "warnings": numbers.warnings,
+    }  # fmt: skip
+
+
+def headings(numbers: Numbers) -> dict[str, str]:
+    """Return the name of each column in heads and records, which no other field has: of a site ``p``, ``site p``."""
+    names: dict[str, str] = {}
+    taken = set(_FIELDS)
+    for column in sorted(numbers.columns, key=lambda column: column not in OVERALL):  # these always have their names
+        name = column
+        while not taken.isdisjoint(_fields(name)):
+            name = f"site {name}"
+        names[column] = name
+        taken.update(_fields(name))
+    return names
+
+
+def _fields(name: str) -> tuple[str, ...]:
+    """Return the fields that a record has of a column."""
+    return name, f"{name} std", f"{name} n", f"{name} paper", f"{name} less paper"
+
+
+def record(row: Row, numbers: Numbers) -> dict[str, Any]:
+    """Return a row as one flat record; its fields of columns are named as :func:`headings` has them."""
+    names = headings(numbers)
+    fields: dict[str, Any] = {
+        "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
+        "seeds": " ".join(map(str, row.seeds)),
+    }  # fmt: skip
+    for column in numbers.columns:
+        value = row.values.get(column, Spread(None, None, 0))
+        name = names[column]
+        fields |= {name: value.mean, f"{name} std": value.std, f"{name} n": value.n}
+    if WORST in numbers.columns:
+        fields["worst domain"] = row.worst
+    if row.marks:
+        fields["fewer rounds or images"] = "; ".join(f"{column}: {mark}" for column, mark in row.marks.items())
+    if row.difference is not None:
+        paired = row.difference
+        fields |= {
+            "difference": paired.difference.mean, "difference std": paired.difference.std,
+            "difference seeds": " ".join(map(str, paired.seeds)), "p": paired.p, "p (Holm)": paired.p_holm,
+            "difference low": paired.interval and paired.interval[0],
+            "difference high": paired.interval and paired.interval[1],
+        }  # fmt: skip
+    if row.refused:
+        fields["no difference"] = row.refused
+    if row.mixed:
+        fields["mean over other images"] = row.mixed
+    if contradictions := [part.contradiction for run in row.runs for part in run.singles if part.contradiction]:
+        fields["contradictions"] = "; ".join(contradictions)
+    if row.paper is not None:
+        fields |= {
+            "paper row": row.paper.label,
+            "not the paper's": "; ".join(item.text for item in row.paper.altered),
+            "where the paper is silent": "; ".join(item.text for item in row.paper.readings),
+        }
+        for column in numbers.columns:
+            name = names[column]
+            fields |= {
+                f"{name} paper": row.paper.values[column],
+                f"{name} less paper": row.paper.difference[column],
+            }
+    return fields
+
+
+def frame(numbers: "Numbers", by: str) -> "pd.DataFrame":
+    """Return the numbers of a comparison, see ``Comparison.frame``.
+
+    Raises:
+        ConfigError: If pandas is not installed, or ``by`` is unknown.
+    """
+    if by == "method":
+        return frames.frame(record(row, numbers) for row in numbers.rows)
+    if by != "seed":
+        raise ConfigError(f"frame: by is {as_found(by)}; allowed are method, seed")
+    return frames.frame(
+        {"row": row.label, "method": row.method, "group": row.group, "scored": row.scored, "seed": seed,
+         "column": column, "value": values.get(column)}
+        for row in numbers.rows for seed, values in row.by_seed.items() for column in numbers.columns
+    )  # fmt: skip
+
+
+def _altered(row: Row) -> dict[str, Any]:
+    """Return the values that differ from the paper, by key and as YAML, with the paper's values.
+
+    The second part holds values that the paper leaves open and that differ from our reading.
+    """
+    if row.paper is None:
+        return {}
+    return {
+        "altered": {item.key: {"ours": item.ours, "paper": item.paper} for item in row.paper.altered},
+        "readings": {
+            item.key: {"ours": item.ours, "reading": item.paper, "why": item.why} for item in row.paper.readings
+        },
+    }  # fmt: skip
+
+
+def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], list[Line]]:
+    """Return the head and the lines of the table; the difference is shown next to the column that it is of."""
+    compared = numbers.headline in numbers.columns and any(
+        row.difference is not None or row.refused for row in numbers.rows
+    )
+    tested = any(row.difference is not None and row.difference.p is not None for row in numbers.rows)
+    extra = (f"{numbers.headline} - {BASELINE}", *(("p", "p (Holm)") if tested else ())) if compared else ()
+    names = headings(numbers)
+    head = ("method", "scored", "n", *(names[column] for column in numbers.columns), *extra)
+    lines = []
+    group = ""
+    named = not same_worst(numbers.rows)  # else a note names it
+    for row in numbers.rows:
+        if row.group != group:
+            group = row.group
+            lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
+        cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
+        cells += [_cell(row, column, named, decimals) for column in numbers.columns]
+        if compared:
+            paired = row.difference
+            refused = contents.OTHER_IMAGES if row.refused else ""
+            cells.append(_spread(paired.difference, decimals, sign="+") if paired else refused)
+            cells += p_values(paired) if tested else ()
+        best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
+        lines.append(Line(tuple(cells), best))
+        lines += _paper_lines(row, numbers, len(extra), decimals)
+    return head, lines
+
+
+def _cell(row: Row, column: str, named: bool, decimals: int) -> str:
+    mark = f" ({row.marks[column]})" if column in row.marks else ""
+    worst = f" {row.worst}" if named and column == WORST and row.worst else ""
+    return _spread(row.values.get(column), decimals) + mark + worst
+
+
+def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[Line]:
+    if row.paper is None:
+        return []
+    printed = [
+        number(row.paper.values[column], row.paper.spreads[column], decimals=decimals) for column in numbers.columns
+    ]
+    less = [number(row.paper.difference[column], None, "+", decimals=decimals) for column in numbers.columns]
+    empty = [""] * extra
+    label = row.paper.label + ("" if row.paper.certain else " (a reading)")
+    count = len(row.paper.altered)
+    differ = f" ({plural(count, 'setting differs', 'settings differ')})" if count else ""
+    return [
+        Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
+        Line((f"  ours - paper{differ}", "", "", *less, *empty), aside=True),
+    ]
+
+
+def _spread(value: Spread | None, decimals: int, sign: str = "") -> str:
+    return "-" if value is None else number(value.mean, value.std, sign, "missing", decimals)
+
+
+def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-", decimals: int = DECIMALS) -> str:
+    """Return a mean with its spread, to so many decimals; ``missing`` for None."""
+    if mean is None:
+        return missing
+    return f"{mean:{sign}.{decimals}f}" + ("" if std is None else f" ± {std:.{decimals}f}")
+
+
+def p_values(paired: Paired | None) -> tuple[str, str]:
+    """Return p and the corrected p of a difference to three digits, empty where there is none."""
+    values = (None, None) if paired is None else (paired.p, paired.p_holm)
+    first, second = ("" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in values)
+    return first, second
+
+
+def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:
+    first, *others = block
+    return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
+
+
+def harmless(text: str) -> str:
+    """Return text without control characters, which a results file could contain."""
+    return cleaned(text, len(text))
+
+
+def piped(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Return text in which Markdown marks nothing."""
+    for mark in "\\|*_<>":
+        text = text.replace(mark, f"\\{mark}")
+    return text

@@ -1,0 +1,78 @@
+"""The page of a comparison: figures, table, notes and links to the runs' reports in one file."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedshift.lab.pages.report import REPORT_FILE
+from fedshift.lab.tables.compare import figures, formats
+from fedshift.lab.tables.compare.rows import Row, named
+from fedshift.lab.tables.compare.run_facts import facts
+from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.results.loading import Run
+from fedshift.run.html.rendering import render
+
+OPEN = 30  # the list of runs is open up to this number
+LONG = 16  # characters of a part of a name without a line break
+
+
+def page(numbers: Numbers, where: Path | None = None) -> str:
+    """Return the page as HTML; all text is escaped.
+
+    Args:
+        numbers: The comparison.
+        where: The file to which the page will be written, for relative links to reports; None for no links.
+    """
+    head, lines = formats.grid(numbers)
+    drawn = figures.draw(numbers)
+    # Difference and curves are large. The figures of columns have one size, so that they can be compared.
+    large = drawn.overall if len(drawn.overall) > 1 else []
+    small = drawn.columns if large else drawn.overall + drawn.columns
+    groups = [(some, size) for some, size in ((large, "half"), (small, "third"), (drawn.prices, "third")) if some]
+    runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
+    linked = sum(bool(run[-1]["href"]) for run in runs)
+    reports = (
+        f"{linked} of {len(runs)} have a report, which their names lead to" if linked else "None has a report here"
+    ) + "; `fedshift report RUN` makes one. A page that is moved away from its runs leads nowhere."
+    known = facts([run for row in numbers.rows for run in row.runs])
+    content = {
+        "title": numbers.title, "warnings": numbers.warnings, "facts": known,
+        "head": head, "lines": lines, "groups": groups, "lacking": drawn.lacking,
+        "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN, "reports": reports,
+        "words": words,
+    }  # fmt: skip
+    return render("compare", content)
+
+
+def words(text: str) -> list[list[tuple[str, bool]]]:
+    """Return the words of a cell, each as its parts. A line may break between parts and before the spread.
+
+    Returns:
+        For each word its parts, and whether the page keeps a part on one line.
+    """
+    split = re.split(r"(?<!±) ", text)  # the sign stays with its number
+    return [[(word, True)] if "±" in word else _parts(word) for word in split]
+
+
+def _parts(word: str) -> list[tuple[str, bool]]:
+    if len(word) <= LONG:
+        return [(word, False)]
+    parts = re.split(r"(?<=[-_/=,])", word)
+    return [(part[i : i + LONG], True) for part in parts for i in range(0, len(part), LONG)]
+
+
+def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any, ...]:
+    """Return a run's line of the table of runs: row, seed, value, and its name with the link to its report."""
+    value = row.by_seed[run.results.seed].get(numbers.headline)
+    shown_value = "missing" if value is None else f"{value:.2f}"
+    return named(row), run.results.seed, shown_value, {"name": run.name, "href": _href(run, where)}
+
+
+def _href(run: Run, where: Path | None) -> str:
+    """Return the relative link from the page to a run's report; empty if it has none."""
+    report = run.place / REPORT_FILE
+    if where is None or not run.place.is_dir() or not report.is_file():
+        return ""
+    return quote(os.path.relpath(report.resolve(), where.resolve().parent), errors="surrogateescape")

@@ -1,0 +1,87 @@
+"""Names of methods, rows and columns as papers print them, in LaTeX and as plain text."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedshift.lab.tables.compare.rows import Row
+from fedshift.lab.tables.compare.table import Numbers
+from fedshift_app.config import registry
+from fedshift_core.plural import capital
+
+#: Domains and columns whose printed names are more than their words with a capital letter.
+_PRINTED = {
+    "mnist": "MNIST", "mnistm": "MNIST-M", "usps": "USPS", "svhn": "SVHN", "syn": "SYN", "dslr": "DSLR",
+    "labelme": "LabelMe", "pascal": "PASCAL", "sun": "SUN", "cifar10": "CIFAR-10", "cifar10.1": "CIFAR-10.1",
+    "bcn": "BCN", "msk": "MSK",
+}  # fmt: skip
+#: Data sets whose printed names are not those of their files.
+_DATA_SETS = {
+    "digits": "Digits", "digit5": "Digit-5", "pacs": "PACS", "office-caltech10": "Office-Caltech10", "vlcs": "VLCS",
+    "domainnet": "DomainNet", "domainnet10": "DomainNet (ten classes)", "cifar10": "CIFAR-10",
+    "camelyon17": "Camelyon17", "fed-isic2019": "Fed-ISIC2019",
+}  # fmt: skip
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "{''}", "±": r"$\pm$", "\u00d7": r"$\times$", "†": r"$\dagger$", "…": r"\dots{}",
+}  # fmt: skip
+_POWER = re.compile(r"\$\^(\d)\$")
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
+def escaped(text: str) -> str:
+    """Return a text as LaTeX that prints it letter by letter; line ends become spaces."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def method(name: str) -> str:
+    """Return a method's name as papers print it, in LaTeX; that of its file if none is declared."""
+    known = registry.known(name)
+    return (known.latex if known is not None else "") or escaped(name)
+
+
+def text_of(name: str) -> str:
+    """Return a method's name as papers print it, as plain text; that of its file if none is declared."""
+    known = registry.known(name)
+    return _POWER.sub(lambda power: _RAISED[int(power[1])], known.latex if known is not None else "") or name
+
+
+def row_latex(row: Row) -> str:
+    """Return the label of a row in LaTeX: method, whether it approximates or was tuned, differing parameters."""
+    brackets = _brackets(row)
+    return method(row.method) + (f" ({escaped(', '.join(brackets))})" if brackets else "")
+
+
+def row_text(row: Row) -> str:
+    """Return the same as plain text, with raised digits: ``F²DC (lambda1=0.1)``."""
+    brackets = _brackets(row)
+    return text_of(row.method) + (f" ({', '.join(brackets)})" if brackets else "")
+
+
+def column(name: str) -> str:
+    """Return a column's name as papers print it: ``art_painting`` is Art Painting; capitals stay."""
+    return _PRINTED.get(name) or " ".join(map(capital, _words(name)))
+
+
+def data_set(name: str) -> str:
+    """Return a data set's name as papers print it; a user's own as it is."""
+    return _DATA_SETS.get(name, name)
+
+
+def relabelled(numbers: Numbers) -> Numbers:
+    """Return a comparison whose rows are named as papers print them, for figures."""
+    return replace(numbers, rows=tuple(replace(row, label=row_text(row)) for row in numbers.rows))
+
+
+def _words(name: str) -> Sequence[str]:
+    return re.split(r"[_\s]+", name.strip()) or [name]
+
+
+def _brackets(row: Row) -> list[str]:
+    """Return what a label says besides the method: an approximation, a search, parameters."""
+    known = registry.known(row.method)
+    label = registry.label(row.method)
+    rest = row.label.removeprefix(label).strip()
+    parts = ["approximation"] if known is not None and known.approximation else []
+    return [*parts, *filter(None, re.split(r" (?=[\w.-]+=)", rest))]

@@ -1,0 +1,368 @@
+"""Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedshift.lab.tables.results import distinct, results_file, setting_cache
+from fedshift.lab.tables.results.places import finished, named_by, read_json
+from fedshift.lab.tables.results.results_file import Results
+from fedshift.lab.tables.results.settings import (
+    ASIDE,
+    BN_ORDER,
+    BN_STATISTICS,
+    LAST,
+    NODES,
+    ROUND,
+    ROW_SECTIONS,
+    TUNED,
+    own_settings,
+)
+from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import agreement, config_file
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
+from fedshift_app.run.shown import facts
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, plain, shortened, shown
+from fedshift_core.losses import UNSCORED, unscored
+from fedshift_core.paths import user_path
+from fedshift_core.rounds import apart
+from fedshift_core.shown import History
+from fedshift_core.wire.names import DEPLOYMENT, OWN, RETAKEN
+from fedshift_core.yaml_files import read_yaml
+
+CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
+MOST_SAID = 500  # characters of a contradiction
+
+#: Settings of the section ``dataset`` that do not change a domain's images once they are read; runs from before
+#: ``patients`` lack it, and the hash of images that have patients is another one.
+READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.patients", "dataset.public")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        place: Its folder, or its results file with the configuration in it.
+        results: Its results.
+        config: Its settings by dotted key, and its number of nodes.
+        resolved: All its settings, as they were requested.
+        surroundings: What should not change results: engine, versions, state of the source.
+        tuned: The values that a search replaced (``fedshift tune``), by dotted key; empty for all other runs.
+        scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
+        recorded_method_settings: Its ``method_settings`` as the run recorded them; empty if it did not.
+        images: The SHA-256 of its images at its start, by domain and split; empty where unknown.
+        contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
+        parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
+        scored_rounds: The rounds that were scored on all test images, as far as its folder or file has them.
+        facts: What stands wherever it is shown.
+        compared_round: The round that its compared numbers are of, last or kept, as ``keep`` names it
+            (``results.metrics.with_rounds``).
+    """
+
+    place: Path
+    results: Results
+    config: Mapping[str, Any]
+    resolved: RunConfig
+    surroundings: Mapping[str, str]
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    scored_again: str = ""
+    recorded_method_settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    contradiction: str = ""
+    parts: tuple["Run", ...] = ()
+    scored_rounds: frozenset[int] = frozenset()
+    facts: tuple[str, ...] = ()
+    compared_round: str = LAST
+
+    @functools.cached_property
+    def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
+        """Return the settings of other sections that its method sets, by dotted key.
+
+        Each value comes with that of the experiment without the method.
+        """
+        known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
+        return self.recorded_method_settings or known
+
+    @functools.cached_property
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings for a comparison whose values come from its method."""
+        settings = self.method_settings.items()
+        return {
+            key: value for key, (value, _) in settings if key in self.group_settings and self.config.get(key) == value
+        }
+
+    @functools.cached_property
+    def plain_settings(self) -> dict[str, Any]:
+        """Return the settings for a comparison with the experiment's values in place of those of its method."""
+        return self.group_settings | {key: self.method_settings[key][1] for key in self.in_effect}
+
+    @property
+    def singles(self) -> tuple["Run", ...]:
+        """Return the runs that it joins; of a single run, itself."""
+        return self.parts or (self,)
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder or file; of a joined run, all names."""
+        if self.parts:
+            return " + ".join(run.name for run in self.parts)
+        return self.place.stem if self.place.is_file() else self.place.name
+
+    def averaged(self, score: str) -> int:
+        """Return the number of rounds over which a score is averaged."""
+        clients = self.results.client_models if score == "clients" else None
+        return self.results.averaged_rounds if clients is None else clients.averaged_rounds
+
+    @property
+    def last_round(self) -> int:
+        """The last round that it ran, or of models scored again theirs."""
+        return int(self.config["rounds"]) if self.results.rounds is None else self.results.rounds
+
+    def averaged_in(self, score: str) -> tuple[int, ...]:
+        """Return the rounds over which a score is averaged, where they are not its last ones; empty otherwise.
+
+        Kept files of earlier versions do not name them: they follow from the settings and the points of the curve.
+        """
+        if self.scored_again or (score == "clients" and self.results.client_models is not None):
+            return ()  # one round, or each of the last ones
+        if self.results.averaged_over:
+            return self.results.averaged_over
+        rounds = tuple(itertools.islice(self._scored_last(), self.results.averaged_rounds))[::-1]
+        known = len(rounds) == self.results.averaged_rounds
+        return rounds if known and apart(rounds, self.last_round) else ()
+
+    def _scored_last(self) -> Iterator[int]:
+        """Yield the rounds that were scored on all test images, the last one first."""
+        evaluate, planned = self.resolved.evaluate, int(self.config["rounds"])
+        of_settings = not (self.place.is_dir() and self.scored_rounds)  # a folder has the line of each round
+        for number in range(self.last_round, 0, -1):
+            full = evaluate.scores_global(number, planned) and evaluate.share(number, planned) == 1
+            if number in self.scored_rounds or (of_settings and full):
+                yield number
+
+    @functools.cached_property
+    def row_settings(self) -> dict[str, Any]:
+        """Return the settings that make a row of its own."""
+        return {
+            key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned
+        }  # fmt: skip
+
+    @property
+    def before_search(self) -> "Run":
+        """Return the run with the values that a search replaced; the chosen values make no group."""
+        return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
+
+    @functools.cached_property
+    def images_read(self) -> str:
+        """The settings that determine the images of a domain and split, as text."""
+        return repr({k: v for k, v in self.config.items() if k.startswith("dataset.") and k not in READ_ALIKE})
+
+    @functools.cached_property
+    def images_divided(self) -> str:
+        """The settings that determine, with the seed and the number of nodes, which of them a node holds, as text."""
+        return repr({key: value for key, value in self.config.items() if key.startswith(("allocation.", "shift."))})
+
+    @functools.cached_property
+    def images_held(self) -> str:
+        """The domains and class counts of all nodes in a fixed order, as text."""
+        return repr(sorted(repr((node.get("domain"), node.get("class_counts"))) for node in self.results.nodes))
+
+    @functools.cached_property
+    def group_settings(self) -> dict[str, Any]:
+        """Return the settings that must be equal for a comparison."""
+        return {
+            key: value for key, value in self.config.items()
+            if key not in ASIDE and not key.startswith(ROW_SECTIONS)
+        } | {ROUND: self.compared_round}  # fmt: skip
+
+
+class Given(NamedTuple):
+    """The runs that paths stand for.
+
+    Attributes:
+        runs: The finished runs.
+        unfinished: The names of the unfinished runs.
+        unreadable: The errors of runs that cannot be read, by name; only of runs inside a given folder.
+    """
+
+    runs: list[Run]
+    unfinished: list[str]
+    unreadable: dict[str, ConfigError]
+
+    def left_out(self) -> list[str]:
+        """Return a line for each run that cannot be read, with the reason and the remedy."""
+        reasons = {name: " ".join(str(error).split()) for name, error in self.unreadable.items()}
+        return [f"left out, cannot be read: {shown(name)}: {reason}" for name, reason in reasons.items()]
+
+
+def read(paths: Sequence[Path]) -> Given:
+    """Read all finished runs.
+
+    Args:
+        paths: Run folders, folders that hold some, and results files: next to a ``config.yaml``, or with its content
+            under ``config``.
+
+    Returns:
+        The runs, and those left out. A run that is named itself is never left out as unreadable.
+
+    Raises:
+        ConfigError: If no run is finished, or a named file, or every file, is not valid.
+    """
+    places: dict[Path, bool] = {}  # value: whether the place was named itself
+    for path in map(user_path, paths):
+        for place in named_by(path):
+            places[place] = places.get(place, False) or place in (path, path.parent)
+    of_finished = list(filter(finished, places))
+    known = set(of_finished)
+    unfinished = [place.name for place in places if place not in known]
+    if not of_finished:
+        raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
+    runs: list[Run] = []
+    unreadable: dict[str, ConfigError] = {}
+    for place in of_finished:
+        try:
+            runs.append(_read(place))
+        except ConfigError as error:
+            if places[place]:
+                raise
+            unreadable[place.name] = error
+    if not runs:
+        raise next(iter(unreadable.values()))
+    return Given(runs, unfinished, unreadable)
+
+
+def _read(place: Path) -> Run:
+    recorded: Any
+    if place.is_dir():
+        file, content = place / RESULTS_FILE, read_json(place / RESULTS_FILE)
+        recorded, lines = read_yaml(place / CONFIG_FILE), full_lines(place / METRICS_FILE)
+    else:
+        file, content, lines = place, read_json(place), []
+        recorded = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
+        raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
+    config_file.check(recorded, str(place), ("resolved",))
+    results = results_file.checked(file, content)
+    try:
+        resolved, settings = setting_cache.settings_of(recorded["resolved"])
+    except ConfigError as error:
+        raise error.under(f"{place}: its configuration is not one of this version") from None
+    config = as_requested(flat(settings)) | {NODES: len(results.nodes)}
+    tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
+    config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
+    config[BN_ORDER] = order_behind(resolved, config[BN_STATISTICS])
+    if (config["method.name"], config["seed"]) != (results.method, results.seed):
+        raise ConfigError(
+            f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
+            f"{config['method.name']!r}, {config['seed']}"
+        )
+    rounds = scored_rounds(lines)
+    results = _completed(results, recorded, resolved, [] if UNSCORED in content else lines, rounds)
+    return Run(
+        place,
+        results,
+        config,
+        resolved,
+        tuned=tuned,
+        contradiction=_contradiction(place, content, lines, recorded),
+        scored_rounds=frozenset(rounds if place.is_dir() else results.curve),
+        facts=tuple(facts(History(resolved, results={**content, UNSCORED: results.unscored}))),
+        **_recorded(recorded),
+    )
+
+
+def _recorded(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a :class:`Run` that its ``config.yaml`` has besides the configuration."""
+    around = {key: recorded.get(key) for key in ("engine", "arithmetic", "git")} | dict(recorded.get("versions") or {})
+    again = recorded.get("scored_again")
+    return {
+        "surroundings": {key: str(value) for key, value in around.items() if value is not None},
+        "scored_again": shortened(str(again.get("run"))) if isinstance(again, dict) else "",
+        "recorded_method_settings": {
+            key: (value, usual) for key, (value, usual) in (recorded.get("asked") or {}).items()
+        },
+        "images": recorded.get("images") or {},
+    }
+
+
+def _completed(
+    results: Results,
+    recorded: Mapping[str, Any],
+    resolved: RunConfig,
+    lines: Sequence[Mapping[str, Any]],
+    rounds: Sequence[int],
+) -> Results:
+    """Return results with what follows from the rest of the run: numbers of images, and scores that are missing.
+
+    Args:
+        results: The results as the file has them.
+        recorded: The run's ``config.yaml``.
+        resolved: Its configuration.
+        lines: Its rounds, where an earlier version wrote the file, or it is complete; else none.
+        rounds: The scored ones of them.
+    """
+    more: dict[str, Any] = {}
+    if results.figures is not None:
+        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        holders = [str(node.get("domain")) for node in results.nodes]
+        more["figures"] = distinct.filled(results.figures, results.evaluated, holders, own_images)
+    if lines:
+        averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
+        more[UNSCORED] = unscored(
+            {each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)}
+        )
+    return results.model_copy(update=more)
+
+
+def order_behind(config: RunConfig, kind: str) -> str | None:
+    """Return the order of images behind one kind of BatchNorm statistics; None for a kind without training images."""
+    return config.evaluate.bn_order if kind in (OWN, RETAKEN) else None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return ``config.yaml`` of a run folder after a check of its types.
+
+    Raises:
+        ConfigError: If it is missing or was not written by a run.
+    """
+    recorded: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
+    config_file.check(recorded, str(folder / CONFIG_FILE), ("resolved",))
+    return recorded
+
+
+def _contradiction(
+    place: Path, content: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], recorded: Mapping[str, Any]
+) -> str:
+    """Return the contradictions between a run's results and rounds in one line.
+
+    A kept file has them under a key of its own.
+    """
+    if place.is_file():
+        return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
+    lines = "; ".join(filter(None, [agreement.edited(place, recorded), agreement.contradictions(content, rounds)]))
+    return f"{place.name}: {lines}" if lines else ""
+
+
+def curve(run: Run) -> dict[int, float]:
+    """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
+
+    A round that lacks a domain is left out, because a mean over the rest is another quantity. The result is empty for
+    joined runs and for files that an earlier version kept.
+    """
+    if run.parts:
+        return {}
+    if run.place.is_file():
+        return run.results.curve
+    by_round = {}
+    for line in full_lines(run.place / METRICS_FILE):
+        accuracy = line.get("accuracy")
+        values = list(accuracy.values()) if isinstance(accuracy, dict) and "evaluated_share" not in line else []
+        if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
+            by_round[line["round"]] = sum(values) / len(values)
+    return by_round

@@ -1,0 +1,192 @@
+"""``fedshift methods``: all in their groups, or one with its page, its parameters and what travels."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+from fedshift.run.catalog import ranges
+from fedshift.run.catalog.ranges import NONE, Parameter, as_yaml
+from fedshift.run.columns import columns, facts, wrapped
+from fedshift_app.config import files, registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.layers import modules_by_name, section_of
+from fedshift_app.config.recipes import parameter_of_key, targets_of
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import METHOD_SECTIONS
+from fedshift_core.extensions import OURS
+from fedshift_core.limits import some
+from fedshift_core.ranges import read
+from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
+from fedshift_core.yaml_files import read_yaml
+
+EQUATIONS = "#equations"  # of a page
+HEAD = ("key", "default", "allowed", "set in the tables of papers")
+MOST_NAMED = 3  # experiments next to a value
+
+
+def listed() -> list[str]:
+    """Return a line for each method, in groups as the README has them."""
+    methods = [registry.METHODS[name] for name in registry.METHODS]
+    width = max(len(method.name) for method in methods) + 2
+    lines = [_line(method, width, "") for method in methods if method.name == registry.FIRST]
+    for group in get_args(Group):
+        of_group = [method for method in methods if method.group == group and method.name != registry.FIRST]
+        lines += ["", registry.GROUP_TITLES[group]] if of_group else []
+        lines += [_line(method, width, "  ") for method in of_group]
+    return lines
+
+
+def _line(method: Method, width: int, indent: str) -> str:
+    origin = registry.METHODS.origin(method.name)
+    of = f"; {method.of} with settings" if method.of else ""
+    package = "" if origin == OURS else f" [{origin}]"
+    why = registry.get(method.name).approximation
+    approximation = f"; an approximation: {why}" if why else ""
+    return f"{indent + method.name:<{width}}  {method.title} ({method.venue}){of}{approximation}{package}"
+
+
+def described(name: str) -> str:
+    """Return what there is to know of a method.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    method = registry.get(name)
+    origin = registry.METHODS.origin(name)
+    lines = [f"{name}: {method.title}", *facts(_facts(method, origin))]
+    if own := parameters(method):
+        head, *rows = columns([HEAD, *((p.key, p.default, p.allowed, p.papers) for p in own)])
+        lines += ["", "parameters, as method.KEY=VALUE", head]
+        for parameter, row in zip(own, rows, strict=True):
+            lines += [row, *wrapped(parameter.description)]
+    else:
+        lines += ["", "no own parameters"]
+    if origin == OURS and (said := source(name)):
+        lines += ["", f"conf/methods/{name}.yaml says of its values", *(f"  {line}" for line in said)]
+    return "\n".join(lines)
+
+
+def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
+    of = registry.METHODS[method.name].of
+    _, sections = _divided(method)
+    parameters = parameter_of_key(method)  # a recipe's parameters say these
+    asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in parameters)
+    needs = ", ".join(f"{key}={as_yaml(value)}" for key, value in method.needs.items())
+    return [
+        ("venue", method.venue),
+        ("group", registry.GROUP_TITLES[method.group]),
+        ("from", "" if origin == OURS else origin),
+        ("page", page(method) if origin == OURS else ""),
+        ("is", f"{of} with settings" if of else ""),
+        ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
+        ("server", _class(method.strategy or FEDAVG_STRATEGY)),
+        ("node", _class(method.client or FEDAVG_CLIENT)),
+        ("travels", f"in addition to the weights: {registry.travels(method)}"),
+        ("stays", f"on the node: {method.private}"),
+        ("asks for", asks),
+        ("tuned in", ", ".join(f"{key} {as_yaml(read(space, key).as_yaml())}" for key, space in method.search.items())),
+        ("needs", needs),
+        ("mixed", f"nodes (allocation.mixing): {method.one_domain}" if method.one_domain else ""),
+        ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
+    ]
+
+
+def page(method: Method) -> str:
+    """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
+
+    Some have none of their own, such as FedAvg.
+    """
+    page = registry.page(method)
+    here = files.APP / page
+    if not here.is_file():
+        return page
+    return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)
+
+
+def source(name: str) -> list[str]:
+    """Return the comment that the file of one of our methods begins with: where its values are from."""
+    lines = (files.CONF / "methods" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return [line.lstrip("# ") for line in lines[:end]]
+
+
+def parameters(method: Method) -> list[Parameter]:
+    """Return the parameters of a method: its own, and those that a recipe has for other keys.
+
+    Args:
+        method: As :func:`registry.get` returns it.
+    """
+    said, sections = _divided(method)
+    model = method.params_class()
+    described = []
+    for key in method.known_keys():
+        own = ranges.described(model, key) if key in model.model_fields else _stood_for(method, key, sections)
+        default = as_yaml(said[key]) if key in said else own.default
+        described.append(replace(own, key=key, default=default, papers=_papers(method.name, key)))
+    return described
+
+
+def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> Parameter:
+    """Return a recipe's parameter as the key that it stands for has it, with the recipe's own default."""
+    target = targets_of(method, key)[0]
+    dotted = target if isinstance(target, str) else target["key"]
+    value: Any = sections
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    place = ranges.model_of(dotted)
+    if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
+        place = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
+    own = Parameter(key, as_yaml(value), NONE, NONE)
+    if place is not None and place[1] in place[0].model_fields:
+        own = ranges.described(*place)
+        value = place[0].model_fields[place[1]].default if value is None else value
+    section = RunConfig.model_fields[dotted.partition(".")[0]]
+    own = replace(own, default=as_yaml(value), description=own.description or section.description or "")
+    if isinstance(target, str):
+        return own
+    given = {meant: word for word, meant in target["values"].items()}
+    words = ", ".join(map(as_yaml, target["values"]))
+    return replace(own, default=as_yaml(given.get(value, value)), kind="word", bounds=words)
+
+
+def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the defaults that a method's file says: of its own parameters, and of other sections, modules by name."""
+    sections = {key: value for key, value in method.defaults.items() if key in METHOD_SECTIONS}
+    if "modules" in sections:
+        sections["modules"] = modules_by_name(sections["modules"])
+    return {key: value for key, value in method.defaults.items() if key not in sections}, sections
+
+
+def _papers(name: str, key: str) -> str:
+    """Return what experiments of papers' tables set a parameter to, and which."""
+    by_value: dict[str, list[str]] = {}
+    for experiment, said in _of_papers(name):
+        if key in said:
+            by_value.setdefault(as_yaml(said[key]), []).append(experiment)
+    return "; ".join(f"{value} ({some(names, MOST_NAMED)})" for value, names in by_value.items())
+
+
+def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the experiments that stand for papers' tables, each with what it sets of a method."""
+    for experiment, settings in _experiments():
+        own = section_of(settings, "method")
+        yield experiment, section_of(section_of(settings, "methods"), name) | (own if own.get("name") == name else {})
+
+
+@functools.cache
+def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
+    read = ((name, read_yaml(configuration.experiment_file(name))) for name in files.names("experiments"))
+    return tuple((name, settings) for name, settings in read if settings.get("paper"))
+
+
+def _class(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
+
+
+def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return what a method's file says of other sections by dotted key."""
+    values: dict[str, Any] = {}
+    for key, value in section.items():
+        values |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return values

@@ -1,0 +1,84 @@
+"""Shell completion of names, keys, and values.
+
+bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``method`` and ``=`` as words before it.
+zsh and fish complete ``method=fed`` as one word.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, get_args, get_origin
+
+import typer
+
+from fedshift.run.catalog.ranges import model_of
+from fedshift_app.config import dotted_keys, files, registry
+from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
+from fedshift_app.config.resolving import FLAT_KEYS
+from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.packages import PREFIX, WEIGHTS
+from fedshift_clients.modules.catalog import MODULES
+from fedshift_core.errors import FedShiftError
+from fedshift_core.extensions import OURS
+from fedshift_core.spelling import begun_with
+from fedshift_datasets import catalog
+
+SWITCHES = ("true", "false")
+_OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name
+
+
+def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete ``[EXPERIMENT] [KEY=VALUE ...]``."""
+    before = [str(word) for word in ctx.params.get("arguments") or ()]
+    if before[-1:] == ["="] and len(before) > 1:  # bash
+        return _listed(before[-2], incomplete)
+    key, sep, begun = incomplete.partition("=")
+    if sep:
+        return [f"{key}={value}" for value in _listed(key, begun)]
+    names = [] if before else files.names("experiments")
+    dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
+    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
+    return [word for word in (*names, *(f"{key}=" for key in keys)) if word.startswith(incomplete)]
+
+
+def _listed(key: str, begun: str) -> list[str]:
+    """Return the values of a key that complete ``begun``: with commas, its last value."""
+    first, comma, last = begun.rpartition(",")
+    return [f"{first}{comma}{value}" for value in begun_with(values(key), last)]
+
+
+def values(key: str) -> tuple[str, ...]:
+    """Return the words that a key takes; none if it takes numbers or any text."""
+    named: dict[str, Iterable[str]] = {
+        "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
+        "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
+        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS),
+        "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
+        "experiment": files.names("experiments"), "engine": ENGINES, "report": SWITCHES, "profile": SWITCHES,
+    }  # fmt: skip
+    if key in named:
+        return tuple(named[key])
+    model_field = None if key.startswith(_OF_NAMES) else model_of(key.replace("-", "_"))
+    if model_field is None:
+        return ()
+    model, name = model_field
+    return tuple(_words(model.model_fields[name].annotation))
+
+
+def _words(annotation: object) -> Iterator[str]:
+    if annotation is bool:
+        yield from SWITCHES
+    elif get_origin(annotation) is Literal:
+        yield from (str(word) for word in get_args(annotation) if word)
+    else:
+        for part in get_args(annotation):
+            yield from _words(part)
+
+
+def _of_method(before: list[str]) -> list[str]:
+    """Return the parameters of the named method, in one word or, in bash, in three."""
+    joined = " ".join(before).replace(" = ", "=").split()
+    name = next((word.partition("=")[2] for word in joined if word.startswith("method=")), "")
+    try:
+        return [f"method.{key}" for key in registry.get(name).known_keys()] if name in registry.METHODS else []
+    except FedShiftError:  # its package cannot be used: the command reports the reason
+        return []

@@ -1,0 +1,85 @@
+"""Tables as data frames, and files.
+
+pandas is an extra: where it is installed, scikit-learn imports it in every process of a run, which takes 0.2 s.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+from fedshift_core.paths import user_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What a round has one number of, in the columns of a frame, by their keys in ``metrics.jsonl``.
+_OF_A_ROUND = ("seconds", "bytes_down", "bytes_up")
+
+
+def frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> "pd.DataFrame":
+    """Return rows as a data frame.
+
+    Args:
+        rows: Values by column.
+        columns: Their order; None for that of the rows.
+
+    Raises:
+        ConfigError: If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ConfigError(
+            'data frames need pandas, which is not installed: pip install "fedshift[frame]"; without it there are '
+            "run.rounds, run.results and the files that comparisons write"
+        ) from None
+    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+
+
+def metrics(lines: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return the rounds of a run as a data frame with one row a round and domain.
+
+    A column ``loss`` and what else a round has one number of stand in each of its rows; further scores of a domain
+    (``others`` of ``metrics.jsonl``) have columns of their own. Rounds that were not scored have one row without a
+    domain.
+
+    Args:
+        lines: The lines of ``metrics.jsonl``.
+
+    Raises:
+        ConfigError: If pandas is not installed.
+    """
+    return frame(row for line in lines for row in _rows(line))
+
+
+def _rows(line: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    accuracy, test_loss = line.get("accuracy") or {}, line.get("test_loss") or {}
+    of_round = {"loss": (line.get("losses") or {}).get("loss")} | {key: line.get(key) for key in _OF_A_ROUND}
+    others = line.get("others") or {}
+    for domain in accuracy or (None,):
+        scores = {name: by_domain.get(domain) for name, by_domain in others.items()}
+        yield {
+            "round": line["round"], "domain": domain, "accuracy": accuracy.get(domain),
+            "test_loss": test_loss.get(domain), **scores, **of_round,
+        }  # fmt: skip
+
+
+def written(path: str | os.PathLike[str], content: Callable[[Path], str]) -> Path:
+    """Write a file and return it.
+
+    Args:
+        path: The file.
+        content: Returns its text, given the file.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    file = user_path(path)
+    try:
+        file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
+    return file

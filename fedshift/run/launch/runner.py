@@ -1,0 +1,263 @@
+"""``fedshift run``: calls ``flwr run`` on a SuperLink that belongs to this run alone."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedshift.run.launch import forked, processes
+from fedshift.run.launch.local_superlink import (
+    CONNECTION,
+    Begun,
+    await_forks,
+    await_superlink,
+    connect,
+    run_command,
+    temporary_folder,
+)
+from fedshift.run.launch.progress_table import Screen
+from fedshift_app.config.files import APP as APP
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import flwr_run, status
+from fedshift_core.env import FORK_SERVER, STATUS_FILE
+from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+
+if TYPE_CHECKING:
+    from fedshift.run.engine import inline
+
+Note = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources of one client in simulation.
+
+    Attributes:
+        cpus: CPU cores; as many clients run side by side as fit.
+        gpus: Share of a GPU; 0 on a machine without one.
+        actors: At most so many clients at a time; None for as many as fit.
+    """
+
+    cpus: int
+    gpus: float
+    actors: int | None = None
+
+    def federation_config(self, nodes: int) -> str:
+        """Return the value of ``flwr run --federation-config``."""
+        resources = (
+            f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
+        )
+        return resources if self.actors is None else f"{resources} init-args-num-cpus={self.actors * self.cpus}"
+
+
+def num_nodes(config: RunConfig, requested: int | None) -> int:
+    """Return how many SuperNodes the experiment needs.
+
+    Raises:
+        ConfigError: If ``requested`` does not fit its allocation.
+    """
+    number = requested or flwr_run.usual_nodes(config)
+    config.allocation.deal(config.dataset.domains, number, config.seed)
+    return number
+
+
+def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
+    """Return the resources of one client: one core, and an equal share of the GPU if there is one.
+
+    Raises:
+        ConfigError: If not even one client fits this machine: Ray says so after a minute, in three tracebacks.
+    """
+    import torch
+
+    cores, devices = os.cpu_count() or 1, torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if actors is None:  # else Ray is told how many cores there are
+        if cpus is not None and cpus > cores:
+            raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
+        cpus = cpus or min(config.train.threads, cores)
+    cpus = cpus or config.train.threads or 1
+    if gpus is not None and gpus > devices:
+        raise ConfigError(f"gpus-per-client: PyTorch can use no GPU of this machine, found {gpus:g}; leave it out")
+    if gpus is None:
+        side_by_side = max(1, min(nodes, cores // cpus))
+        gpus = devices / side_by_side
+    return Resources(cpus, min(gpus, 1.0), actors)
+
+
+def run_simulation(
+    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources],
+    screen: Screen | None = None, note: Note | None = None,
+) -> Path:  # fmt: skip
+    """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
+
+    Args:
+        begun: The run's SuperLink, which is starting.
+        run_config: The app's configuration.
+        nodes: The number of simulated nodes.
+        settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
+        screen: The display of the run; None for lines.
+        note: Is handed the run folder at the end, also where the run fails.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    each = settle()
+    await_superlink(begun.flower, begun.link)
+    await_forks(begun.flower)
+    connect(begun.home, begun.link)
+    options = ["--federation-config", each.federation_config(nodes)]
+    return submit(begun.flower, begun.home, run_config, options, screen, alone=True, note=note)
+
+
+def register(flower: processes.Group, public_key: Path) -> None:
+    """Let the SuperNode with this key join.
+
+    Raises:
+        FederationError: If the SuperLink does not take it.
+    """
+    ended = subprocess.run(
+        [processes.command("flwr"), "supernode", "register", str(public_key), CONNECTION],
+        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode:
+        raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
+
+
+def run_inline(
+    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None,
+    *, grid: "inline.LocalGrid | None" = None,
+) -> Path:  # fmt: skip
+    """Run the app in this process, or its nodes in several worker processes, and return the run folder.
+
+    Args:
+        run_config: The app's configuration.
+        nodes: The number of simulated nodes.
+        number: The number of worker processes.
+        screen: The display of the run; None for lines.
+        note: Is handed the run folder at the end, also where the run fails.
+        grid: The nodes, where they are other ones.
+
+    Raises:
+        FedShiftError: If the run cannot start or cannot go on.
+    """
+    # torch: only when a run starts in this process
+    from fedshift.run.engine import inline
+    from fedshift.run.engine.workers import WorkersGrid
+    from fedshift_app import client_app, server_app
+    from fedshift_app.flower.internals import make_context
+
+    with temporary_folder() as home:
+        status_file = home / "status.json"
+        os.environ[STATUS_FILE] = str(status_file)
+        if screen is not None:
+            screen.watch(status_file)
+        try:
+            with contextlib.ExitStack() as stack:
+                if grid is None and number > 1:
+                    grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
+                grid = grid or inline.InlineGrid(client_app.app, nodes)
+                server_app.app(grid, make_context(0, {}, run_config))
+        except (KeyboardInterrupt, SystemExit):
+            _print_interrupted(status_file)
+            raise
+        except FedShiftError as error:
+            if (path := _begun(status_file)) is None:
+                raise
+            raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
+        finally:
+            if screen is not None:
+                screen.find()
+            _note(status_file, note)
+            del os.environ[STATUS_FILE]
+        return Path(json.loads(status_file.read_text())["run_folder"])
+
+
+def submit(
+    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
+    *, alone: bool = False, note: Note | None = None,
+) -> Path:  # fmt: skip
+    """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
+
+    With ``alone`` the group serves this run only: it is killed when all is written, without Ray's and Flower's farewell
+    of some seconds.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    if not (APP / "pyproject.toml").is_file():
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/start/installing.md)")
+    command = run_command(home, CONNECTION, run_config)
+    if FORK_SERVER in flower.env:
+        command = [*forked.command(forked.FLWR), *command[1:]]
+    screen = screen or Screen()
+    screen.watch(home / "status.json")
+    try:
+        returncode = screen.call([*command, *options], flower.folder, flower.env, early=alone)
+    except (KeyboardInterrupt, SystemExit):
+        _print_interrupted(home / "status.json")
+        raise
+    finally:
+        _note(home / "status.json", note)
+    folder = _outcome(home / "status.json", returncode, flower)
+    flower.done = alone
+    return folder
+
+
+def _print_interrupted(status_file: Path) -> None:
+    """Print to standard error where an interrupted run is, and how to resume it."""
+    path = _begun(status_file)
+    if path is None:
+        message = "interrupted before the first round: there is no run folder"
+    else:
+        go_on = _go_on(path)
+        message = f"interrupted; {go_on}" if go_on else ""
+    if message:
+        with contextlib.suppress(OSError):  # its terminal is gone
+            print(message, file=sys.stderr)
+
+
+def _note(status_file: Path, note: Note | None) -> None:
+    if note is not None and (folder := _begun(status_file)) is not None:
+        note(folder)
+
+
+def _begun(status_file: Path) -> Path | None:
+    """Return the run folder that the ServerApp reported; None if there is none."""
+    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
+    return None if path is None else Path(path)
+
+
+def _go_on(folder: Path) -> str:
+    """Return how to resume a run; empty if it was stopped before its first status was written."""
+    try:
+        return f"continue with: {status.resume_command(folder, status.read(folder)['engine'])}"
+    except ConfigError:
+        return ""
+
+
+def _next_steps(folder: Path) -> str:
+    """Return the folder of a run that ended early, and how to resume it."""
+    return "\n".join(filter(None, [f"the results so far are in {folder}", _go_on(folder)]))
+
+
+def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
+    """Read the ServerApp's last status; ``flwr run`` itself exits 0 when a run fails."""
+    if not status_file.is_file():
+        raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
+    last_status = json.loads(status_file.read_text())
+    if last_status["state"] not in (status.COMPLETED, status.DEGRADED):
+        path = last_status["run_folder"]
+        raise _kind(bool(last_status.get("refused")))(last_status["error"], _next_steps(Path(path)) if path else "")
+    return Path(last_status["run_folder"])
+
+
+def _kind(refused: bool) -> type[FedShiftError]:
+    """Return the error class of a failed run: a sweep must know what would fail again."""
+    return ConfigError if refused else FederationError

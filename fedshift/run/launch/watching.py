@@ -1,0 +1,69 @@
+"""What ``fedshift status`` prints, once or until the run ends."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedshift.run.launch import orphans, site_status
+from fedshift_app.config.arguments import not_empty
+from fedshift_app.run import exit_codes, status
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import user_path
+
+WATCH_SECONDS = 2.0
+
+
+def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
+    """Print the state of a run or a site; return the exit code.
+
+    Args:
+        arguments: ``[RUN_FOLDER] [output-dir=DIR]``; neither with ``site``.
+        as_json: One JSON object on a line instead of a block.
+        watch: Again every two seconds until the run, or every run of the site, has ended.
+        site: A SuperLink's name in Flower's configuration, or empty.
+
+    Raises:
+        FedShiftError: If the state cannot be read.
+    """
+    if site and arguments:
+        raise ConfigError("give either a run folder or --site: a site's SuperLink has no run folders")
+    try:
+        folder = None if site else _folder(arguments)
+    except ConfigError:
+        _print_leftovers()
+        raise
+    while True:
+        report = status.read(folder) if folder else site_status.read(site)
+        print(json.dumps(report, ensure_ascii=False) if as_json else _block(report, site), flush=True)
+        if not watch:
+            _print_leftovers()
+        going_on = report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
+        if not watch or not going_on:
+            return status.exit_code(report) if folder else exit_codes.OK
+        time.sleep(WATCH_SECONDS)
+
+
+def _print_leftovers() -> None:
+    """Print to standard error the processes that no command waits for."""
+    for left in orphans.leftovers():
+        print(left, file=sys.stderr, flush=True)
+
+
+def _block(report: Mapping[str, Any], site: str) -> str:
+    return site_status.block(report) if site else status.block(report)
+
+
+def _folder(arguments: list[str]) -> Path:
+    named, output_dir = [], "runs"
+    for argument in arguments:
+        if argument.startswith("output-dir="):
+            output_dir = not_empty("output-dir", argument.removeprefix("output-dir="))
+        else:
+            named.append(argument)
+    if len(named) > 1:
+        raise ConfigError(f"one run folder at a time, found {as_found(named)}")
+    return user_path(named[0]) if named else status.newest(user_path(output_dir, "output-dir"))

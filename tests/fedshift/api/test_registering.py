@@ -1,0 +1,197 @@
+"""Methods of a notebook or a script run here, in worker processes and in Flower's simulation, with the same bits."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import refusal_of
+from torch import Tensor
+
+import fedshift as fs
+from fedshift.api import registering
+from fedshift_app.config import plugins
+from fedshift_core import carried, extensions
+
+FEW = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
+#: What a person writes into a script, whose classes are of ``__main__``; it prints the hash of each way to run it.
+SCRIPT = """
+import sys
+import fedshift as fs
+
+SCALE = 2.0
+
+
+class MineParams(fs.Params):
+    mu: float = fs.Field(0.5, ge=0)
+
+
+def scaled(value):
+    return SCALE * value
+
+
+class Mine(fs.Client[MineParams]):
+    def loss(self, batch):
+        features, logits = self.forward(batch.x)
+        length = scaled(self.params.mu * features.square().mean())
+        return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": length}
+
+
+class Equal(fs.Strategy):
+    def weights(self, updates):
+        return [1 / len(updates)] * len(updates)
+
+
+fs.register("mine", client=Mine, strategy=Equal, terms=["length"])
+few = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
+for word in sys.argv[1:]:
+    keys = {"engine": "simulation"} if word == "simulation" else {"engine": "inline", "workers": int(word)}
+    print(fs.run("handwritten", method="mine", **keys, **few).results.weights_sha256)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _others_know_nothing_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setenv("FEDSHIFT_CACHE", str(tmp_path / "cache" / "images"))
+    monkeypatch.setenv(plugins.ALLOWED, "")
+    monkeypatch.chdir(tmp_path)
+    yield
+    extensions.forget()
+
+
+def hashes(folder: Path, *ways: str) -> list[str]:
+    (folder / "script.py").write_text(SCRIPT)
+    ran = subprocess.run(
+        [sys.executable, "script.py", *ways], cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.split()
+
+
+class Longer(fs.Client[fs.Params]):
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        features, logits = self.forward(batch.x)
+        return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": 0.1 * features.square().mean()}
+
+
+@pytest.mark.slow
+def test_a_scripts_classes_run_in_worker_processes(tmp_path: Path) -> None:
+    assert len({*hashes(tmp_path, "1", "2")}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_scripts_classes_run_in_flowers_simulation(tmp_path: Path) -> None:
+    assert len({*hashes(tmp_path, "1", "simulation")}) == 1
+
+
+def test_a_registered_method_is_one_like_others(tmp_path: Path) -> None:
+    assert fs.register("longer", client=Longer, terms=["length"]).name == "longer"
+    run = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
+    (file,) = run.config["plugins"]
+    assert Path(file).name == "longer.carried" and Path(file).stat().st_mode & 0o077 == 0
+    assert Path(file).parent.parent == tmp_path / "cache" / "registered"
+    assert "plugin longer.carried" in (run.folder / "config.yaml").read_text()
+    assert run.model().predict(_image(tmp_path))
+    other = fs.run("handwritten", name="second", engine="inline", **FEW)
+    assert other.config["plugins"] == []
+    table = fs.compare([run, other])
+    assert not any("plugin" in line for line in table.numbers.warnings) and len(table.numbers.rows) == 2
+
+
+def _image(folder: Path) -> str:
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(folder / "image.png")
+    return str(folder / "image.png")
+
+
+def test_a_run_goes_on_with_the_class_that_it_had(tmp_path: Path) -> None:
+    fs.register("longer", client=Longer, terms=["length"])
+    first = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
+
+    class Other(Longer):
+        def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+            return super().loss(batch) | {"length": self.forward(batch.x)[0].square().mean()}
+
+    fs.register("longer", client=Other, terms=["length"])
+    second = fs.run("handwritten", method="longer", name="second", engine="inline", **FEW)
+    assert second.results.weights_sha256 != first.results.weights_sha256
+    more = fs.run(resume=first, rounds=3, engine="inline", progress=False)
+    assert more.config["plugins"] == fs.load("runs/first").config["plugins"] != second.config["plugins"]
+    again = fs.run("handwritten", method="longer", name="third", engine="inline", **FEW)
+    assert again.results.weights_sha256 == second.results.weights_sha256
+
+
+def test_a_file_is_read_only_where_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.register("longer", client=Longer, terms=["length"])
+    run = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
+    (file,) = run.config["plugins"]
+    extensions.forget()
+    monkeypatch.setenv(plugins.ALLOWED, "")
+    text = refusal_of(fs.ConfigError, fs.run, "handwritten", set=f"plugins=[{file}]", engine="inline")
+    assert text.startswith("plugins: ") and "is not run here" in text
+    Path(file).write_bytes(b"nothing")
+    monkeypatch.setenv(plugins.ALLOWED, file)
+    assert "cannot be loaded by Python" in refusal_of(fs.ConfigError, fs.run, "handwritten", set=f"plugins=[{file}]")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"name": "fedprox"}, "register: 'fedprox' is the name of a method of fedshift"),
+        ({"name": "a b"}, "register: 'a b' is no name of a method"),
+        ({"client": int}, "register: client is <class 'int'>; expected a class of fedshift.Client"),
+        ({"strategy": Longer}, "expected a class of fedshift.Strategy"),
+        ({"term": ["x"]}, "register: term: unknown key; there are "),
+        ({"of_features": ["x"]}, "of_features and switches"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(given: dict[str, Any], why: str) -> None:
+    text = refusal_of(fs.ConfigError, fs.register, **{"name": "mine", "client": Longer} | given)
+    assert why in text and "\n" not in text
+
+
+def test_what_no_process_can_have_is_refused_with_a_way_out() -> None:
+    lock = threading.Lock()
+
+    class Locked(Longer):
+        def start_round(self, server_round: int) -> None:
+            with lock:
+                super().start_round(server_round)
+
+    text = refusal_of(fs.ConfigError, fs.register, "locked", client=Locked)
+    assert text.startswith("register: 'locked' refers to something that no other process can have: TypeError")
+    assert "put the method into a Python file" in text
+
+
+WEIGHT = 0.0
+
+
+class Weighed(Longer):
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        features, logits = self.forward(batch.x)
+        return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": WEIGHT * features.square().mean()}
+
+
+def test_a_global_number_is_carried_as_it_is_when_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.register("weighed", client=Weighed, terms=["length"])
+    words = ["handwritten", "method=weighed"]
+    first = registering.with_files(words)
+    assert registering.with_files(words) == first
+    run = fs.run("handwritten", method="weighed", name="first", engine="inline", **FEW | {"rounds": 1})
+    monkeypatch.setitem(globals(), "WEIGHT", 5.0)
+    (file,) = json.loads(registering.with_files(words)[-1].partition("plugins=")[2].strip("'"))
+    assert registering.with_files(words) != first
+    content = Path(file).read_bytes()
+    assert struct.pack(">d", 5.0) in content and carried.digest(content) == Path(file).parent.name
+    text = refusal_of(fs.ConfigError, fs.run, resume=run.folder, rounds=2, engine="inline", progress=False)
+    assert text.startswith("resume: 'weighed' refers to other values in this process than when the run began")
+    monkeypatch.setitem(globals(), "WEIGHT", 0.0)
+    assert registering.with_files(words) == first

@@ -1,0 +1,261 @@
+"""``fedshift costs``: what it prints is counted on real rounds, and is what a run writes down of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import InlineRun, refusal_of
+
+from fedshift.lab.grid.costs import command, commands, measuring, paper_costs
+from fedshift.lab.grid.costs.measuring import Costs
+from fedshift.lab.grid.costs.table import Table
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError, FedShiftError
+
+QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16")
+#: The two-layer CNN of 32 pixels and 10 classes, by hand: multiply-adds of an image forwards, by layer.
+FORWARDS = {"conv1": 28 * 28 * 32 * 3 * 25, "conv2": 10 * 10 * 64 * 32 * 25, "fc": 1600 * 64, "head": 64 * 10}
+ENCODER = 3 * 25 * 32 + 32 + 32 * 25 * 64 + 64 + 1600 * 64 + 64
+HEAD = 64 * 10 + 10
+
+
+def costs_of(method: str, *more: str, rounds: int = 2, nodes: int = 2) -> list[Costs]:
+    flat, _ = parse_arguments(["handwritten", f"method={method}", f"rounds={rounds}", *QUICK, *more])
+    return measuring.measure(method, resolve(flat), nodes)
+
+
+def step_by_hand(batch: int) -> int:
+    """Return the FLOPs of a step: every layer forwards, its weights' gradient, and its input's but for the first's."""
+    forwards = sum(FORWARDS.values())
+    return 2 * batch * (2 * forwards + forwards - FORWARDS["conv1"])
+
+
+def test_the_flops_of_a_step_by_hand() -> None:
+    (result,) = costs_of("fedavg")
+    assert result.batch == 16
+    assert [step.flops for step in result.steps] == [step_by_hand(16)]
+    assert result.step_flops == step_by_hand(16)
+
+
+def test_a_method_that_adds_nothing_that_is_counted_costs_as_much() -> None:
+    (local,) = costs_of("local")
+    assert local.step_flops == step_by_hand(16)
+    assert local.bytes_up == local.bytes_down == local.parameters.sent == 0
+
+
+def test_two_views_are_two_forward_passes() -> None:
+    encoder, classifier = costs_of("fedicon", "method.classifier_rounds=1", rounds=4)
+    assert (encoder.kind, classifier.kind) == ("phase=encoder", "phase=classifier")
+    assert (encoder.rounds, classifier.rounds) == ([2, 3], [4])
+    without_head = {name: number for name, number in FORWARDS.items() if name != "head"}
+    forwards = sum(without_head.values())
+    of_views = 2 * 2 * 16 * (3 * forwards - FORWARDS["conv1"])
+    heads = 2 * 2 * 16 * FORWARDS["head"]  # the network's forward pass has it, the loss does not
+    similarities = 3 * 2 * 32 * 32 * 64  # of 32 views with one another, and the gradients of both sides
+    assert abs(encoder.step_flops - of_views - heads - similarities) <= similarities
+    # The encoder is frozen: its forward pass, and the head's, with the gradient of the head's weights.
+    assert classifier.step_flops == 2 * 16 * (forwards + 2 * FORWARDS["head"])
+
+
+def test_the_phases_of_a_local_round_are_distinguished() -> None:
+    (result,) = costs_of("fedseproto", "train.epochs=3", "method.phase1_epochs=1")
+    first, second = result.steps
+    assert (first.epochs, second.epochs) == (1, 2)
+    assert first.flops == step_by_hand(16) < second.flops
+    assert result.step_flops == (first.flops + 2 * second.flops) / 3
+
+
+def test_a_phase_without_an_epoch_in_the_round_costs_nothing() -> None:
+    (result,) = costs_of("fedseproto", "train.epochs=2", "method.schedule=phase1_first_round_only")
+    assert [step.epochs for step in result.steps] == [2]
+
+
+def test_a_method_that_makes_its_samples_has_more_steps_and_one_of_them_is_counted() -> None:
+    """GGEUR, from the second round on: 2 x 10 rows in each epoch, of the head alone."""
+    keys = ("model.freeze=encoder", "method.samples=4", "method.least_images=2", "train.epochs=3")
+    (result,) = costs_of("ggeur", *keys)
+    ((epochs, flops),) = [(step.epochs, step.flops) for step in result.steps]
+    assert (epochs, flops) == (3, 2 * 2 * 16 * FORWARDS["head"])  # forwards, and the gradient of the weights
+
+
+def test_modules_cost_something_and_prototypes_that_are_there_are_counted() -> None:
+    (fedavg,), (f2dc,), (i2pfl,) = costs_of("fedavg"), costs_of("f2dc"), costs_of("i2pfl")
+    assert f2dc.step_flops > fedavg.step_flops
+    # GPCL, from the second round on: 16 features against 10 prototypes of 64, and the gradient of the features.
+    assert i2pfl.step_flops - fedavg.step_flops == 2 * 2 * 16 * 10 * 64
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "wanted"),
+    [
+        ("fedavg", [], (ENCODER + HEAD, ENCODER + HEAD)),
+        ("fedproto", [], (ENCODER + HEAD, 0)),
+        ("fedbn", [], (ENCODER + HEAD + 2 * 96, ENCODER + HEAD)),  # scale and shift of 32 and of 64 channels stay
+        ("f2dc", ["method.local_modules=local", "method.eval_modules=none"], (None, ENCODER + HEAD)),
+    ],
+)
+def test_parameters_by_hand(method: str, more: list[str], wanted: tuple[int | None, int]) -> None:
+    (result,) = costs_of(method, *more)
+    assert result.parameters.sent == wanted[1]
+    if wanted[0] is None:
+        assert result.parameters.all > wanted[1]
+    else:
+        assert result.parameters.all == wanted[0]
+
+
+@pytest.mark.parametrize("method", ["i2pfl", "fedproto", pytest.param("fedcode", marks=pytest.mark.long)])
+def test_the_bytes_are_those_that_a_run_writes_down(method: str, run_inline: InlineRun) -> None:
+    run = run_inline(method=method, rounds=2, nodes=4, set=" ".join(QUICK))
+    (result,) = costs_of(method, nodes=4)
+    assert result.rounds == [2]
+    assert (result.bytes_up, result.bytes_down) == (run.rounds[1]["bytes_up"], run.rounds[1]["bytes_down"])
+    assert len(result.times) == 4 and min(result.times) > 0
+
+
+def test_which_rounds_are_played() -> None:
+    assert measuring.played(20) == [1, 2, 3, 20]
+    assert measuring.played(3) == [1, 2, 3]
+    assert measuring.played(2) == [1, 2]
+    assert measuring.played(1) == [1]
+    (result,) = costs_of("fedavg", rounds=1)
+    assert result.rounds == [1]
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_a_table_with_units_and_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    requests = ["fedavg", "i2pfl", "handwritten", "nodes=2", "rounds=2", "method.use_apa=true,false", *QUICK]
+    result = command.run(requests)
+    assert [costs.label for costs in result.costs] == [
+        "fedavg", "i2pfl method.use_apa=true", "i2pfl method.use_apa=false",
+    ]  # fmt: skip
+    text = result.text()
+    head, rule, *rows = text.splitlines()[2:7]
+    assert head.split("  ")[0].strip() == "method" and "GFLOPs a step" in head and "MB up" in head
+    assert len({len(line) for line in (head, rule, *rows)}) == 1
+    assert f"{step_by_hand(16) / 1e9:.3f}" in rows[0]
+    notes = " ".join(text.split())
+    assert "median of 2: 2 nodes in round 2;" in notes and f"measured on {result.machine}" in notes
+    assert "torch" in result.machine and "cores" in result.machine
+    assert "method.use_apa is left out for fedavg" in notes
+    assert max(map(len, text.splitlines())) <= max(len(head), 100)
+    assert result.markdown().count("\n| ") == 5
+    assert list(tmp_path.iterdir()) == []  # nothing is written
+    monkeypatch.setattr(command, "run", lambda arguments, paper: result)
+    commands.costs(requests, as_json=True)
+    output = json.loads(capsys.readouterr().out)
+    assert output["costs"][0]["step_flops"] == step_by_hand(16)
+    assert output["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
+    assert output["machine"] == result.machine
+    with pytest.raises(ConfigError, match="give --markdown or --json, not both"):
+        commands.costs(requests, markdown=True, as_json=True)
+
+
+def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fails_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(FedShiftError, match="failed, and not in the table: fedprox"):
+        commands.costs(["fedprox", "fedavg", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK], as_json=True)
+    out, err = capsys.readouterr()
+    content = json.loads(out)
+    assert [one["label"] for one in content["costs"]] == ["fedavg"]
+    assert any(note.startswith("fedprox: left out: round 1: no node delivered") for note in content["notes"])
+    assert "[1/2] fedprox\n" in err and "[2/2] fedavg\n" in err and "node 0" in err
+
+
+def test_unused_answers_are_reported() -> None:
+    """The two nodes' weights change by 0.0041 and 0.0046 of their norm in the first round."""
+    table = command.run(["fedavg", "nodes=2", "rounds=1", "federation.max_update=0.0044", *QUICK])
+    assert [result.refused for result in table.costs] == [1]
+    assert "fedavg: answers of nodes that were not used (see the log lines above): 1" in table.markdown()
+
+
+def test_another_network_is_reported() -> None:
+    result = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
+    assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(result.text().split())
+
+
+def cost(label: str, settings: dict[str, object], sent: int, up: int, flops: int, seconds: float) -> Costs:
+    """Return what a method would have come to, in one kind of round with one phase."""
+    settings = {"method.name": label, "modules": "none", "adapt.name": "none", **settings}
+    return Costs(label, settings, "", 10, measuring.Parameters(sent, sent), "resnet10", 64,
+                 (measuring.Step(10, flops),), up, up, [2], [seconds])  # fmt: skip
+
+
+F2DC = {"method.aggregation": "daa", "method.use_dfd_loss": True, "method.use_dfc_loss": True}
+
+
+def table(costs: list[Costs], paper: str = "f2dc.table4") -> Table:
+    return Table(resolve({"experiment": "f2dc-pacs"}), 10, costs, "a machine", [], paper_costs.table_of(paper))
+
+
+def test_a_papers_costs_stand_next_to_ours_in_its_units_with_multiples_of_fedavgs() -> None:
+    """Ten nodes that send 5 million parameters: 5.00e7; 200 MB; 3e11 FLOPs, 30e10. Printed: 16.46 / 16.31 = 1.01."""
+    costs = [
+        cost("fedavg", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0),
+        cost("moon", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0),  # which the table does not print
+        cost("f2dc", F2DC, 5_000_000, 200_000_000, 450_000_000_000, 10.0),
+        cost("f2dc", F2DC | {"method.use_dfc_loss": False}, 5_000_000, 200_000_000, 400_000_000_000, 9.0),
+    ]
+    result = table(costs)
+    _, rows = result.text().split("\n\n")[1:3]
+    head, _, *lines = [line.split("  ") for line in rows.splitlines()]
+    assert [cell.strip() for cell in head if cell] == [
+        "method", "upload x1e7", "comm MB", "FLOPs x1e10", "train time s",
+    ]  # fmt: skip
+    assert [[cell.strip() for cell in line if cell] for line in lines] == [
+        ["fedavg", "5.00 (1.00)", "200.00 (1.00)", "30.00 (1.00)", "8.00 (1.00)"],
+        ["paper: FedAvg", "5.43 (1.00)", "193.72 (1.00)", "16.31 (1.00)", "176.94 (1.00)"],
+        ["f2dc", "5.00 (1.00)", "200.00 (1.00)", "45.00 (1.50)", "10.00 (1.25)"],
+        ["paper: F2DC", "5.43 (1.00)", "193.72 (1.00)", "16.46 (1.01)", "180.67 (1.02)"],
+    ]  # fmt: skip
+    assert "| f2dc | 5.00 (1.00) | 200.00 (1.00) | 45.00 (1.50) | 10.00 (1.25) |" in result.markdown()
+    content = json.loads(result.json())
+    assert content["paper"] == "f2dc.table4" and [pair["label"] for pair in content["beside"]] == ["FedAvg", "F2DC"]
+    assert content["beside"][1]["times_printed"]["FLOPs x1e10"] == pytest.approx(16.46 / 16.31)
+    assert "the paper does not say what it counts as FLOPs" in " ".join(result.text().split())
+
+
+def test_without_fedavg_ours_have_no_multiples() -> None:
+    result = table([cost("fpl", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0)])
+    assert "| fpl | 5.00 | 200.00 | 30.00 | 8.00 |" in result.markdown()
+    assert "|   paper: FPL | 5.45 (1.00) | 197.30 (1.02) | 19.45 (1.19) | 215.61 (1.22) |" in result.markdown()
+
+
+def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -> None:
+    result = refusal_of(ConfigError, command.run, ["fedavg", "nowhere"], "f2dc.table1b")
+    assert result.startswith("--paper f2dc.table1b: it prints top-1 accuracy") and result.endswith(
+        "no costs; allowed are f2dc.table4"
+    )
+    assert "unknown table 'f2dc.table44'" in refusal_of(ConfigError, command.run, ["fedavg"], "f2dc.table44")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "costs: name one or more methods; `fedshift methods` lists them"),
+        (["handwritten"], "costs: name one or more methods"),
+        (["fedavgg"], "'fedavgg' is neither a method nor an experiment"),
+        (["fedavg", "handwritten", "digits-small"], "one experiment at a time, found 'handwritten' and 'digits-small'"),
+        (["fedavg", "engine=inline"], "'engine': costs runs a few rounds in this process"),
+        (["fedavg", "output-dir=x"], "'output-dir': costs runs"),
+        (["fedavg", "method=f2dc"], "'method': costs runs"),
+        (["fedavg", "fedavg"], "the value 'fedavg' comes twice"),
+        (["fedavg", "method.tau=1"], "method.tau: no method of the grid has this parameter"),
+        (["fedavg", "rounds=0"], "rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1"),
+        (["fedavg", "digits-small"], "data-dir"),
+        (["fedicon", "rounds=2"], "fedicon: rounds=2: method.classifier_rounds=5 leaves no round"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_line(arguments: list[str], reason: str) -> None:
+    assert reason in refusal_of(FedShiftError, command.run, arguments)
+
+
+def test_a_node_that_fails_is_no_figure() -> None:
+    refusal = refusal_of(FedShiftError, command.run, ["fedavg", "nodes=2", "rounds=2", "train.lr=1.0e+20", *QUICK])
+    assert refusal.startswith("fedavg: round ")

@@ -1,0 +1,135 @@
+"""``fedshift sweep --list``: one command for each run, safe for many at once, and the array of one Slurm job."""
+
+import os
+import shlex
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from played_runs import Compared, Played
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.lab.grid.sweep import grid, listing
+from fedshift_app.run import exit_codes
+from fedshift_core.atomic_io import Lock
+from fedshift_core.errors import ConfigError, FederationError
+
+
+def one(command: str) -> int:
+    """Do what a printed command says, in this process; return its exit code."""
+    program, word, *arguments = shlex.split(command)
+    assert (program, word) == ("fedshift", "sweep")
+    place = arguments.index("--in")
+    try:
+        listing.run_point(arguments[:place], arguments[place + 1], lambda *_: None)
+    except FederationError:
+        return exit_codes.FAILED
+    except SystemExit as stop:
+        return int(str(stop.code))
+    return exit_codes.OK
+
+
+def printed(played: Played, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    listing.show(["handwritten", f"output-dir={played.home / 'runs'}", *arguments], None, lambda *_: None)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_eight_at_once_do_each_run_once_and_the_sweeps_own_command_compares(
+    played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = f"seed={','.join(map(str, range(8)))}"
+    commands = printed(played, capsys, seeds)
+    assert len(commands) == 8
+    assert commands[3] == (
+        "fedshift sweep handwritten seed=3 report=false engine=inline --in "
+        f"{next(iter({line.split()[-1] for line in commands}))}"
+    )
+    played.prepare(seeds)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, commands)) == [0] * 8
+    assert sorted(played.started) == [f"{seed} new" for seed in range(8)]
+    assert one(commands[5]) == 0 and len(played.started) == 8  # a run that is finished is left alone
+    assert not (played.folder / "sweep.json").exists()
+    played.sweep(seeds)
+    assert len(played.started) == 8 and len(compared.calls[0][0]) == 8
+
+
+def test_a_run_that_was_killed_is_gone_on_with_and_the_exit_code_says_how_it_ended(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = printed(played, capsys, "seed=0,1", "retries=0")
+    assert all(" retries=0 --in " in command for command in commands)
+    played.prepare("seed=0,1")
+    played.fate(0, "die")
+    played.fate(1, "lose")
+    assert [one(command) for command in (commands[0], commands[0], commands[1])] == [1, 0, exit_codes.DEGRADED]
+    assert played.started == ["0 new", "0 resumed", "1 new"]
+
+
+def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = printed(played, capsys, "seed=0,1")
+    played.prepare("seed=0,1")
+    (point,), _ = grid.points(grid.read(["handwritten", "seed=0"]), lambda *_: None)
+    folder = Path(first.split()[-1])
+    folder.mkdir(parents=True)
+    held = Lock(folder / f"lock-{point.key}")
+    assert one(first) == exit_codes.IN_USE == 75
+    assert one(second) == 0
+    assert "fedavg is in progress in process" in capsys.readouterr().err
+    held.release()
+    whole = Lock(folder / "lock")
+    assert one(first) == exit_codes.IN_USE
+    assert f"the sweep in {folder} is in progress in process {os.getpid()}" in capsys.readouterr().err
+    whole.release()
+    alone = Lock(folder / "lock", shared=True)
+    with pytest.raises(ConfigError, match="is already in progress"):
+        played.sweep("seed=0,1")
+    alone.release()
+
+
+def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Path) -> None:
+    file, tools = tmp_path / "it's.sbatch", tmp_path / "bin"
+    requests = ["handwritten", f"output-dir={tmp_path / 'runs'}", "seed=0,1", "allocation.held_out=[street, sketch]"]
+    listing.show(requests, file, lambda *_: None)
+    tools.mkdir()
+    (tools / "fedshift").write_text('#!/bin/bash\nprintf "%s|" "$@"; exit 4\n')
+    (tools / "fedshift").chmod(0o755)
+
+    def task(number: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": number}
+        return subprocess.run(["bash", str(file)], env=env, capture_output=True, text=True, check=False, cwd="/")
+
+    done = task("1")
+    assert done.returncode == 4  # the run's own
+    output = done.stdout.split("|")
+    assert output[:4] == ["sweep", "handwritten", "seed=1", "allocation.held_out=[street, sketch]"]
+    assert output[-3] == "--in" and Path(output[-2]).is_dir()
+    assert task("2").returncode == 2
+    assert "#SBATCH --array=0-1\n" in file.read_text()
+    assert f'#SBATCH --output="{played.home / "runs"}' in file.read_text()
+
+
+def test_a_folder_of_any_name_stays_what_it_is_in_a_batch_script() -> None:
+    written = listing.script(["a"], Path("/a folder/100%a"), ["b"])
+    assert '#SBATCH --output="/a folder/100%%a/slurm-%A_%a.out"\n' in written
+
+
+def test_one_run_is_one(played: Played) -> None:
+    with pytest.raises(ConfigError, match="found 2 runs"):
+        listing.run_point(["handwritten", "seed=0,1"], str(played.home / "x"), lambda *_: None)
+    assert not (played.home / "x").exists()
+
+
+def test_the_command_prints_the_runs_that_the_sweep_has_and_takes_no_options_that_contradict(tmp_path: Path) -> None:
+    requests = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
+    done = CliRunner().invoke(cli.app, [*requests, "--list"])
+    assert done.exit_code == 0
+    assert [line.split()[3] for line in done.output.splitlines()] == ["seed=0", "seed=1"]
+    assert not list(tmp_path.iterdir())  # nothing is begun
+    for wrong in (["--list", "--in", "x"], ["--slurm", "x"], ["--list", "--paper", "i2pfl.table1"]):
+        exception = CliRunner().invoke(cli.app, [*requests, *wrong]).exception
+        assert isinstance(exception, ConfigError) and "--list goes alone or with --slurm FILE" in str(exception)

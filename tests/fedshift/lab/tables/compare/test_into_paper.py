@@ -1,0 +1,471 @@
+"""What a comparison gives a paper: LaTeX, long CSV, columns, figures as files."""
+
+import csv
+import io
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from run_folders import write_run
+from support import ROOT
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.lab.tables.compare import Comparison, compare, figure_files, figures
+from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
+from fedshift.lab.tables.results.statistics import Paired, Spread, corrected
+from fedshift.run.html import drawing, printing
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+MakeRun = Callable[..., Path]
+OF_SCAN, OF_STREET = 180, 90  # test images
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Return a function that writes the folder of a finished run of two domains."""
+
+    def make(name: str, seed: int, scan: float, street: float, *, given: str = "", **results: Any) -> Path:
+        settings = f"dataset.domains=[scan,street] {given}"
+        config = resolve({"experiment": "handwritten", "method": name, "seed": seed, "set": settings})
+        folder = tmp_path / "runs" / f"{name}-{seed}-{len(list(tmp_path.glob('runs/*')))}"
+        domains = {"scan": scan, "street": street}
+        numbers = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), 50.0)
+        of = {
+            "scan": numbers | {"n": OF_SCAN, "images": OF_SCAN},
+            "street": numbers | {"n": OF_STREET, "images": OF_STREET},
+        }
+        results = {"figures": {"round": config.rounds, "domains": of}, **results}
+        write_run(folder, config, domains, personal=name in ("fedbn", "local"), **results)
+        lines = [{"round": n, "accuracy": {"scan": scan - 9 + n, "street": street - 9 + n}} for n in range(1, 10)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def table(make_run: MakeRun) -> Comparison:
+    """Four seeds. AVG less FedAvg's: I2PFL 2.0, 2.1, 1.9, 2.0; FedProx 1, 2, 0.5, 1; F2DC 0 on average; FedBN below."""
+    by = {
+        "fedavg": (0.0, 0.0, 0.0, 0.0), "i2pfl": (2.0, 2.1, 1.9, 2.0), "fedprox": (1.0, 2.0, 0.5, 1.0),
+        "f2dc": (-1.0, 1.0, -0.5, 0.5), "fedbn": (-5.0, -5.2, -5.1, -5.0), "local": (-9.0, -9.3, -9.1, -9.0),
+    }  # fmt: skip
+    return compare(
+        [
+            make_run(name, s, 60 + s + more, 40 + s + more)
+            for name, values in by.items()
+            for s, more in enumerate(values)
+        ]
+    )
+
+
+def body(latex: str) -> list[str]:
+    """Return the lines between the rules of a table."""
+    return [
+        line.strip()
+        for line in latex.partition(r"\toprule")[2].partition(r"\bottomrule")[0].splitlines()
+        if "&" in line
+    ]
+
+
+def cells(latex: str, name: str) -> list[str]:
+    """Return the cells of the line that begins with a name."""
+    (line,) = [line for line in body(latex) if line.startswith(f"{name} &")]
+    return [cell.strip() for cell in line.removesuffix(r"\\").split("&")]
+
+
+def test_best_and_second_are_of_each_task(table: Comparison) -> None:
+    latex = table.to_latex()
+    assert cells(latex, r"I$^2$PFL")[1] == r"\textbf{63.50} {\scriptsize$\pm$1.27}"
+    # FedProx: 60 + (0 + 1 + 2 + 3) / 4 + 4.5 / 4 = 62.625, the second of the global models: FedAvg has 61.5.
+    assert cells(latex, "FedProx")[1].startswith(r"\underline{62.62}")
+    assert cells(latex, "FedAvg")[1].startswith("61.50 ")
+    # Personal models are another task: FedBN is the best of it, and Local the second, though both are below FedAvg.
+    assert cells(latex, "FedBN")[1].startswith(r"\textbf{56.42}") and cells(latex, "Local")[1].startswith(
+        r"\underline{"
+    )
+    lines = latex.splitlines()
+    heads = [line for line in lines if r"\multicolumn" in line]
+    assert [re.search(r"emph\{(.*?)\}", head)[1] for head in heads] == ["Global model", "Personal models"]  # type: ignore[index]
+    assert r"Best in bold, second \underline{underlined}, of each task." in latex
+
+
+def test_equal_prints_are_marked_alike_and_std_is_best_where_it_is_lowest(make_run: MakeRun) -> None:
+    runs = [make_run("fedavg", 0, 60.001, 40), make_run("fedprox", 0, 60.004, 41), make_run("i2pfl", 0, 59, 45)]
+    latex = compare(runs).to_latex(["scan", "STD"])
+    assert [cells(latex, name)[1] for name in ("FedAvg", "FedProx", r"I$^2$PFL")] == [
+        r"\textbf{60.00}", r"\textbf{60.00}", r"\underline{59.00}",
+    ]  # fmt: skip
+    assert cells(latex, r"I$^2$PFL")[2] == r"\textbf{9.90}" and cells(latex, "FedProx")[2] == r"\underline{13.44}"
+    assert "One seed." in latex and "(it needs 3 seeds in common with FedAvg)" in compare(runs).to_latex()
+    assert r"\textbf{60.0010}" not in compare(runs).to_latex(decimals=4)  # 60.0040 is the best there
+    assert r"\textbf{60.0040}" in compare(runs).to_latex(decimals=4)
+
+
+def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison) -> None:
+    latex = table.to_latex()
+    rows = {row.method: row for row in table.numbers.rows}
+    p = {name: row.difference.p for name, row in rows.items() if row.difference is not None}
+    # Four seeds: FedProx 1, 2, 0.5, 1 has t = 1.125 / (0.6292 / 2) = 3.576, p = 0.037; F2DC's mean is 0.
+    assert p["fedprox"] == pytest.approx(0.0374, abs=5e-4) and p["f2dc"] == pytest.approx(1.0)
+    tested = rows["fedprox"].difference
+    assert tested is not None and tested.p_holm == pytest.approx(2 * 0.0374, abs=1e-3)  # F2DC's alone is as large
+    avg = 3
+    assert r"$^{\ddagger}$" in cells(latex, r"I$^2$PFL")[avg] and r"$^{\dagger}$" in cells(latex, "FedProx")[avg]
+    assert "dagger" not in cells(latex, r"F$^2$DC")[avg] and "dagger" not in cells(latex, "FedAvg")[avg]
+    assert all(
+        "dagger" not in cell for name in ("FedProx", "FedBN") for i, cell in enumerate(cells(latex, name)) if i != avg
+    )
+    assert r"$^{\dagger}$ AVG differs from FedAvg with $p < 0.05$ (two-sided paired $t$-test over seeds)" in latex
+    assert "Holm's correction for the 5 comparisons of the table" in latex
+    assert "Personal models are compared with FedAvg's global model." in latex
+    without = table.to_latex(["scan"])
+    assert "dagger" not in without and "that is of AVG, which is not shown" in without
+
+
+def test_the_corrected_p_stands_next_to_p_in_every_form(table: Comparison, make_run: MakeRun) -> None:
+    by_method = {row.method: row.difference for row in table.numbers.rows}
+    tested = by_method["fedprox"]
+    assert tested is not None and tested.p is not None and tested.p_holm is not None
+    both = f"{tested.p:.3f}", f"{tested.p_holm:.3f}"
+    assert both[0] != both[1]
+    (line,) = [line for line in table.text(width=200).splitlines() if line.startswith("fedprox")]
+    assert line.endswith("  ".join([both[0], f"{both[1]:>8}"]))
+    assert f"| {both[0]} | {both[1]} |" in table.markdown()
+    assert re.search(rf"{both[0]}.{{0,80}}{both[1]}", table.html(), re.DOTALL)
+    (record,) = [row for row in json.loads(table.json())["rows"] if row["method"] == "fedprox"]
+    (of_csv,) = [row for row in csv.DictReader(io.StringIO(table.csv())) if row["method"] == "fedprox"]
+    assert (record["p"], record["p (Holm)"]) == (tested.p, tested.p_holm)
+    assert (of_csv["p"], of_csv["p (Holm)"]) == (str(tested.p), str(tested.p_holm))
+    assert "p (Holm): corrected for the 5 tests here" in " ".join(table.text().split())
+    again = [
+        make_run(name, s, 60 + s * more, 40, given="train.lr=0.3")
+        for name, more in (("fedavg", 1), ("moon", 2)) for s in range(3)
+    ]  # fmt: skip
+    grouped = compare([*(run.place for row in table.numbers.rows for run in row.runs), *again], allow_different=True)
+    assert "corrected for the 6 tests here" in " ".join(grouped.text().split())  # of all groups that a reader sees
+
+
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=5))
+def test_holm_is_the_closed_test_of_bonferroni(values: list[float | None]) -> None:
+    """A hypothesis' corrected p is the largest Bonferroni p over all sets of hypotheses that hold it."""
+    known = {i: p for i, p in enumerate(values) if p is not None}
+    sets = [chosen for size in range(1, len(known) + 1) for chosen in itertools.combinations(known, size)]
+    expected = [
+        max(min(1.0, len(chosen) * min(known[j] for j in chosen)) for chosen in sets if i in chosen) for i in known
+    ]
+    result = corrected([*(Paired(Spread(1.0, 1.0, 3), (0, 1, 2), p) for p in values), None])
+    assert result.pop() is None
+    assert [row.p_holm for row in result if row is not None and row.p is not None] == pytest.approx(expected)
+    assert [row and row.p for row in result] == values
+
+
+def test_a_label_says_parameters_tuning_and_approximation(make_run: MakeRun) -> None:
+    runs = [make_run("i2pfl", s, 60 + s, 40, given=f"method.tau={tau}") for s in range(2) for tau in ("0.07", "0.02")]
+    runs += [make_run("fedmlp", 0, 50, 40), make_run("f2dc-code", 0, 50, 40)]
+    rows = compare(runs).numbers.rows
+    assert [row_latex(row) for row in rows] == [
+        "F$^2$DC (released code)", "I$^2$PFL (tau=0.02)", "I$^2$PFL (tau=0.07)", "FedMLP (approximation)",
+    ]  # fmt: skip
+    assert [row_text(row) for row in rows][1] == "I²PFL (tau=0.02)"
+    assert method("my_method") == r"my\_method" and text_of("my_method") == "my_method"
+
+
+def test_each_method_has_a_printed_name_that_is_whole_latex() -> None:
+    for name in registry.METHODS:
+        if registry.METHODS.origin(name) == "fedshift":
+            latex = registry.get(name).latex
+            assert latex and latex.count("$") % 2 == 0 and not re.search(r"[&%#_~]|(?<!\$)\^", latex), name
+            assert "$" not in text_of(name), name
+    assert [column(name) for name in ("art_painting", "mnistm", "AVG", "ATA scan")] == [
+        "Art Painting", "MNIST-M", "AVG", "ATA Scan",
+    ]  # fmt: skip
+
+
+#: What LaTeX prints for each command that stands for a letter.
+LETTERS = {
+    "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",
+    "textbar": "|", "dots": "…",
+}  # fmt: skip
+SYMBOLS = {"pm": "±", "times": "\u00d7", "dagger": "†"}
+
+
+def read_back(latex: str) -> str:
+    """Return what LaTeX prints, by a reader that knows nothing of how it was written; fails on what it would refuse."""
+    out, i = "", 0
+    while i < len(latex):
+        rest = latex[i:]
+        if found := re.match(r"\\([a-zA-Z]+)\{\}", rest):
+            out += LETTERS[found[1]]
+        elif found := re.match(r"\$\\([a-z]+)\$", rest):
+            out += SYMBOLS[found[1]]
+        elif found := re.match(r"\{''\}", rest):
+            out += '"'
+        elif found := re.match(r"\\([{}$&%#_])", rest):
+            out += found[1]
+        else:
+            found = re.match(r"[^\\{}$&%#_~^]", rest)
+            assert found is not None, rest
+            out += found[0]
+        i += len(found[0])
+    return out
+
+
+@given(st.text(st.sampled_from("abcÄé1 \\{}$&%#_~^<>|\"±\u00d7†…\n\t'-"), max_size=20))
+def test_any_text_is_printed_letter_by_letter(text: str) -> None:
+    assert read_back(escaped(text)) == " ".join(text.split())
+
+
+COMMANDS_TAKEN = {
+    "begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule", "multicolumn", "emph",
+    "small", "setlength", "tabcolsep", "resizebox", "rlap", "textbf", "underline",
+    "scriptsize", "pm", "dagger", "ddagger", "par", "smallskip", "linewidth", "footnotesize", "quad",
+    "textless", "textgreater",
+}  # fmt: skip
+
+
+def check_latex(latex: str) -> None:
+    """Check a table as TeX would: environments nest, braces and dollars pair, each row has all cells."""
+    assert all(
+        ord(letter) < 0x2000 for letter in "".join(line for line in latex.splitlines() if not line.startswith("%"))
+    )
+    code = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
+    assert "%" not in code.replace(r"\%", "").replace("{!}{%\n", "")
+    code = code.replace(r"\ifdim\width>\linewidth\linewidth\else\width\fi", r"\linewidth")
+    bare = re.sub(r"\\[{}$&%#_\\]", "", code)
+    depth = 0
+    for letter in bare:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        assert depth >= 0
+    assert depth == 0 and bare.count("$") % 2 == 0
+    stack: list[str] = []
+    for kind, name in re.findall(r"\\(begin|end)\{([a-z]+\*?)\}", code):
+        if kind == "begin":
+            stack.append(name)
+        else:
+            assert stack.pop() == name
+    assert not stack
+    assert set(re.findall(r"\\([a-zA-Z]+)", code)) <= COMMANDS_TAKEN
+    (layout,) = re.findall(r"\\begin\{tabular\}\{(.*?)\}\n", code)
+    assert set(layout) <= {"l", "c"}
+    for row in re.findall(r"^ {4}(.*) \\\\$", code.partition(r"\toprule")[2].partition(r"\bottomrule")[0], re.M):
+        spans = [int(number) - 1 for number in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+        assert len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) == len(layout), row
+    outside = re.sub(r"\$[^$]*\$|\\label\{.*?\}", "", bare)
+    assert not re.search(r"[_^~#]", outside)
+
+
+def test_tables_compile_as_far_as_an_independent_reader_tells(table: Comparison, make_run: MakeRun) -> None:
+    check_latex(table.to_latex())
+    check_latex(table.to_latex(["AVG"], 0, r"Top-1 accuracy (\%).", "tab:one"))
+    assert r"\caption{Top-1 accuracy (\%).}" in table.to_latex(caption=r"Top-1 accuracy (\%).")
+    groups = [make_run("fedavg", 0, 60, 40, given=f"model.name={name}") for name in ("cnn", "cnn_bn")]
+    grouped = compare(groups, allow_different=True).to_latex()
+    check_latex(grouped)
+    assert r"\emph{Global model (model.name=cnn\_bn)}" in grouped
+    for folder in ("pacs", "digits-cnn", "out-pacs-cnn"):
+        kept = ROOT / "docs" / "results" / folder
+        check_latex(compare([kept], allow_different=True, held_out=folder.startswith("out")).to_latex())
+    printed = compare([ROOT / "docs" / "results" / "pacs"], paper="f2dc.table1b", allow_different=True).to_latex()
+    check_latex(printed)
+    assert r"\quad \emph{printed: " in printed
+
+
+def test_latex_compiles_the_tables(table: Comparison, make_run: MakeRun, tmp_path: Path) -> None:
+    """Odd names, a line wider than the page, and a narrow table, in one document of two columns."""
+    latex = shutil.which("pdflatex")
+    if latex is None or subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True, check=False).returncode:
+        pytest.skip("no pdflatex with booktabs")
+    groups = [make_run("fedavg", 0, 60, 40, given=f"model.name={name}") for name in ("cnn", "cnn_bn")]
+    folder = ROOT / "docs" / "results" / "pacs"
+    tables = [
+        table.to_latex(), table.to_latex(["AVG"], 0, r"50 \% \& more: $\pm$."),
+        compare(groups, allow_different=True).to_latex(caption=escaped("a_b & c% #1 {x} ~^ <|> \"q\" ±†…")),
+        compare([folder], paper="f2dc.table1b", allow_different=True).to_latex(),
+    ]  # fmt: skip
+    head = r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "all.tex").write_text("\n".join([head, *tables, r"\end{document}"]), encoding="utf-8")
+    command = [latex, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    log = (tmp_path / "all.log").read_text(errors="replace")
+    assert "LaTeX Error" not in log and not re.search(r"Overfull \\hbox .*alignment", log), log[-2000:]
+
+
+def test_capitals_of_a_name_stay() -> None:
+    names = ("art_painting", "bigSite", "siteMRI_two", "UK", "mnist")
+    assert [column(name) for name in names] == ["Art Painting", "BigSite", "SiteMRI Two", "UK", "MNIST"]
+
+
+def test_a_caption_names_the_data_set_as_papers_do(table: Comparison) -> None:
+    assert [data_set(name) for name in ("pacs", "digit5", "handwritten", "my_own")] == [
+        "PACS", "Digit-5", "handwritten", "my_own",
+    ]  # fmt: skip
+    pacs = compare([ROOT / "docs" / "results" / "pacs"], allow_different=True).to_latex()
+    assert r"\caption{PACS: top-1 accuracy (\%), mean of the last five rounds.}" in pacs
+    assert r"\caption{handwritten: top-1 accuracy" in table.to_latex()
+
+
+def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Comparison) -> None:
+    chosen = table.with_columns(["AVG", "scan"])
+    head = chosen.text().splitlines()[2].split()
+    assert head[:5] == ["method", "scored", "n", "AVG", "scan"] and "p" in head
+    assert "| method | scored | n | scan |" in table.with_columns(["scan"]).markdown()  # no difference of AVG
+    assert "| 61.5 ± 1.3 |" in table.with_columns(["scan"]).markdown(1) and "62 ± 1" in chosen.text(decimals=0)
+    assert not any(note.startswith(("STD:", "WORST:")) for note in chosen.numbers.notes)
+    with pytest.raises(
+        ConfigError, match=r"--columns: 'scna' is no column; there are scan, street, AVG, STD, WORST; did"
+    ):
+        table.with_columns(["scna"])
+    with pytest.raises(ConfigError, match="--columns: 'AVG' comes twice"):
+        table.to_latex(["AVG", "AVG"])
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_long_csv_has_a_line_for_each_run_and_domain(table: Comparison, make_run: MakeRun, tmp_path: Path) -> None:
+    table.to_csv(tmp_path / "runs.csv")
+    lines = read_csv((tmp_path / "runs.csv").read_text())
+    assert len(lines) == 6 * 4 * 2
+    line = next(one for one in lines if (one["method"], one["seed"], one["domain"]) == ("i2pfl", "1", "street"))
+    # The files of these runs have scores of the first nine rounds.
+    assert (float(line["value"]), line["images"], line["round"], line["averaged rounds"]) == (43.1, "90", "9", "5")
+    assert Path(line["run"]).name.startswith("i2pfl-1-") and line["measure"] == "accuracy"
+    assert (line["dataset"], line["network"], line["nodes"], line["scored"]) == ("handwritten", "cnn", "2", "global")
+    runs = [run.place for row in table.numbers.rows for run in row.runs][:2]
+    best = read_csv(compare(runs, score="best").runs_csv())
+    assert {(one["round"], one["averaged rounds"]) for one in best} == {("3", "1")}
+    auc = read_csv(compare(runs, score="auc").runs_csv())
+    assert {(one["measure"], one["value"]) for one in auc} == {("AUC", "50.0")}
+
+
+def test_long_csv_of_joined_runs_names_the_run_that_held_a_domain_out() -> None:
+    folder = ROOT / "docs" / "results" / "out-pacs-cnn"
+    lines = read_csv(compare([folder], held_out=True, allow_different=True).runs_csv())
+    assert lines
+    for line in lines:
+        config = json.loads((ROOT / line["run"]).read_text())["config"]["resolved"]
+        assert config["allocation"]["held_out"] == [line["domain"]]
+
+
+def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison, tmp_path: Path) -> None:
+    assert table.figure_names == ("difference", "curves", "domains", "scan", "street", "AVG", "WORST")
+    runs = tmp_path / "runs"
+    code, out, _ = call("compare", runs, "--csv", tmp_path / "r.csv", "--table-csv", tmp_path / "t.csv",
+                        "--figures", tmp_path / "figures", "--columns", "AVG")  # fmt: skip
+    assert code == 0 and f"wrote 23 files into {tmp_path / 'figures'}" in out
+    assert (tmp_path / "r.csv").read_text() == table.runs_csv() and (tmp_path / "t.csv").read_text() == table.csv()
+    files = sorted((tmp_path / "figures").iterdir())
+    names = {file.name for file in files}
+    assert names == {f"{name}.{ending}" for name in table.figure_names for ending in ("pdf", "svg", "png")} | {
+        "curves.csv", "captions.txt",
+    }  # fmt: skip
+    known = {tuple(bytes.fromhex(colour[1:])) for colour in printing.PAPER_DOMAINS}
+    for file in files:
+        if file.suffix == ".png":
+            pixels = Image.open(file).convert("RGB")
+            colours = {colour for _, colour in pixels.getcolors(1 << 20)}
+            assert (255, 255, 255) in colours and known & colours, file.name
+            assert not {(1, 3, 1), (1, 3, 2)} & colours, file.name  # no placeholder
+        elif file.suffix == ".svg":
+            assert ET.parse(file).getroot().tag.endswith("svg")
+            assert not re.search(r"#0101[0-9a-f]{2}|#01030[12]", file.read_text()), file.name
+        elif file.suffix == ".pdf":
+            assert file.read_bytes().startswith(b"%PDF-")
+    curves = read_csv((tmp_path / "figures" / "curves.csv").read_text())
+    assert len(curves) == 6 * 4 * 9
+    (one,) = [line for line in curves if (line["method"], line["seed"], line["round"]) == ("fedprox", "1", "9")]
+    assert float(one["AVG"]) == pytest.approx(53.0)  # 60 + 1 + 2 and 40 + 1 + 2
+    captions = (tmp_path / "figures" / "captions.txt").read_text()
+    assert (
+        "domains: Scan, Street: top-1 accuracy in %, seeds (small), mean ± standard deviation. Dashed: FedAvg.\n"
+        in captions
+    )
+
+
+def test_letters_that_no_font_has_are_named_once(
+    table: Comparison, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "_families", lambda: ["DejaVu Sans"])
+    rows = tuple(replace(row, label=f"{row.method} 北京") for row in table.numbers.rows[:2])
+    numbers = replace(table.numbers, rows=rows, columns=("AVG",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure_files.write(numbers, tmp_path / "figures")
+        assert "北京" in figures.draw(numbers).columns[0].svg
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("--figures: no font of this machine has all letters")
+
+
+def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
+    drawn = table.figure("domains")
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["Scan", "Street"]
+    assert drawn.get_supxlabel() == table.figure("AVG").axes[0].get_xlabel() == "top-1 accuracy (%)"
+    assert table.figure("difference").axes[0].get_xlabel() == "percentage points"
+    drawn.draw_without_rendering()
+    texts = [text for axes in drawn.axes for text in (*axes.get_yticklabels(), axes.title)]
+    for text in texts:
+        if text.get_text():
+            box = text.get_window_extent()
+            assert box.x0 >= -1 and box.x1 <= drawn.bbox.x1 + 1 and box.y1 <= drawn.bbox.y1 + 1, text.get_text()
+    with pytest.raises(
+        ConfigError, match=r"no figure 'domain'; there are difference, curves, domains, .*did you mean domains"
+    ):
+        table.figure("domain")
+
+
+def test_paper_colours_are_those_of_the_light_theme() -> None:
+    css = (ROOT / "fedshift" / "html" / "templates" / "light.css").read_text()
+    theme = dict(re.findall(r"--([a-z]+\d?):(#[0-9a-f]{6})", css))
+    assert [theme[f"d{i}"] for i in range(8)] == [*printing.PAPER_DOMAINS]
+    assert (theme["fg"], theme["grid"]) == (printing.PAPER_TEXT, printing.PAPER_GRID)
+    assert all(mpl.colors.is_color_like(colour) for colour in printing.PAPER_DOMAINS)
+
+
+def call(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, list(map(str, arguments)))
+    error = str(result.exception) if isinstance(result.exception, ConfigError) else ""
+    return result.exit_code, result.output, error
+
+
+def test_the_command(table: Comparison, tmp_path: Path) -> None:
+    runs = sorted((tmp_path / "runs").iterdir())
+    code, out, _ = call("compare", *runs, "--latex", "--columns", "scan,AVG", "--decimals", 1, "--label", "tab:x")
+    assert code == 0 and out.rstrip("\n") == table.to_latex(["scan", "AVG"], 1, label="tab:x")
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (("--latex", "--json"), "give --latex or --json, not both"),
+        (("--latex", "--markdown"), "give --latex or --markdown, not both"),
+        (("--caption", "C"), "--caption is of --latex; give both"),
+        (("--json", "--columns", "AVG"), "--columns and --json: JSON has all numbers in full"),
+        (("--columns", "AVG,"), "--columns: '' is no column"),
+        (("--sites", "auroc", "--latex"), "--sites and --latex: the table of sites has no such part"),
+        (("--sites", "auroc", "--figures", "f"), "--sites and --figures: the table of sites"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(make_run: MakeRun, options: Sequence[str], refused: str) -> None:
+    code, _, error = call("compare", make_run("fedavg", 0, 60, 40), *options)
+    assert code == 1 and refused in error

@@ -1,0 +1,263 @@
+"""The papers' printed tables: the same digits as in the papers, and rows and columns of ours that exist."""
+
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+
+from fedshift.lab.tables.papers import printed as printed_module
+from fedshift.lab.tables.papers.deviations import altered
+from fedshift.lab.tables.papers.printed import ColumnMap, PrintedRow, Table
+from fedshift.lab.tables.results.grouping import shown
+from fedshift.lab.tables.results.settings import NODES, ROW_SECTIONS
+from fedshift_app.config import registry
+from fedshift_app.config.files import CONF, names
+from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
+from fedshift_datasets import catalog
+
+TABLES = printed_module.all_tables()
+#: What the project adds to the printed facts.
+ADDED = ("methods", "also", "readings", "prints", "column_maps", "costs", "costs_notes", "budget")
+#: What our columns may be besides domains.
+MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
+
+
+def resolved(experiment: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return all settings of a run by dotted key, and its number of nodes."""
+    given = shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    config = resolve({"experiment": experiment, "set": given})
+    return as_requested(flat(config.model_dump(mode="json"))) | {NODES: config.allocation.num_nodes()}
+
+
+def row_of(table: Table, config: dict[str, Any]) -> PrintedRow | None:
+    """Return the printed row that compares with a run."""
+    standing = table.standing(config)
+    return None if standing is None else standing.row
+
+
+def one_reading(table: Table, row: PrintedRow) -> dict[str, Any]:
+    """Return what a row of a certain label stands for."""
+    (ours,) = table.readings(row)
+    return ours
+
+
+@pytest.mark.parametrize("name", names("papers"))
+def test_every_digit_is_that_of_the_shared_tables(name: str) -> None:
+    shared = ROOT.parent / "shared" / "tables" / f"{name}.yaml"
+    if not shared.is_file():
+        pytest.skip("the tables that were copied are not next to this checkout")
+    ours = yaml.load((CONF / "papers" / f"{name}.yaml").read_text(), Loader=yaml.CBaseLoader)  # digits as text
+    theirs = yaml.load(shared.read_text(), Loader=yaml.CBaseLoader)
+    for section in (ours, *ours["tables"]):
+        for key in ADDED:
+            section.pop(key, None)
+    assert ours == theirs
+
+
+def test_ids_differ_and_are_found_whatever_their_case_and_spaces() -> None:
+    ids = [table.id for table in TABLES]
+    assert len(set(ids)) == len(ids) == len(printed_module.lines()) == 43
+    for requested in ("f2dc.table1b", "F2DC.Table 1b", " f2dc . TABLE1B "):
+        assert printed_module.get(requested).printed.dataset == "PACS"
+    with pytest.raises(ConfigError, match=r"unknown table 'f2dc.1'; there are f2dc.table1a, .*i2pfl.tableviipacs"):
+        printed_module.get("f2dc.1")
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.id)
+def test_what_a_table_stands_for_exists(table: Table) -> None:
+    labels = {row.method for row in table.printed.rows}
+    assert table.printed.methods.keys() <= labels
+    for row in table.printed.rows:
+        assert set(row.values) == set(table.printed.columns)
+        for ours in table.readings(row):
+            settings = resolved("handwritten", ours | {"rounds": 30})
+            makes_it = {key: value for key, value in ours.items() if key.startswith(ROW_SECTIONS)}
+            assert {key: settings[key] for key in makes_it} == makes_it
+    for column_map in table.printed.column_maps:
+        domains = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
+        assert column_map.columns.keys() <= set(table.printed.columns)
+        for column in column_map.columns.values():
+            assert column in domains or MEASURES.fullmatch(column), column
+
+
+def test_the_tables_of_experiments_are_here() -> None:
+    for name in names("experiments"):
+        experiment = read_yaml(CONF / "experiments" / f"{name}.yaml")
+        if "paper" in experiment:
+            assert experiment["dataset"]["name"] in {
+                dataset
+                for column_map in printed_module.get(experiment["paper"]).printed.column_maps
+                for dataset in column_map.dataset
+            }
+
+
+def test_the_list_names_the_command_that_has_a_tables_costs() -> None:
+    named = [line.split()[0] for line in printed_module.lines() if line.endswith("; by `fedshift costs`")]
+    assert named == ["f2dc.table4"] == [table.id for table in TABLES if table.printed.costs]
+    assert {*printed_module.get("f2dc.table4").printed.costs} == {*printed_module.get("f2dc.table4").printed.columns}
+
+
+def test_a_row_is_chosen_by_its_settings() -> None:
+    table = printed_module.get("f2dc.table5")
+    plain = {"method.name": "f2dc", "modules": "none", "adapt.name": "none"}
+    row = row_of(table, plain | {"method.sigma": 0.3})
+    assert row is not None and row.value("AVG") == 75.34
+    assert row_of(table, plain | {"method.sigma": 0.2}) is None
+    carried = row_of(
+        printed_module.get("f2dc.table1b"), {"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"}
+    )
+    assert carried is None  # FedAvg with modules is not FedAvg
+    carried = row_of(
+        printed_module.get("f2dc.table3"), {"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"}
+    )
+    assert carried is not None and carried.method == "FedAvg+DFD+DFC"
+
+
+def test_a_method_with_a_part_switched_off_stands_next_to_no_row_of_the_whole() -> None:
+    table = printed_module.get("fedicon.table1")
+    whole = {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])}
+    row = row_of(table, whole)
+    assert row is not None and row.method == "FedICON"
+    assert row_of(table, whole | {"method.tta": False}) is None
+
+
+def test_fedproto_shares_weights_where_the_paper_has_one_global_model() -> None:
+    ours = {"method.name": "fedproto", "modules": "none", "adapt.name": "none"}
+    for id_ in ("i2pfl.tableiidigits", "fedseproto.table1digits"):
+        assert row_of(printed_module.get(id_), ours | {"method.share_weights": False}) is None
+        assert row_of(printed_module.get(id_), ours | {"method.share_weights": True}) is not None
+    assert row_of(printed_module.get("fedseproto.table3"), ours | {"method.share_weights": False}) is not None
+
+
+COLUMN_MAPS = [(table, column_map) for table in TABLES for column_map in table.printed.column_maps]
+
+
+@pytest.mark.parametrize(("table", "column_map"), COLUMN_MAPS, ids=[f"{t.id}-{c.dataset[0]}" for t, c in COLUMN_MAPS])
+def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_printed_otherwise_alone(
+    table: Table, column_map: ColumnMap
+) -> None:
+    experiment = table.experiment(column_map)
+    for row in table.printed.rows:
+        for ours in table.readings(row):
+            settings = {key: value for key, value in ours.items() if key != "experiment"}
+            config = resolved(ours.get("experiment", experiment), column_map.when | settings)
+            standing = table.standing(config)
+            assert table.column_map(config) == column_map
+            assert standing is not None and (standing.row.method, standing.settings) == (row.method, ours)
+            printed = table.prints_of(config["method.name"])
+            differing = altered([config], table, column_map, standing)
+            assert {one.key for one in differing} == printed.keys() & config.keys()
+            assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
+
+
+def test_a_table_is_named_by_one_experiment_or_its_rows_name_the_others() -> None:
+    named: dict[str, list[str]] = {}
+    for name in names("experiments"):
+        if "paper" in (experiment := read_yaml(CONF / "experiments" / f"{name}.yaml")):
+            named.setdefault(printed_module.get(experiment["paper"]).id, []).append(name)
+    several = {table: experiments for table, experiments in named.items() if len(experiments) > 1}
+    assert several == {"fedicon.table8": ["fedicon-table8", "fedicon-table8-without-lie"]}
+    for table, (first, *others) in several.items():
+        result = printed_module.get(table)
+        assert result.experiment(result.printed.column_maps[0]) == first
+        rows = {ours.get("experiment") for row in result.printed.rows for ours in result.readings(row)}
+        assert rows == {None, *others}
+
+
+@pytest.mark.parametrize(("gis", "label", "same"), [(False, "none (Local)", "local"), (True, "GIS (FedAvg)", "fedavg")])
+def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_fedavgs(
+    gis: bool, label: str, same: str
+) -> None:
+    table = printed_module.get("fedicon.table8")
+    parts = {"method.name": "fedicon", "method.lie": False, "method.gis": gis, "method.tta": False}
+    there = resolved("fedicon-table8-without-lie", parts)
+    for config in (there, resolved("fedicon-table8-without-lie", {"method.name": same})):
+        standing = table.standing(config)
+        assert standing is not None and standing.row.method == label
+        assert altered([config], table, table.column_map(config), standing) == ()
+    elsewhere = [resolved(name, parts) for name in ("fedicon-table8", "fedicon-digit5-covariate")]
+    for config in (*elsewhere, there | {"images.grayscale": 0.2}, there | {"images.resized_crop": [0.5, 1.0]}):
+        assert row_of(table, config) is None
+
+
+def test_domains_that_are_held_out_are_the_test_whether_or_not_the_shift_states_it() -> None:
+    table = printed_module.get("i2pfl.tableiiidigits")
+    config = resolved("i2pfl-out-digits", {"method.name": "i2pfl"})
+    column_map = table.column_map(config)
+    standing = table.standing(config)
+    assert column_map is not None and standing is not None and config["shift.name"] == "domain"
+
+    def keys(**changed: object) -> list[str]:
+        values = {key.replace("__", "."): value for key, value in changed.items()}
+        return [value.key for value in altered([config | values], table, column_map, standing)]
+
+    assert keys() == []
+    assert keys(shift__name="none") == []
+    assert "shift.name" in keys(shift__name="none", allocation__held_out=[])
+    assert "shift.name" in keys(shift__name="corruption")
+
+
+def test_a_table_of_no_experiment_is_reported() -> None:
+    with pytest.raises(ConfigError, match=r"conf/papers: f2dc.table5 lacks the key experiment"):
+        printed_module.get("f2dc.table5").experiment(ColumnMap(dataset=("pacs",), columns={}))
+
+
+def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:
+    lacking = [
+        (table.id, row.method)
+        for table in TABLES for row in table.printed.rows
+        if set(registry.METHODS) & set(re.split(r"[^\w-]+", row.method.casefold())) and not table.readings(row)
+    ]  # fmt: skip
+    assert lacking == []
+
+
+@pytest.mark.parametrize("part", ["digits", "office10", "pacs"])
+def test_the_rows_of_one_loss_stand_next_to_i2pfl_with_the_other_switched_off(part: str) -> None:
+    table = printed_module.get(f"i2pfl.tableiv{part}")
+    assert [row.method for row in table.printed.rows if not row.label_certain] == ["w/o APA", "w/o GPCL"]
+    config = resolved("i2pfl-digits", {"method.name": "i2pfl"})
+    for use_gpcl, use_apa, label in ((True, False, "w/o APA"), (False, True, "w/o GPCL"), (True, True, "I2PFL")):
+        row = row_of(table, config | {"method.use_gpcl": use_gpcl, "method.use_apa": use_apa})
+        assert row is not None and row.method == label
+
+
+@pytest.mark.parametrize("part", ["top", "bottom"])
+@pytest.mark.parametrize(
+    ("dfd", "dfc", "aggregation", "place"),
+    [
+        (True, False, "daa", 2), (True, False, "fedavg", 3), (False, True, "daa", 3),  # rows 3 and 4
+        (False, False, "daa", 1), (True, True, "fedavg", 4), (True, True, "daa", 5), (False, True, "fedavg", None),
+    ],
+)  # fmt: skip
+def test_the_rows_of_f2dcs_ablation(part: str, dfd: bool, dfc: bool, aggregation: str, place: int | None) -> None:
+    table = printed_module.get(f"f2dc.table6{part}")
+    requested = {"method.use_dfd_loss": dfd, "method.use_dfc_loss": dfc, "method.aggregation": aggregation}
+    config = resolved("f2dc-pacs", {"method.name": "f2dc"} | requested)
+    assert row_of(table, config) == (None if place is None else table.printed.rows[place])
+
+
+@pytest.mark.parametrize(("dp", "average"), [("add", 87.15), ("shrink_add", 87.15), ("off", 87.33)])
+def test_noise_on_prototypes_stands_next_to_the_row_with_dp(dp: str, average: float) -> None:
+    row = row_of(
+        printed_module.get("i2pfl.tablevidigits"), resolved("i2pfl-digits", {"method.name": "i2pfl", "method.dp": dp})
+    )
+    assert row is not None and row.value("Avg") == average
+
+
+def test_print_errors_belong_to_their_table() -> None:
+    assert printed_module.get("f2dc.table1b").checks() == [
+        "Table 1b F2DC (PACS): sample STD of domains = 5.93 (population 5.14), printed STD = 5.83"
+    ]
+
+
+def test_a_printed_spread_is_kept() -> None:
+    table = printed_module.get("fedicon.table1")
+    row = row_of(table, {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])})
+    assert row is not None and (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

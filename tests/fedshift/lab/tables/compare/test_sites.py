@@ -1,0 +1,88 @@
+"""``--sites``: which sites, rounds and seeds are behind a number."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_run
+
+from fedshift.lab.tables.compare import by_site
+from fedshift.lab.tables.compare.sites import ALL
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+Made = Callable[..., Path]
+
+
+def figure(value: float | None) -> dict[str, Any]:
+    if value is None:
+        return {"value": None, "low": None, "high": None, "mark": "too few"}
+    return {"value": value, "low": value - 0.125, "high": value + 0.125}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Return a function that writes a finished run with these values of each site, and of all sites 0.75."""
+
+    def make(sites: Mapping[str, float | None], *, seed: int = 0, given: str = "", method: str = "fedavg") -> Path:
+        settings = f"dataset.domains=[scan,street] allocation.validation_fraction=0.2 {given}"
+        config = resolve({"experiment": "handwritten", "method": method, "seed": seed, "set": settings})
+        names = ("accuracy", "balanced_accuracy", "auroc", "auprc", "brier", "ece")
+        listed = [
+            {"site": name, "domain": name, "images": 10} | dict.fromkeys(names, figure(value))
+            for name, value in sites.items()
+        ]
+        overall = {"site": ALL, "images": 20} | dict.fromkeys(names, figure(0.75) | {"how": "pooled"})
+        section = {"round": 5, "classes": ["a", "b"], "sites": listed, "overall": overall}
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        return write_run(folder, config, {"scan": 50.0, "street": 60.0}, site_figures=section)
+
+    return make
+
+
+def test_unseen_sites_are_those_of_domains_that_no_node_held(made: Made) -> None:
+    out = {"scan": "street", "street": "scan"}  # and the domain that is left
+    runs = [
+        made(
+            {name: 0.25 if name == held_out else 0.875 for name in out}, seed=seed,
+            given=f"'allocation.held_out=[{held_out}]' 'allocation.counts={{{left}: 2}}'",
+        )
+        for seed in range(2) for held_out, left in out.items()
+    ]  # fmt: skip
+    table = by_site(runs, "auroc", held_out=True)
+    assert [line[0::3] for line in table.grid()] == [
+        ["site", "fedavg"], ["scan", "0.250 (0.125 to 0.375)"], ["street", "0.250 (0.125 to 0.375)"]
+    ]  # fmt: skip
+    assert [(entry.site, entry.seed) for entry in table.entries] == [
+        ("scan", 0), ("street", 0), ("scan", 1), ("street", 1)
+    ]  # fmt: skip
+    assert "of each site of a domain that no node held" in table.title and ALL not in table.text()
+    seen = by_site(runs, "auroc", allow_different=True)
+    assert len(seen.entries) == 4 * 3 and ALL in seen.sites and "no node held" not in seen.title
+
+    held = "'allocation.held_out=[scan]' 'allocation.counts={street: 2}'"
+    with pytest.raises(ConfigError, match=r"--sites auroc --unseen: .* but of no domain that was held out"):
+        by_site([made({"street": 0.5}, seed=2, given=held)], "auroc", held_out=True)
+
+
+def test_a_cell_says_over_how_many_seeds_it_is(made: Made) -> None:
+    values: list[dict[str, float | None]] = [
+        {"scan": 0.5, "street": 0.5}, {"scan": None, "street": 0.5}, {"scan": 0.75, "street": 0.5}
+    ]  # fmt: skip
+    table = by_site([made(each, seed=seed) for seed, each in enumerate(values)], "auroc")
+    cells = {line[0]: line[-1] for line in table.grid()}
+    assert cells["scan"] == "0.625 (0.500 to 0.750), 2 of 3 seeds"
+    assert cells["street"] == "0.500 (0.375 to 0.625)"
+    lacking = by_site([made({"scan": 0.5, "street": 0.5}), made({"street": 0.5}, seed=1)], "auroc")
+    assert lacking.grid()[1][-1] == "0.500 (0.375 to 0.625), 1 of 2 seeds"
+
+
+def test_sites_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(made: Made) -> None:
+    sites = {"scan": 0.5, "street": 0.5}
+    runs = [made(sites), made(sites, method="fedprox", given="keep=best-validation")]
+    with pytest.raises(ConfigError, match=r"round is last \(run-0\) and best-validation \(run-1\)"):
+        by_site(runs, "auroc")
+    assert by_site(runs, "auroc", allow_different=True).rows == (
+        "fedprox [round=best-validation]", "fedavg [round=last]"
+    )  # fmt: skip

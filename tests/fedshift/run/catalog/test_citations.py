@@ -1,0 +1,172 @@
+"""`fedshift cite`: each method, data set and network has an entry that BibTeX reads; runs cite what they use."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.cli import citations
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_clients.models.catalog import NETWORKS
+from fedshift_clients.models.packages import WEIGHTS
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_datasets.catalog import DATASETS
+
+TEXT = "\n".join(citations.entries().values())
+REQUIRED = {
+    "article": {"title", "author", "journal", "year"}, "inproceedings": {"title", "author", "booktitle", "year"},
+    "techreport": {"title", "author", "institution", "year"}, "misc": {"title", "author"},
+}  # fmt: skip
+FIELDS = {
+    "title", "author", "journal", "booktitle", "institution", "howpublished", "year", "volume", "number", "pages",
+    "doi", "eprint", "archiveprefix", "url", "note",
+}  # fmt: skip
+
+
+def parsed(text: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """Read BibTeX letter by letter: kind and fields by key; fails on what BibTeX would refuse."""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    text = re.sub(r"^%.*$", "", text, flags=re.M)
+    i = 0
+    while (start := text.find("@", i)) >= 0:
+        assert not text[i:start].strip(), text[i:start]
+        head = re.match(r"@([a-z]+)\{([A-Za-z0-9-]+),", text[start:])
+        assert head is not None, text[start : start + 60]
+        i = start + head.end()
+        fields: dict[str, str] = {}
+        while not (end := re.match(r"\s*\}", text[i:])):
+            name = re.match(r"\s*([a-z]+) = \{", text[i:])
+            assert name is not None, text[i : i + 60]
+            i += name.end()
+            depth, begin = 1, i
+            while depth:
+                depth += {"{": 1, "}": -1}.get(text[i], 0)
+                i += 1
+            assert name[1] not in fields, (head[2], name[1])
+            fields[name[1]] = text[begin : i - 1]
+            assert text[i] == ",", text[i : i + 20]
+            i += 1
+        i += end.end()
+        assert head[2] not in found, head[2]
+        found[head[2]] = (head[1], fields)
+    return found
+
+
+PARSED = parsed(TEXT)
+
+
+def test_each_entry_has_the_fields_of_its_kind_and_is_ascii() -> None:
+    assert TEXT.isascii() and set(PARSED) == set(citations.entries())
+    for key, (kind, fields) in PARSED.items():
+        assert fields.keys() >= REQUIRED[kind] and fields.keys() <= FIELDS, key
+        bodies = re.fullmatch(r"\{[^{}]*\}", fields["author"])  # one that has no given names
+        for author in () if bodies else fields["author"].split(" and "):
+            assert author == "others" or re.fullmatch(r"[^,]+, [^,]+", author), (key, author)
+        if "year" in fields:
+            assert 1980 < int(fields["year"]) < 2030, key
+        if "pages" in fields:
+            first, _, last = fields["pages"].partition("--")
+            assert not last or int(first) < int(last), key
+        assert ("eprint" in fields) == ("archiveprefix" in fields), key
+        assert re.fullmatch(r"\d{4}\.\d{4,5}", fields.get("eprint", "1234.5678")), key
+        if "eprint" in fields and "year" in fields:
+            assert 2000 + int(fields["eprint"][:2]) <= int(fields["year"]), key  # a preprint comes first
+
+
+def test_all_keys_that_are_named_are_there_and_all_entries_are_named() -> None:
+    uses = citations.uses()
+    named = {*uses["always"]}
+    for table in (uses["datasets"], uses["networks"], *uses["domains"].values(), *uses["settings"].values()):
+        named |= {key for keys in table.values() for key in keys}
+    for name, method in registry.METHODS.items():
+        assert set(parsed(method.cite)) == ({name} if method.cite else set())
+        named |= {name} if method.cite and method.cites is None else {*(method.cites or ())}
+    assert set(PARSED) == named
+    assert set(uses["datasets"]) == set(ours(DATASETS))
+
+
+def ours(kind: Any) -> list[str]:
+    return [name for name in kind if kind.origin(name) == OURS]
+
+
+def test_each_method_data_set_and_packaged_network_has_an_entry() -> None:
+    for name in ours(registry.METHODS):
+        cited = citations.Citations()
+        cited.add_method(name)
+        assert not cited.unknown and bool(cited.used) == (name != "local"), name
+    for name in ours(DATASETS):
+        cited = citations.Citations()
+        cited.add_dataset(name)
+        assert not cited.unknown and bool(cited.used) == (name != "folders"), name
+    for name in [*ours(NETWORKS), *(WEIGHTS[weights].network for weights in ours(WEIGHTS)), "torchvision:resnet18"]:
+        cited = citations.Citations()
+        cited.add_network(name)
+        assert cited.used and not cited.unknown, name
+
+
+def test_fedshift_is_cited_in_its_version() -> None:
+    about = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert about["version"] in PARSED["fedshift"][1]["note"] and about["title"] in TEXT.translate(
+        {ord(c): None for c in "{}"}
+    )
+
+
+def keys_of(*settings: str, **flat: Any) -> list[str]:
+    config = resolve({"experiment": "handwritten", "set": " ".join(settings)} | flat)
+    cited = citations.Citations()
+    cited.add_run(config.model_dump(mode="json"))
+    parsed(cited.bibtex())
+    return list(cited.used)
+
+
+def test_a_run_cites_what_it_uses_and_nothing_else() -> None:
+    always = ["fedshift", "flower"]
+    assert keys_of(method="fpl") == ["fpl", "finch", "optdigits", "fedicon", *always]
+    assert keys_of("adapt.name=tent", "model.name=cnn_bn") == ["fedavg", "optdigits", "fedicon", "tent", *always]
+    f2dc = keys_of("aggregation.weights=ga", method="f2dc")
+    assert f2dc == ["f2dc", "optdigits", "fedicon", "ga", *always]
+    more = keys_of("server.optimizer=fedadam", "aggregation.robust=krum", "shift.name=corruption")
+    assert more == ["fedavg", "optdigits", "fedicon", "krum", "fedopt", "corruptions", *always]
+    terms = keys_of("modules=[within-domains] modules.within-domains.irm=1.0 allocation.mixing=0.5")
+    assert terms == ["fedavg", "optdigits", "fedicon", "domainbed", "irm", *always]
+    digits = {"dataset": "digits", "data-dir": "nowhere"}
+    assert keys_of("dataset.domains=[mnist,usps]", **digits) == ["fedavg", "mnist", "usps", "fedicon", *always]
+    resnets = keys_of("model.name=resnet10", "dataset.domains=[svhn,syn]", **digits)
+    assert resnets == ["fedavg", "svhn", "syn-mnistm", "resnet", *always]
+
+
+def call(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, ["cite", *map(str, arguments)])
+    return result.exit_code, result.output, str(result.exception or "")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    code, out, _ = call("--method", "fpl,f2dc")
+    assert code == 0 and list(parsed(out)) == ["fpl", "finch", "f2dc", "fedshift", "flower"]
+    assert "% method fpl\n@inproceedings{fpl," in out
+    code, out, _ = call(ROOT / "docs" / "results" / "pacs-pretrained", "--network", "resnet18")
+    keys = list(parsed(out))
+    assert code == 0 and {"i2pfl", "scaffold", "fedprox", "pacs", "efficientnet", "timm", "imagenet", "resnet"} <= {
+        *keys
+    }
+    assert "% method fedavg, method ga\n@inproceedings{fedavg," in out
+    assert call()[::2] == (1, "cite: name runs, or --method, --dataset or --network")
+    code, _, error = call("--method", "fpll")
+    assert code == 1 and error.startswith("--method: unknown method 'fpll'; there are ") and "did you mean fpl" in error
+    assert call("--dataset", "packs")[2].startswith("--dataset: unknown dataset 'packs'")
+
+
+def test_what_has_no_entry_is_said() -> None:
+    cited = citations.Citations()
+    cited.add_method("mine")
+    cited.add_network("my_net")
+    assert "% no entry: method mine" in cited.bibtex() and "% no entry: network my_net" in cited.bibtex()
+    with pytest.raises(ConfigError, match="--network: "):
+        citations.add_named(citations.Citations(), "", "", "my_net")

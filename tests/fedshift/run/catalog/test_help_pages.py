@@ -1,0 +1,154 @@
+"""``--help``: five panels, two examples of each command that are taken, and options that are really keys."""
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from doc_commands import COMMANDS, runs_of
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.cli import help_pages
+
+#: Words of an example that stand for something of the reader's own.
+STANDS_FOR = ("FOLDER", "MODEL", "NODE", "DIR", "HOST", "PACS", "MY_IMAGES", "mine", "runs")
+
+
+def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its full name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{above}{name} ")
+        elif not command.hidden:
+            yield above + name, command
+
+
+LEAVES = dict(leaves(COMMANDS))
+
+
+def shown(*words: str) -> str:
+    """Return the help of a command at a width at which nothing wraps."""
+    return CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, [*words, "--help"]).output
+
+
+def test_all_commands_are_in_five_panels_in_their_order() -> None:
+    assert len(help_pages.PANELS) == 5
+    assert set(COMMANDS.commands) == set(help_pages.PANEL_OF), "each command has a panel: fedshift/cli/help_pages.py"
+    text = shown()
+    places = [text.index(f"─ {panel} ─") for panel in help_pages.PANELS]
+    assert places == sorted(places) and "─ Commands ─" not in text
+    for names, start, end in zip(help_pages.PANELS.values(), places, [*places[1:], len(text)], strict=True):
+        listed = [line.split()[1] for line in text[start:end].splitlines() if line.startswith("│ ") and line[2] != " "]
+        assert listed == list(names)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_command_has_two_examples_that_are_taken(name: str) -> None:
+    examples = help_pages.EXAMPLES[name]
+    assert len(set(examples)) == 2
+    text = shown(*name.split())
+    for example in examples:
+        assert f"fedshift {example}" in text
+        assert "[" not in example
+    assert any(example.startswith(name) for example in examples)
+    for example in examples:
+        taken(example)
+
+
+def taken(example: str) -> None:
+    """Check the options of an example and, where it stands for nothing of the reader's own, its keys and values."""
+    first, *words = shlex.split(example)
+    command = COMMANDS.commands[first]
+    if isinstance(command, click.Group):
+        command, words = command.commands[words[0]], words[1:]
+    if any(word.partition("=")[2].startswith(STANDS_FOR) or word.startswith(STANDS_FOR) for word in words):
+        flags = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        unknown = {word for word in words if word.startswith("-")} - flags
+        assert not unknown or first == "supernode", example  # which hands Flower's own options on
+        keys = [word for word in words if "=" in word and not word.startswith(("domain=", "data-dir="))]
+        names = [word.partition("=")[0] for word in keys]
+        assert all(any(help_pages._keys(name)) or name in OWN for name in names), example
+        return
+    command.make_context(first, words)
+    runs_of(example) if first in ("run", "sweep", "costs", "export", "deploy-demo", "tune") else None
+
+
+#: Keys of commands that are no keys of a run.
+OWN = ("images", "node", "nodes")
+
+
+def test_every_example_is_of_a_command_that_there_is() -> None:
+    assert set(help_pages.EXAMPLES) == set(LEAVES)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["run", "handwritten", "--rounds", "3"], "use rounds=3"),
+        (["run", "handwritten", "--rounds=3"], "use rounds=3"),
+        (["sweep", "handwritten", "--method", "fedavg,i2pfl"], "use method=fedavg,i2pfl"),
+        (["run", "--lr", "0.1"], "use train.lr=0.1"),
+        (["run", "--batch-size", "8"], "use train.batch_size=8"),
+        (["run", "--train.lr", "0.1"], "use train.lr=0.1"),
+        (["run", "--engine"], "use engine=VALUE"),
+        (["status", "--output-dir", "there"], "use output-dir=there"),
+        (["evaluate", "MODEL", "--seed", "1"], "use seed=1"),
+        (["rescore", "RUN", "--bn", "own"], "use evaluate.bn=own"),  # not model.bn, which rescore refuses
+        (["costs", "fedavg", "--nodes", "4"], "use nodes=4"),
+        (["export", "handwritten", "--nodes", "4"], "use nodes=4"),
+        (["deploy-demo", "--rounds", "4"], "use rounds=4"),
+        (["report", "RUN", "--data-dir", "there"], "use data-dir=there"),
+        (["init", "mine", "--data-dir", "there"], "use data-dir=there"),
+        (["init", "mine", "--seed", "3"], "use dataset.seed=3"),
+        (["prepare", "pacs", "--data-dir", "there"], "use data-dir=there"),
+        (["preview", "pacs", "--skip-broken", "true"], "use dataset.skip_broken=true"),
+    ],
+)
+def test_an_option_that_is_a_key_is_answered_with_the_key(words: list[str], answer: str) -> None:
+    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words)
+    assert ended.exit_code == 2
+    assert f"No such option '{words[-1].partition('=')[0] if '=' in words[-1] else words[-2]}'" in ended.output or (
+        answer.endswith("VALUE")
+    )
+    assert f"It is a key: {answer}" in ended.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--nonsense", "3"],
+        # Keys that the command does not take: the advice would be refused.
+        ["compare", "runs", "--seed", "0"],
+        ["predict", "MODEL", "--data-dir", "there"],
+        ["save", "RUN", "--rounds", "2"],
+        ["cite", "RUN", "--seed", "0"],
+        ["methods", "--method", "fpl"],
+        ["evaluate", "MODEL", "--round", "2"],
+        ["rescore", "RUN", "--lr", "1"],
+        ["costs", "fedavg", "--engine", "inline"],
+        ["export", "handwritten", "--engine", "inline"],
+        ["deploy-demo", "--resume", "RUN"],
+        ["report", "RUN", "--seed", "0"],
+        ["status", "--seed", "0"],
+        ["policy", "init", "--seed", "0"],
+        ["cache", "list", "--seed", "0"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_is_no_key_of_the_command_gets_no_advice(words: list[str]) -> None:
+    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words)
+    assert ended.exit_code == 2 and "No such option" in ended.output
+    assert "It is a key" not in ended.output
+
+
+def test_no_command_tells() -> None:
+    texts = {
+        name: f"{command.help} {[getattr(p, 'help', '') for p in command.params]}" for name, command in LEAVES.items()
+    }
+    assert [name for name, text in texts.items() if " tell" in text.lower() or "Tells" in text] == []
+
+
+def test_help_calls_the_argument_of_keys_a_key() -> None:
+    (argument,) = (param for param in COMMANDS.commands["keys"].params if isinstance(param, click.Argument))
+    assert (argument.name, argument.metavar) == ("key", "[KEY]")

@@ -1,0 +1,281 @@
+"""engine=inline in several processes: the same bits, whoever dies; nothing outlives the run."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from support import ROOT, Run, own_experiment
+
+from fedshift.run.engine import transport, workers
+from fedshift.run.engine.workers import WorkersGrid
+from fedshift.run.launch import runner, worker_count
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import identify_process
+from fedshift_app.flower.simulating import TRIES
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.names import KEPT_IN
+from fedshift_core.wire.records import encode
+
+ONE_EPOCH = "method.classifier_epochs=1 method.personal_epochs=1"
+SHORT = "train.epochs=1 allocation.share=0.06 train.batch_size=12"
+#: A user's own file, which kills workers that have just remembered a round, as often as there are marks of it.
+DEADLY = """
+import logging, multiprocessing, os, signal
+from pathlib import Path
+from fedshift_clients.base import DomainClient
+from fedshift_app.node.state_store import StateStore
+from fedshift_core.registry import Method
+from fedshift_strategies.base import DomainStrategy
+
+METHOD = Method(name="own", title="Own", strategy=DomainStrategy, client=DomainClient)
+remember = StateStore.remember
+
+def dies(self, server_round, memory):
+    remember(self, server_round, memory)
+    mark = Path(__file__).with_name(f"{self.folder.name}-{server_round}")
+    if mark.exists():
+        times = int(mark.read_text())
+        mark.write_text(str(times - 1)) if times > 1 else mark.unlink()
+        logging.getLogger("fedshift").warning("%s has had its day", mark.name)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if multiprocessing.current_process().name == "fedshift-worker":
+    StateStore.remember = dies
+"""
+EXPERIMENT = """
+plugins: [deadly.py]
+dataset: {name: handwritten}
+model: {name: cnn}
+train: {lr: 0.02}
+allocation: {counts: any}
+rounds: 2
+"""
+
+
+# --- what travels -------------------------------------------------------------------------------------------------
+
+
+def message(node_id: int, arrays: ArrayRecord, **config: Any) -> Message:
+    identify_process()
+    return Message(RecordDict({"arrays": arrays, "config": ConfigRecord(config)}), node_id, "train")
+
+
+def test_what_all_messages_hold_goes_once_and_what_is_a_nodes_own_goes_with_its_message() -> None:
+    whole = encode({"w": np.arange(5000, dtype=np.float32)})
+    own = [encode({"p": np.full(3, i, np.float32)}) for i in range(3)]
+    requested = [message(1000 + i, ArrayRecord({**whole, **own[i]})) for i in range(3)]
+    shared, opener, known = transport.Shared(), transport.Opener(), set[int]()
+    shared.renew(requested)
+    arrays = shared.parcel(known)
+    assert arrays is not None and len(arrays) > 20_000
+    opener.take(arrays)
+    assert shared.parcel(known) is None  # this worker has them
+    for asking in requested:
+        parcel = transport.Job(asking, fresh=True).parcel(shared)
+        assert len(parcel) < 3000
+        result = opener.open(parcel)
+        assert result.fresh
+        assert result.message.content == asking.content
+        assert result.message.metadata.dst_node_id == asking.metadata.dst_node_id
+    shared.renew([message(1000, whole), message(1001, whole)])
+    assert shared.parcel(known) is None  # the same object in the next round
+    later = encode({"w": np.zeros(5000, np.float32)})
+    shared.renew([message(1000, later), message(1001, later)])
+    opener.take(shared.parcel(known) or b"")
+    assert len(opener._shared) == 1  # what nobody sends any more is let go
+
+
+class Idle:
+    """A worker without a process."""
+
+    def __init__(self) -> None:
+        self.jobs = deque[int]()
+
+
+def test_a_node_goes_to_who_has_what_it_remembers_and_an_idle_worker_takes_over_what_is_on_disk() -> None:
+    grid = WorkersGrid(6, 2)
+    one, other = Idle(), Idle()
+    grid._homes = {1000: other, 1001: one, 1002: other, 1003: other}  # type: ignore[dict-item]
+    kept = {KEPT_IN: "/runs/1"}
+    work = workers._Work([message(1000 + i, encode({}), **(kept if i == 2 else {})) for i in range(5)])
+    taken = [grid._next(one, work) for _ in range(4)]  # type: ignore[arg-type]
+    assert taken == [1, 4, 2, None]  # its own, nobody's, one that can be read from disk; not another's memory
+    assert [grid._next(other, work) for _ in range(3)] == [0, 3, None]  # type: ignore[arg-type]
+
+
+def test_what_only_a_dead_worker_had_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Of nodes in secure sums, their keys: another worker cannot have them, whatever it repeats."""
+    grid = WorkersGrid(6, 2)
+    one: Any = SimpleNamespace(jobs=deque([2]), ready=True, end=lambda: "was ended by SIGKILL")
+    other: Any = Idle()
+    grid._workers, grid._homes, grid._bound = [one, other], {1000: one, 1001: one, 1002: other}, {1000, 1001, 1002}
+    work = workers._Work([message(1000 + i, encode({})) for i in range(3)])
+    work.waiting.clear()
+    grid._reassign(one, work)
+    (line,) = {*caplog.messages}
+    assert line == (
+        "a worker process was ended by SIGKILL; another one repeats its work; what 2 nodes had in its memory alone is "
+        "lost"
+    )
+    assert (list(work.waiting), grid._homes, grid._bound) == ([2], {1002: other}, {1002})
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write an experiment with a user's own file."""
+    with own_experiment(tmp_path, monkeypatch, "deadly.py", DEADLY, EXPERIMENT) as file:
+        yield file
+
+
+def run(tmp_path: Path, number: int, experiment: str = "handwritten", **flat: Any) -> Run:
+    given = {"experiment": experiment, "output-dir": str(tmp_path / f"runs-{number}"), "set": SHORT} | flat
+    return Run(runner.run_inline(given, 4, number))
+
+
+def timeless(run: Run) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key not in ("seconds", "profile")} for line in run.rounds]
+
+
+def same(one: Run, other: Run) -> bool:
+    assert timeless(one) == timeless(other)
+    assert one.results["site_figures"] == other.results["site_figures"]
+    return bool(one.results["weights_sha256"] == other.results["weights_sha256"])
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        pytest.param(
+            {"method": "fedicon", "set": f"{SHORT} method.classifier_rounds=1 {ONE_EPOCH}"},
+            id="adapted",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"method": "fedproto"}, id="prototypes", marks=pytest.mark.long),
+        pytest.param({"method": "i2pfl"}, id="i2pfl", marks=pytest.mark.long),
+        pytest.param({"set": f"{SHORT} federation.participation=0.5"}, id="fedavg"),
+        pytest.param({"set": f"{SHORT} model.name=cnn_bn model.freeze=encoder"}, id="frozen", marks=pytest.mark.long),
+    ],
+)
+def test_the_number_of_workers_changes_no_bit(flat: dict[str, Any], tmp_path: Path) -> None:
+    many = run(tmp_path, 2, rounds=2, profile=True, **flat)
+    assert same(run(tmp_path, 1, rounds=2, **flat), many)
+    assert max(line["profile"]["side_by_side"] for line in many.rounds) == 2
+
+
+@pytest.mark.parametrize("method", ["fedbn", pytest.param("fedcode", marks=pytest.mark.long)])
+def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, deadly: Path, tmp_path: Path) -> None:
+    """Its work is repeated from what the node had before that round, on disk: in round 1 that is nothing."""
+    bn = " model.bn=local" if method == "fedbn" else ""
+    flat = {"method": method, "set": f"{SHORT} model.name=cnn_bn{bn}"}
+    whole = run(tmp_path, 1, str(deadly), **flat)
+    marks = {"node-0-1": 1, "node-3-1": 1, "node-1-2": TRIES - 1, "node-2-2": 1}
+    for name, times in marks.items():
+        (tmp_path / name).write_text(str(times))
+    killed = run(tmp_path, 2, str(deadly), **flat)
+    assert not any((tmp_path / name).exists() for name in marks)
+    assert same(whole, killed)
+    lines = [json.loads(line) for line in (killed.folder / "log.jsonl").read_text().splitlines()]
+    rows = [line["message"] for line in lines if line.get("event") == "worker_died"]
+    assert rows == [
+        "a worker process was ended by SIGKILL (out of memory?); another one repeats its work"
+    ] * sum(marks.values())  # fmt: skip
+    assert sum(line["message"] == "node-1-2 has had its day" for line in lines) == TRIES - 1  # a worker's own line
+
+
+@pytest.mark.long
+def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_path: Path) -> None:
+    (tmp_path / "node-1-1").write_text("99")
+    with pytest.raises(FederationError) as caught:
+        run(tmp_path, 2, str(deadly), method="fedbn", set=f"{SHORT} model.name=cnn_bn model.bn=local")
+    assert str(caught.value).splitlines()[0] == (
+        f"node 1: {TRIES} worker processes died on its work; the last one was ended by SIGKILL (out of memory?)"
+    )
+
+
+def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "serve", slice)  # ends at once
+    grid = WorkersGrid(2, 2)
+    with pytest.raises(FederationError, match=r"^a worker process ended with code 0 before it could work$"):
+        grid.send_and_receive([message(1000, encode({}))])
+    assert not grid._workers
+
+
+def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_count, "cores", lambda: 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")  # the machine's, not the run's
+    threads = {None: resolve({}), 2: resolve({"set": "train.threads=2"})}
+    assert [worker_count.workers(threads[None], nodes, result) for nodes, result in ((8, None), (4, None), (8, 2))] == [
+        6, 4, 2,
+    ]  # fmt: skip
+    assert worker_count.workers(threads[2], 8, None) == 3
+    for named, result in (("3", 3), ("", None)):
+        monkeypatch.setenv(worker_count.WORKERS, named)
+        assert worker_count.requested({}) == result
+    monkeypatch.setenv(worker_count.WORKERS, "many")
+    assert worker_count.requested({"workers": 2}) == 2
+    with pytest.raises(ConfigError, match=r"^FEDSHIFT_WORKERS: expected a whole number from 1 to 1024, found 'many'$"):
+        worker_count.requested({})
+    with pytest.raises(ConfigError, match=r"^workers=2 needs engine=inline; for Flower's simulation use actors=N$"):
+        worker_count.check({"workers": 2})
+
+
+# --- ended from outside -------------------------------------------------------------------------------------------
+
+MARK = "FEDSHIFT_TEST_WORKERS"
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    collected = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                collected.append(process)
+    return collected
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
+    env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
+    requests = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
+    with (tmp_path / "output").open("w") as result:
+        started = subprocess.Popen(
+            requests, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True
+        )
+    deadline = time.monotonic() + 120
+    while "round " not in (tmp_path / "output").read_text() and started.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(marked(str(tmp_path))) >= 4, (tmp_path / "output").read_text()  # itself, what workers are made from, two
+    if how == signal.SIGINT:
+        os.killpg(started.pid, how)  # as a terminal does: to all of them
+    else:
+        started.kill()
+    try:
+        started.wait(60)
+    finally:
+        started.kill()
+    deadline = time.monotonic() + 20
+    while (left := marked(str(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    said = (tmp_path / "output").read_text()
+    assert "Traceback" not in said
+    assert ("interrupted; continue with: fedshift run resume=" in said) == (how == signal.SIGINT)

@@ -1,0 +1,127 @@
+"""Advice before a run, names of nodes, and files that are broken."""
+
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+from image_trees import noise_sites
+
+from fedshift.data import init as init_files
+from fedshift.run import checking
+from fedshift.run.checking import check_data
+from fedshift.run.launch import advice, credentials
+from fedshift.site.deploy import exporting
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME
+from fedshift_datasets.sets import folders
+
+# --- One line where engine=inline would be much faster, by a rule; and none elsewhere ---
+
+
+MANY = "federation.participation=0.05 train.epochs=1 model.name=cnn"
+
+
+def advice_for(nodes: int, images: float, more: str = "") -> str:
+    return advice.faster_inline(resolve({"experiment": "handwritten", "set": f"{MANY} {more}"}), nodes, images)
+
+
+def test_many_clients_with_a_small_network_and_few_images_get_a_hint() -> None:
+    line = advice_for(1000, 35.6)
+    assert line.startswith("hint: 50 clients a round, each with a small network and 36 images to pass, wait for")
+    assert "engine=inline would be much faster" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("nodes", "images", "more"),
+    [
+        (300, 36, ""),  # 15 clients a round
+        (1000, 501, ""),
+        (1000, 36, "train.epochs=20"),
+        (1000, 36, "model.name=resnet10"),
+        (1000, 36, "model.per_node=[cnn,resnet10] method.name=fedproto"),
+    ],
+)
+def test_others_are_not(nodes: int, images: float, more: str) -> None:
+    assert advice_for(nodes, images, more) == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "hinted"),
+    [
+        (8, "model.per_node=[cnn,cnn_bn]", True),  # four domains in turn, two networks in turn
+        (4, "model.per_node=[cnn,cnn_bn]", False),  # one node each: nothing else is possible
+        (8, "model.per_node=[cnn,cnn]", False),
+        (8, "model.per_node=[cnn,cnn_bn,cnn2]", False),
+        (8, "", False),
+    ],
+)
+def test_networks_that_follow_the_domains_are_told_of(nodes: int, more: str, hinted: bool) -> None:
+    config = resolve({"experiment": "handwritten", "method": "local", "set": more})
+    line = advice.network_by_domain(config, nodes)
+    assert bool(line) == hinted
+    if hinted:
+        assert "(scan cnn, texture cnn_bn, street cnn, sketch cnn_bn)" in line
+        assert "\n" not in line
+        dealt = config.allocation.model_copy(update={"counts": dict.fromkeys(config.dataset.domains, 2)})
+        assert advice.network_by_domain(config.model_copy(update={"allocation": dealt}), nodes) == ""
+
+
+def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:
+    config = resolve({"experiment": "handwritten", "set": "allocation.share=0.1 dataset.domains=[scan,sketch]"})
+    assert 30 < check_data(config, 2) < 40  # a tenth of each domain's 360
+
+
+# --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
+
+
+def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    noise_sites(tmp_path / "images", 12)
+    init_files.init("mine", ["data-dir=images"])
+    broken = tmp_path / "images" / "a" / "cat" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(DataError) as caught:
+        checking.check_data(resolve({"experiment": "mine/mine.yaml"}), 2)
+    said, remedy = str(caught.value).split("\n")
+    assert said.startswith(f"{broken}: cannot be read")
+    assert "fedshift prepare" in remedy and remedy.endswith("dataset.skip_broken=true")
+    checking.check_data(resolve({"experiment": "mine/mine.yaml", "set": "dataset.skip_broken=true"}), 2)
+
+
+# --- A site's name, as `fedshift init` takes it, becomes a node's folder, key and configuration ---
+
+
+#: Names that a site may have.
+SITES = (
+    "scan",
+    "art_painting",
+    "Köln Süd",
+    "Große Straße",
+    "São Paulo (A)",
+    "a & b + c",
+    "東京",
+    "Ω",
+    "x" * MOST_NAME,
+    "ä" * (MOST_NAME // 2),
+)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_sites_name_makes_a_node(tmp_path: Path, site: str) -> None:
+    folders.check_domain(site)
+    name = exporting.node_name(3, site)
+    assert name.startswith("node-3") and name.isascii()
+    assert credentials.NODE_NAME.fullmatch(name)
+    private, public = credentials.make_node(tmp_path / "keys", name)
+    assert private.is_file() and public.read_text().rstrip().endswith(name)
+    given = parse_config_args([exporting.NodeFolder(tmp_path / name, site, 3).node_config])
+    assert (given["domain"], given["data-dir"], given["partition-id"]) == (site, str(tmp_path / name), 3)
+
+
+def test_plain_names_stay_and_none_is_like_another() -> None:
+    assert exporting.node_name(0, "art_painting") == "node-0-art_painting"
+    assert exporting.node_name(1, "Köln Süd") == "node-1-Koln-Sud"
+    assert exporting.node_name(2, "東京") == "node-2"
+    assert len({exporting.node_name(index, site) for index, site in enumerate(SITES)}) == len(SITES)

@@ -1,0 +1,354 @@
+"""`fedshift cache`: images and features that are kept are listed, verified and deleted, and nothing else is."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from own_sites import make
+from support import refusal_of
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.data import cache_command, inventory
+from fedshift.data.inventory import Entry
+from fedshift.run.catalog import completion
+from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
+from fedshift_datasets.base import Form, Source
+from fedshift_datasets.io import cache, feature_store, part_folder
+from fedshift_datasets.io.feature_store import INDEX_FILE, META_FILE, ROWS_FILE, FeatureStore, Kind
+from fedshift_datasets.listing import ImageSet
+
+ABOUT = {
+    "network": "timm:net", "depth": "stages:2", "weights": "0123456789abcdef" * 4, "size": 4,
+    "arithmetic": "float32", "mean": [0.5] * 3,
+}  # fmt: skip
+KIND = Kind("timm-net-stages2", ABOUT, (3,), "float32")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache of the test's own."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("sites") / "images", number=6)
+
+
+@pytest.fixture
+def filled(sites: Path, tmp_path: Path) -> list[Entry]:
+    """Return two parts of images and two stores of features, which the cache holds."""
+    images = shutil.copytree(sites, tmp_path / "images")
+    source = Source(data_dir=images, classes=("bar", "cross", "disc"), skip_broken=True)
+    for form in (Form(), Form(resize="crop")):
+        catalog.load.__wrapped__("folders", "south", "train", source, 16, form)
+    _store(KIND, 5)
+    _store(Kind(KIND.name, ABOUT | {"view": 2}, (3,), "float32"), 7)
+    return inventory.entries()
+
+
+def _store(kind: Kind, number: int) -> FeatureStore:
+    x = np.random.default_rng(number).integers(0, 256, (number, 4, 4, 3), np.uint8)
+    images = ImageSet(x, np.zeros(number, np.int64))
+    store = FeatureStore(kind)
+    store.places(images.marks, lambda index: images.x[index].mean(axis=(1, 2)).astype(np.float32))
+    return store
+
+
+def _run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, ["cache", *arguments])
+    if isinstance(result.exception, ConfigError):
+        return 1, "", str(result.exception)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _damage(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place, os.SEEK_END if place < 0 else os.SEEK_SET)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 255]))
+
+
+def test_it_lists_what_is_there_and_what_uses_it(filled: list[Entry], tmp_path: Path, folder: Path) -> None:
+    code, out, _ = _run()
+    assert (code, out) == (0, _run("list")[1])
+    rows = out.splitlines()
+    assert rows[0].split() == ["kind", "name", "number", "size", "last", "used", "by"]
+    assert [row.split()[:2] for row in rows[2:6]] == [[entry.kind, entry.name] for entry in filled]
+    assert str(tmp_path / "images") in rows[2]
+    assert "checked now" in rows[2] or "made now" in rows[2]
+    of_store = "timm:net stages:2, weights 0123456789ab, 4 px, "
+    assert {row.partition(of_store)[2] for row in rows[4:6]} == {
+        "images as they are, float32", "view 2, augmented, float32",
+    }  # fmt: skip
+    total = sum(path.stat().st_size for entry in filled for path in entry.folder.iterdir())
+    assert rows[6].startswith("total: 2 parts of images (") and "2 stores of features (" in rows[6]
+    assert rows[6].endswith(f"{cache_command.size_of(total)} in {folder}")
+
+    page = json.loads(_run("list", "--json")[1])
+    assert page == json.loads(_run("--json")[1])
+    assert page["bytes"] == total
+    first, second, *stores = page["entries"]
+    assert {first["about"]["form"], second["about"]["form"]} == {"squash", "crop"}
+    assert first["about"] | {"form": ""} == {
+        "dataset": "folders", "domain": "south", "split": "train", "size": 16, "form": "",
+        "origin": str(tmp_path / "images" / "south"), "origin_exists": True,
+    }  # fmt: skip
+    assert sorted((store["number"], store["about"]["view"]) for store in stores) == [(5, 0), (7, 2)]
+    assert all(abs(entry["time"] - time.time()) < 60 for entry in page["entries"])
+
+
+def test_sources_that_are_gone_are_named(filled: list[Entry], tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "images")
+    assert f"{tmp_path / 'images' / 'south'} (not there any more)" in _run()[1]
+
+
+def test_of_an_empty_cache_one_line(folder: Path) -> None:
+    assert _run() == (0, f"{folder}: no images and no features are kept\n", "")
+    assert not folder.exists()
+    assert _run("verify") == (0, "0 checked, 0 bytes: all checksums agree\n", "")
+
+
+@pytest.mark.parametrize(
+    ("head", "parted"),
+    [
+        ("fed-isic2019-site-1", ("fed-isic2019", "site-1")), ("folders-own-a-b", ("folders-own", "a-b")),
+        ("domainnet10-clipart", ("domainnet10", "clipart")), ("mine-a-b", ("mine", "a-b")),
+    ],
+)  # fmt: skip
+def test_data_set_and_domain_are_told_apart(head: str, parted: tuple[str, str]) -> None:
+    assert inventory._parted(head) == parted
+
+
+@pytest.mark.parametrize("form", [Form(), Form("crop", (-1000.0, 400.0), "apply"), Form("pad", None, "apply")])
+def test_every_form_of_a_part_is_read(form: Form, folder: Path) -> None:
+    name = f"{cache.Part('pacs', 'art', 'train', 64, form).stem}-{'ab' * 8}"
+    (folder / name).mkdir(parents=True)
+    (entry,) = inventory.entries()
+    about = {"dataset": "pacs", "domain": "art", "split": "train", "size": 64, "form": form.mark[1:] or "squash"}
+    assert entry.about == about
+    assert (entry.number, entry.damage()) == (None, "cannot be read, or was cut off")
+
+
+def test_verify_finds_each_damage_and_changes_nothing(filled: list[Entry]) -> None:
+    assert _run("verify")[0] == 0
+    images, other, first, second = filled
+    _damage(images.folder / "x.npy", -1)
+    _damage(first.folder / ROWS_FILE, 0)
+    (second.folder / META_FILE).write_text("{")
+    held = {path: path.read_bytes() for entry in filled for path in entry.folder.iterdir()}
+    code, out, _ = _run("verify")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0] == f"damaged: {images.name}: 1 of 1 block of its images are damaged"
+    assert lines[1].startswith(f"damaged: {first.name}: 1 of ")
+    assert lines[2] == f"damaged: {second.name}: cannot be read"
+    assert "4 checked" in lines[3] and "3 damaged" in lines[3]
+    assert held == {path: path.read_bytes() for entry in filled for path in entry.folder.iterdir()}
+    assert _run("verify", other.name)[0] == 0
+    assert _run("verify", other.name, first.name)[0] == 1
+
+
+def test_delete_takes_what_is_named_and_says_what_was_freed(filled: list[Entry]) -> None:
+    images, *others, last = filled
+    code, out, _ = _run("delete", images.name, last.name, "--yes")
+    freed = cache_command.size_of(images.bytes + last.bytes)
+    assert (code, out.splitlines()[-1]) == (0, f"freed {freed}")
+    assert [entry.name for entry in inventory.entries()] == [entry.name for entry in others]
+    assert not images.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (("--features",), {"images"}), (("--images",), {"features"}), (("--all",), set()), (("timm-*",), {"images"}),
+        (("--features", "--images"), set()), (("--unused", "0"), set()), (("--unused", "1"), {"images", "features"}),
+    ],
+)  # fmt: skip
+def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[str, ...], left: set[str]) -> None:
+    assert _run("delete", *arguments, "--yes")[0] == 0
+    assert {entry.kind for entry in inventory.entries()} == left
+
+
+def test_lists_of_file_names_go_with_the_images(filled: list[Entry], folder: Path) -> None:
+    lists = [folder / "site-0f.json", folder / "broken-0f.json"]
+    for path in lists:
+        path.write_text('["anna.png"]')
+    assert _run("delete", "--features", "--yes")[0] == 0 and all(path.exists() for path in lists)
+    code, out, _ = _run("delete", "--images", "--yes")
+    assert code == 0 and out.endswith("lists of file names\n")
+    assert not any(path.exists() for path in lists)
+    lists[0].write_text("[]")
+    assert _run("delete", "--all", "--yes")[1] == "deleted 1 list of file names\n"
+
+
+def test_unused_ones_of_a_kind(filled: list[Entry]) -> None:
+    for entry in (filled[0], filled[3]):
+        old = time.time() - 3 * 86_400
+        for name in (META_FILE, "checked.json"):
+            if (entry.folder / name).exists():
+                os.utime(entry.folder / name, (old, old))
+    assert "3 days ago" in _run()[1]
+    assert _run("delete", "--unused", "2", "--features", "--yes")[0] == 0
+    assert [entry.name for entry in inventory.entries()] == [entry.name for entry in filled[:3]]
+
+
+def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
+    images, _, store, _ = filled
+    locks = (images.folder.parent / f".{images.name}.lock", store.folder / ".lock")
+    with locks[0].open("w") as first, locks[1].open("w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        fcntl.flock(second, fcntl.LOCK_EX)
+        code, _, err = _run("delete", "--all", "--yes")
+    assert code == 1
+    assert err.splitlines() == [f"left {entry.name}: a process is writing it" for entry in (images, store)]
+    assert [entry.name for entry in inventory.entries()] == [images.name, store.name]
+
+
+def test_what_another_process_deletes_meanwhile_is_passed_over(
+    filled: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, other, store, last = filled
+    read_meta, iterdir, rmtree = part_folder.read_meta, Path.iterdir, shutil.rmtree
+
+    def meta(folder: Path) -> dict[str, Any]:
+        rmtree(part.folder, ignore_errors=True)
+        return read_meta(folder)
+
+    def listed(folder: Path) -> Iterator[Path]:
+        paths = list(iterdir(folder))
+        if folder == store.folder:
+            rmtree(folder)
+        return iter(paths)
+
+    def late(folder: Path) -> None:
+        rmtree(folder)
+        raise FileNotFoundError(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part_folder, "read_meta", meta)
+        patch.setattr(Path, "iterdir", listed)
+        code, out, _ = _run()
+    assert code == 0 and other.name in out and last.name in out
+    assert part.name not in out and store.name not in out
+    with monkeypatch.context() as patch:
+        patch.setattr(part_folder, "damaged", lambda *_: rmtree(other.folder))
+        code, out, _ = _run("verify", other.name)
+    assert code == 0 and "damaged" not in out
+    other.folder.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", late)
+    assert _run("delete", "--images", "--yes")[0] == 0 and not other.folder.exists()
+
+
+def test_a_process_that_waits_for_a_store_fills_it_after_it_was_deleted(filled: list[Entry]) -> None:
+    store = next(entry for entry in filled if entry.kind == "features" and entry.number == 5)
+    with (store.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=_store, args=(KIND, 9))
+        waiting.start()
+        time.sleep(0.2)
+        for name in (META_FILE, ROWS_FILE, INDEX_FILE):
+            (store.folder / name).unlink()
+    waiting.join(30)
+    assert {entry.number for entry in inventory.entries() if entry.kind == "features"} == {7, 9}
+    assert _run("verify")[0] == 0
+
+
+def test_rows_that_are_mapped_stay_and_are_computed_again_later(filled: list[Entry]) -> None:
+    store = _store(KIND, 5)
+    before = store.rows.copy()
+    assert _run("delete", "--features", "--yes")[0] == 0
+    np.testing.assert_array_equal(store.rows, before)
+    assert len(FeatureStore(KIND)) == 0
+    np.testing.assert_array_equal(_store(KIND, 5).rows, before)
+
+
+def test_links_are_not_followed(filled: list[Entry], tmp_path: Path, folder: Path) -> None:
+    outside = tmp_path / "outside"
+    of_images, of_features = filled[0].folder, filled[2].folder
+    for moved in (of_images, of_features):
+        shutil.copytree(moved, outside / moved.name)
+        shutil.rmtree(moved)
+        moved.symlink_to(outside / moved.name)
+    (filled[1].folder / "link").symlink_to(outside)
+    held = sorted(outside.rglob("*"))
+    assert {entry.name for entry in inventory.entries()} == {filled[1].name, filled[3].name}
+    assert _run("delete", of_images.name, "--yes")[2] == (
+        f"cache: {of_images.name!r} is a link; links are neither checked nor deleted"
+    )
+    assert _run("delete", "--all", "--yes")[0] == 0
+    assert sorted(outside.rglob("*")) == held
+    shutil.move(feature_store.root(), tmp_path / "moved")
+    (folder / "features").symlink_to(tmp_path / "moved")
+    _store(KIND, 5)
+    assert inventory.entries() == []
+    assert _run("delete", "--all", "--yes")[1] == "nothing to delete\n"
+
+
+def test_what_is_no_part_stays(filled: list[Entry], folder: Path) -> None:
+    (folder / "notes").mkdir()
+    (folder / "arithmetic").mkdir()
+    (folder / "pacs-art-train-64px-ab").mkdir()
+    (folder / ".folders-a-train-16px-0123").mkdir()
+    (folder / ".folders-a-train-16px-0123" / "x.npy").write_bytes(b"123")
+    assert "in addition 1 build in progress or interrupted, 3 bytes" in _run()[1]
+    assert _run("delete", "--all", "--yes")[0] == 0
+    names = {path.name for path in folder.iterdir() if path.is_dir()}
+    assert names == {"notes", "arithmetic", "features", "pacs-art-train-64px-ab"}
+
+
+def test_unknown_names_and_contradictions_are_one_line(filled: list[Entry]) -> None:
+    name = filled[0].name
+    assert _run("delete", name[:-1], "--yes")[2].startswith(
+        f"cache: nothing is named {name[:-1]!r}; `fedshift cache` lists 4 names; did you mean {name}"
+    )
+    assert "nothing is named '../images'" in _run("verify", "../images")[2]
+    assert _run("delete", "--yes")[2].endswith("found none")
+    assert _run("delete", name, "--all", "--yes")[2].endswith("not both")
+    assert "standard input is no terminal" in _run("delete", name)[2]
+    assert len(inventory.entries()) == 4
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 4), (b"y\n", 3)])
+def test_it_asks_first(
+    filled: list[Entry], monkeypatch: pytest.MonkeyPatch, answer: bytes, left: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        with contextlib.suppress(click.Abort):
+            cache_command.delete(
+                [filled[0].name], unused=None, features=False, images=False, everything=False, yes=False
+            )
+    os.close(ours)
+    assert f"Delete these 1 ({cache_command.size_of(filled[0].bytes)})?" in capsys.readouterr().out
+    assert len(inventory.entries()) == left
+
+
+def test_names_are_completed(filled: list[Entry]) -> None:
+    assert completion.cached("timm") == [entry.name for entry in filled[2:]]
+    assert completion.cached("x") == []
+
+
+def test_too_many_choices_are_refused(filled: list[Entry]) -> None:
+    text = refusal_of(
+        ConfigError, cache_command.delete, [filled[0].name], unused=1.0, features=False, images=False,
+        everything=False, yes=True,
+    )  # fmt: skip
+    assert "not both" in text

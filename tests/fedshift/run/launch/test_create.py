@@ -1,0 +1,166 @@
+"""``fedshift new-method`` and ``new-plugin``: what they write runs as it is, and passes its own test."""
+
+import dataclasses
+import inspect
+import re
+import runpy
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+from support import ROOT, Run, own_experiment, refusal_of
+
+from fedshift.run.catalog import things
+from fedshift.run.create import writing
+from fedshift.run.launch import runner
+from fedshift_app.config import files as config_files
+from fedshift_clients.base import DomainClient
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError
+from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.federation.updates import Update
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def run_its_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Return what runs the tests of what was written, with folders on the path; it returns how many there are."""
+
+    def run(folder: Path, *paths: Path) -> int:
+        for path in paths:
+            monkeypatch.syspath_prepend(str(path))
+        monkeypatch.chdir(folder)
+        extensions.forget()
+        (file,) = folder.rglob("test_*.py")
+        tests = [test for name, test in runpy.run_path(str(file)).items() if name.startswith("test_")]
+        for test in tests:
+            test(*[folder.parent / test.__name__] * len(inspect.signature(test).parameters))  # tmp_path, where it is
+        return len(tests)
+
+    monkeypatch.setenv("FEDSHIFT_PLUGINS", "")  # which a test of a file sets
+    before = {*sys.modules}
+    yield run
+    extensions.forget()
+    for name in {*sys.modules} - before:
+        if name.split(".")[0] in ("long_names", "mine2"):
+            del sys.modules[name]
+
+
+def test_a_package_is_written_and_passes_its_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_its_tests: Callable[..., int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = writing.write("method", "long-names", None)
+    folder = tmp_path / "long-names"
+    ours = ["long_names/client.py", "long_names/long-names.yaml", "long_names/server.py", "test_long_names.py"]
+    assert files(folder) == sorted([*ours, "long_names/__init__.py", "pyproject.toml"])
+    assert "pip install -e long-names" in said and all(f"  {file}\n" in said for file in files(folder))
+    assert not any(re.search(r"@\w+@", (folder / file).read_text()) for file in files(folder))
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    # What pip would write of it: an installed package is a folder on the path with these two files.
+    info = tmp_path / "installed" / "long_names-0.1.dist-info"
+    info.mkdir(parents=True)
+    required = project["dependencies"][0]
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: long-names\nVersion: 0.1\nRequires-Dist: {required}\n"
+    )
+    points = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["fedshift.methods"].items())
+    (info / "entry_points.txt").write_text(f"[fedshift.methods]\n{points}\n")
+    assert run_its_tests(folder, folder, info.parent) == 1
+
+
+def test_one_file_is_written_and_passes_its_test(tmp_path: Path, run_its_tests: Callable[..., int]) -> None:
+    folder = tmp_path / "own"
+    said = writing.write("plugin", "mine2", folder)
+    assert files(folder) == ["mine2.py", "own.yaml", "test_mine2.py"] and f"fedshift run {folder}/own.yaml" in said
+    assert run_its_tests(folder, folder) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Mine", "NAME: 'Mine'; allowed are lower-case letters, digits and single hyphens, a letter first"),
+        ("../x", "allowed are lower-case letters"),
+        ("a--b", "allowed are lower-case letters"),
+        ("a" * 41, "at most 40 characters"),
+        ("fedavg", "there is a method 'fedavg' already"),
+        ("json", "Python has something called 'json' already"),
+        ("class", "Python has something called 'class' already"),
+        ("naïve", "allowed are lower-case letters"),
+        ("a b", "allowed are lower-case letters"),
+        ("", "NAME: ''; allowed are lower-case letters"),
+        ("a\n", "allowed are lower-case letters"),
+        ("strategies", "Python has something called 'strategies' already"),
+    ],
+)
+def test_names_that_cannot_be_used(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal_of(ConfigError, writing.write, "method", name, None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["no", "on", "true", "null"])
+def test_a_name_that_yaml_takes_for_another_kind_stays_a_word(name: str, tmp_path: Path) -> None:
+    writing.write("plugin", name, tmp_path / "own")
+    (file,) = (tmp_path / "own").glob("*.yaml")
+    assert yaml.safe_load(file.read_text())["method"] == {"name": name}
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    assert "exists already" in refusal_of(ConfigError, writing.write, "plugin", "mine", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_worked_method_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "guide" / "own-method.md").read_text()
+    (code,) = re.findall(r"```python\n(\"\"\"Momentum.*?)```", page, re.DOTALL)
+    experiment = (
+        "plugins: [worked.py]\ndataset: {name: handwritten}\nmodel: {name: cnn}\n"
+        "train: {epochs: 1, batch_size: 32, lr: 0.01}\nmethod: {name: near-step}\nrounds: 2\n"
+    )
+    with own_experiment(tmp_path, monkeypatch, "worked.py", code, experiment) as file:
+        monkeypatch.setenv("FEDSHIFT_PLUGINS", str(tmp_path / "worked.py"))
+        losses = {}
+        for beta in (0, 0.9):
+            keys = f"method.beta={beta} allocation.share=0.05 dataset.domains=[scan,sketch] train.precision=float32"
+            made = Run(
+                runner.run_inline({"experiment": str(file), "set": keys, "output-dir": str(tmp_path / str(beta))}, 2)
+            )
+            assert [line["left_out"] for line in made.rounds] == [[], []]
+            losses[beta] = [line["losses"] for line in made.rounds]
+        assert "loss/near" not in losses[0][0] and losses[0][1]["loss/near"] > 0
+        assert losses[0][0] == losses[0.9][0] and losses[0][1] == losses[0.9][1], "the first step has no momentum yet"
+        weights = [load_file(next((tmp_path / str(beta)).rglob("weights-00002.safetensors"))) for beta in (0, 0.9)]
+        assert any(not np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_fields_and_hooks_that_the_page_names_are_there() -> None:
+    page = (ROOT / "docs" / "guide" / "own-method.md").read_text()
+    table = page.partition("| field of an `Update` |")[2].partition("\n\n")[0]
+    fields = set(re.findall(r"`(\w+)(?:\(\))?`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:])))
+    there = {field.name for field in dataclasses.fields(Update)} | {"arrays", "nodes", "stands_for"}
+    assert fields == there
+    shown = re.findall(r"    def (\w+)\(self(.*?)\) -> ", page.partition("### Signatures")[2].partition("### One")[0])
+    assert len(shown) == 14
+    for name, parameters in shown:
+        hook = getattr(DomainStrategy, name, None) or getattr(DomainClient, name)
+        named = [part.split(":")[0].strip() for part in re.sub(r"\[.*?\]", "", parameters).split(",") if part.strip()]
+        assert named == list(inspect.signature(hook).parameters)[1:], name
+
+
+def test_a_page_that_an_installed_package_lacks_is_said_to_be_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert writing.write("plugin", "mine", tmp_path / "one").endswith(" docs/guide/own-method.md has all hooks.")
+    monkeypatch.setattr(config_files, "APP", tmp_path)
+    said = writing.write("plugin", "mine", tmp_path / "two")
+    assert said.endswith(" docs/guide/own-method.md in a checkout of FedShift has all hooks.")
+    assert "docs/guide/datasets.md in a checkout of FedShift" in things.dataset("pacs")

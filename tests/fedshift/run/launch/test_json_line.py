@@ -1,0 +1,111 @@
+"""``fedshift run --json``: what the last line says of a run that ends well, fails, or is stopped."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedshift.run.launch import json_line
+from fedshift_app.run import exit_codes
+from fedshift_core.errors import ConfigError, FedShiftError
+
+KEYS = ["folder", "state", "exit_code", "rounds", "seconds", "scores", "error"]
+
+
+def last(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the object; standard output has nothing else."""
+    (line,) = capsys.readouterr().out.splitlines()
+    content: dict[str, Any] = json.loads(line)
+    assert list(content) == KEYS
+    return content
+
+
+def write(folder: Path, state: str, **more: Any) -> Path:
+    """Write what of a run folder is read."""
+    folder.mkdir()
+    status = {"state": state, "engine": "inline", "round": 2, "rounds": 2, "full_rounds": 2, "error": None}
+    (folder / "status.json").write_text(json.dumps(status | more))
+    return folder
+
+
+def results(folder: Path, **more: Any) -> dict[str, Any]:
+    """Write results of two domains, of which one sent no counts."""
+    figures = {"domains": {"a": {"balanced_accuracy": 30.0, "macro_f1": 20.0}, "b": None}}
+    content = {
+        "domains": {"a": 40.0, "b": 42.0}, "avg": 41.0, "averaged_rounds": 2, "final": {"a": 41.0, "b": 43.0},
+        "figures": figures,
+    }  # fmt: skip
+    (folder / "results.json").write_text(json.dumps(content | more))
+    return content
+
+
+def ends(folder: Path, error: BaseException) -> None:
+    """End a run that has a folder with an error."""
+    with json_line.printed(on=True) as outcome:
+        outcome.begun(folder)
+        raise error
+
+
+def test_a_run_that_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", "completed")
+    written = results(folder)
+    with json_line.printed(on=True) as outcome:
+        print("round 1")  # goes to standard error
+        outcome.begun(folder)
+    content = last(capsys)
+    assert (content["folder"], content["state"], content["exit_code"]) == (str(folder), "completed", 0)
+    assert (content["rounds"], content["error"]) == (2, None)
+    assert content["scores"] == {
+        "domains": written["domains"], "average": 41.0, "averaged_rounds": 2, "final": written["final"],
+        "balanced_accuracy": None, "macro_f1": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "state", "error"),
+    [
+        (ConfigError("rounds: found x"), 1, "failed", "rounds: found x"),
+        (OSError("disk"), 1, "failed", "OSError: disk"),
+        (SystemExit(exit_codes.CTRL_C), 130, "interrupted", "stopped by Ctrl-C"),
+        (SystemExit(exit_codes.TERMINATED), 143, "interrupted", "stopped by SIGTERM"),
+        (KeyboardInterrupt(), 1, "failed", "KeyboardInterrupt: "),
+    ],
+)
+def test_a_run_that_is_refused_or_stopped_before_it_has_a_folder(
+    raised: BaseException, code: int, state: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(raised)), json_line.printed(on=True):
+        raise raised
+    assert last(capsys) | {"seconds": 0} == {
+        "folder": None, "state": state, "exit_code": code, "rounds": 0, "seconds": 0, "scores": None, "error": error,
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_later_has_a_folder_and_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", "failed", error="no node answered", full_rounds=1)
+    with pytest.raises(FedShiftError):
+        ends(folder, FedShiftError("no node answered", "resume"))
+    content = last(capsys)
+    assert (content["state"], content["rounds"], content["scores"]) == ("failed", 1, None)
+    assert content["error"] == "no node answered\nresume"
+
+
+def test_a_degraded_run_says_which_nodes_it_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", "degraded", error="nodes were left out")
+    results(folder, lost={"1": [2]})
+    with pytest.raises(SystemExit):
+        ends(folder, SystemExit(exit_codes.DEGRADED))
+    content = last(capsys)
+    assert (content["exit_code"], content["state"], content["error"]) == (4, "degraded", "nodes were left out")
+
+
+def test_without_the_option_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with json_line.printed(on=False) as outcome:
+        outcome.begun(Path("run"))
+    assert capsys.readouterr().out == ""
+
+
+def test_each_code_of_the_module_has_a_meaning() -> None:
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    assert codes == {meaning.code for meaning in exit_codes.MEANINGS} and len(exit_codes.MEANINGS) == len(codes)

@@ -1,0 +1,289 @@
+"""`fedshift init`, `prepare`, a run and a node take, or refuse, the same folders."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import refusal_of
+
+from fedshift.data import init as init_files
+from fedshift.data import prepare
+from fedshift.export import images as predicted
+from fedshift.run import checking
+from fedshift.site.deploy import exporting
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import data as node_data
+from fedshift_app.node.data import Place
+from fedshift_core.errors import FedShiftError
+from fedshift_datasets.base import OWN_SPLITS, Source
+from fedshift_datasets.io import trees
+from fedshift_datasets.sets import folders
+
+CLASSES = ("x", "y")
+
+
+def draw(folder: Path, counts: Mapping[str, int], first: int = 0) -> None:
+    """Write images that all differ into class folders."""
+    for kind, count in counts.items():
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for number in range(first, first + count):
+            seed = sum(map(ord, f"{folder.parent.name}{folder.name}{kind}")) * 1000 + number
+            pixels = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number:03d}.png")
+
+
+def sites(root: Path, *names: str, n: int = 6) -> None:
+    for name in names:
+        draw(root / name, dict.fromkeys(CLASSES, n))
+
+
+def experiment(path: Path, root: Path, domains: list[str], more: str = "validation_fraction: 0.1") -> Path:
+    path.write_text(
+        f"dataset: {{name: own, of: folders, data_dir: {root}, domains: [{', '.join(domains)}], classes: [x, y, z], "
+        f"size: 16}}\nallocation: {{counts: {{{', '.join(f'{name}: 1' for name in domains)}}}, {more}}}\n"
+        "model: {name: resnet10}\ntrain: {epochs: 1, batch_size: 8, lr: 0.01, momentum: 0.9, weight_decay: 0}\n"
+        "method: {name: fedavg}\nrounds: 1\n"
+    )
+    return path
+
+
+def as_run(path: Path) -> RunConfig:
+    return resolve({"experiment": str(path)})
+
+
+def nested(folder: Path) -> None:
+    for number in range(6):
+        draw(folder / "x", {f"p{number}": 1}, number)
+
+
+def train_val_test(root: Path, *names: str) -> None:
+    for site in ("h1", "h2"):
+        for name, count, first in zip(names, (8, 4, 3), (0, 20, 40), strict=True):
+            draw(root / site / name, dict.fromkeys(CLASSES, count), first)
+
+
+def put(*below: str, **counts: int) -> Callable[[Path], None]:
+    """Return what writes class folders below a data-dir."""
+    return lambda root: draw(root.joinpath(*below), counts, first=len(below[-1]) * 20)
+
+
+def both(*steps: Callable[[Path], None]) -> Callable[[Path], None]:
+    return lambda root: [step(root) for step in steps] and None
+
+
+AB = ["a", "b"]
+REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
+    "nested": (lambda r: nested(r / "b"), AB, "/b: images in no known layout"),
+    "one class nested": (both(put("b", x=6), lambda r: nested(r / "b" / "y")), AB, "expected <site>/<class>/*"),
+    "half a class nested": (
+        both(put("b", x=6, y=6), put("b", "y", deep=3)),
+        AB,
+        "/b/y: 6 images right in this class folder and 3 in folders ",
+    ),
+    "half a class nested in a split": (
+        lambda r: train_val_test(r, "train", "val", "test") or draw(r / "h1" / "test" / "x" / "more", {"deep": 2}),
+        ["h1", "h2"],
+        "/h1/test/x: 3 images right in this class folder and 2 in folders below, such as ",
+    ),
+    "splits as sites": (lambda r: sites(r, "Training", "Testing"), ["Training", "Testing"], "is no site, but the name"),
+    "one image": (put("b", x=1), AB, "b has no test images: its only image is train"),
+    "one of each": (put("b", x=1, y=1), AB, "b has no test images: all 2 images are"),
+    "no test": (put("b", "train", x=4, y=4), AB, "b has no test images, only train ones"),
+    "no train": (put("b", "TEST", x=4, y=4), AB, "b has no train images, only test ones"),
+    "val alone": (put("b", "val", x=4, y=4), AB, "b has no train images, only validation ones"),
+    "no validation": (both(put("b", "train", x=1, y=1), put("b", "test", x=4, y=4)), AB, "none can be set aside for"),
+}
+
+
+@pytest.mark.parametrize(("mess", "domains", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_one_refuses_all_refuse(
+    tmp_path: Path, mess: Callable[[Path], None], domains: list[str], reason: str
+) -> None:
+    root = tmp_path / "images"
+    sites(root, "a")
+    mess(root)
+    path = experiment(tmp_path / "own.yaml", root, domains)
+    said = [refusal_of(FedShiftError, init_files.init, str(tmp_path / "new"), [f"data-dir={root}"])]
+    assert not (tmp_path / "new" / "new.yaml").exists()
+    said += [refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)]
+    said += [refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 2))]
+    for line in said:
+        assert reason in line and "\n" not in line, line
+
+
+TAKEN: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    "Training dev Testing": (lambda r: train_val_test(r, "Training", "dev", "Testing"), ["h1", "h2"]),
+    "one class at a site": (both(lambda r: sites(r, "a", "b"), put("c", x=6)), ["a", "b", "c"]),
+    "a class in one test only": (
+        both(lambda r: sites(r, "b"), put("a", "train", x=6, y=6), put("a", "test", x=2, z=2)), AB,
+    ),
+    "two images of a class": (both(lambda r: sites(r, "a"), put("b", x=3)), AB),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mess", "domains"), TAKEN.values(), ids=TAKEN)
+def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], domains: list[str]) -> None:
+    root = tmp_path / "images"
+    mess(root)
+    made = init_files.init(str(tmp_path / "new"), [f"data-dir={root}"])
+    assert list(as_run(made).dataset.domains) == domains
+    for path in (made, experiment(tmp_path / "own.yaml", root, domains)):
+        assert prepare.prepare(str(path), [], as_json=False) == 0
+        config = as_run(path)
+        assert checking.check_data(config, len(domains)) > 0
+        for index, domain in enumerate(domains):
+            there = Place(domain, index, len(domains), config.dataset.source(), shared=True, threads=1)
+            alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
+            for where in (there, alone):
+                assert len(node_data.own_images(config, where).train) and node_data.num_test(config, where)
+
+
+def test_predict_counts_as_the_data_set(tmp_path: Path) -> None:
+    sites(tmp_path, "a", "b")
+    put("b", "y", deep=3)(tmp_path)
+    assert len(predicted.find([tmp_path / "a"], CLASSES)[0]) == 12
+    reason = refusal_of(FedShiftError, predicted.find, [tmp_path / "b"], CLASSES)
+    assert "/b/y: 6 images right in this class folder and 3 in folders below" in reason
+    assert reason in refusal_of(FedShiftError, trees.list_folders, tmp_path / "b", CLASSES)
+
+
+def test_by_products_of_systems_are_passed_over(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    sites(root, "a", "b")
+    for name in ("@eaDir", "__MACOSX", ".ipynb_checkpoints", "lost+found", "#recycle", "$RECYCLE.BIN"):
+        for below in ((), ("a",), ("a", "x"), ("b", "y", name)):
+            draw(root.joinpath(*below), {name: 2})
+    for folder in (root, root / "a", root / "a" / "x"):
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.png"):
+            (folder / name).write_bytes(b"Bud1")
+    survey = folders.survey(Source(root))
+    assert (survey.classes, [site.domain for site in survey.sites], survey.others) == (CLASSES, AB, ())
+    assert [(len(site.pictures), site.not_taken, site.notes) for site in survey.sites] == [(12, (), ())] * 2
+    for site in AB:
+        assert len(predicted.find([root / site], CLASSES)[0]) == len(trees.list_folders(root / site, CLASSES)) == 12
+
+
+def test_a_class_that_is_empty_everywhere_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sites(root := tmp_path / "images", "a", "b")
+    for site in AB:
+        (root / site / "ring").mkdir()
+    init_files.init(str(tmp_path / "new"), [f"data-dir={root}"])
+    assert "1 class has no image at any site: ring; remove the empty folders" in capsys.readouterr().out
+
+
+def test_names_that_yaml_takes_for_something_else_are_taken_as_typed(tmp_path: Path) -> None:
+    names = ["010", "1_1", "2024-01-01", "0x10", "1e3", "on", "north-east", "st.gallen"]
+    sites(root := tmp_path / "images", *names)
+    made = init_files.init(str(tmp_path / "new"), [f"data-dir={root}", f"dataset.domains=[{','.join(names)}]"])
+    for path in (made, experiment(tmp_path / "own.yaml", root, names, "validation_fraction: 0")):
+        assert list(as_run(path).dataset.domains) == names
+        config = resolve({"experiment": str(path), "set": " ".join(f"allocation.counts.{name}=2" for name in names)})
+        assert config.allocation.counts == dict.fromkeys(names, 2)
+
+
+def test_a_site_of_test_images_is_taken_where_it_is_held_out(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    sites(root, "a", "b")
+    draw(root / "c" / "test", {"x": 4, "y": 4})
+    path = experiment(tmp_path / "own.yaml", root, ["a", "b", "c"], "held_out: [c]")
+    path.write_text(path.read_text().replace("counts: {a: 1, b: 1, c: 1}", "counts: any"))
+    assert prepare.prepare(str(path), [], as_json=False) == 0
+    assert checking.check_data(as_run(path), 2) > 0
+
+
+# --- images to validate on -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def split_sites(tmp_path: Path) -> Path:
+    root = tmp_path / "images"
+    train_val_test(root, "Train", "valid", "test")
+    sites(root, "plain", n=20)
+    return root
+
+
+def pixels(images: object) -> set[bytes]:
+    return set() if images is None else {x.tobytes() for x in images.x}  # type: ignore[attr-defined]
+
+
+def on_disk(folder: Path) -> set[bytes]:
+    return {np.asarray(Image.open(path)).tobytes() for path in folder.rglob("*.png")}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_val_folder_is_validation_and_nothing_else(tmp_path: Path, split_sites: Path, nodes: int) -> None:
+    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
+    path.write_text(path.read_text().replace("h1: 1", f"h1: {nodes}"))
+    config = as_run(path)
+    total = nodes + 2
+    checking.check_data(config, total)
+    own = [
+        node_data.own_images(config, Place("h1", index, total, config.dataset.source(), shared=True, threads=1))
+        for index in range(nodes)
+    ]
+    given = on_disk(split_sites / "h1" / "valid")
+    parts = [pixels(one.validation) for one in own]
+    assert set().union(*parts) == given and sum(map(len, parts)) == len(given) == 8
+    assert all(len(one.validation.y) and set(one.validation.y.tolist()) == {0, 1} for one in own if one.validation)
+    assert set().union(*(pixels(one.train) for one in own)) == on_disk(split_sites / "h1" / "Train")
+    plain = node_data.own_images(
+        config, Place("plain", total - 1, total, config.dataset.source(), shared=True, threads=1)
+    )
+    assert plain.validation is not None and len(plain.validation) == 3  # of 32 training images, as ever
+    marks = node_data.fingerprints(config)
+    assert set(marks["h1"]) == set(OWN_SPLITS) and set(marks["plain"]) == {"train", "test"}
+
+
+def test_without_validation_they_stay_unused_and_prepare_says_so(
+    tmp_path: Path, split_sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"], "validation_fraction: 0.0")
+    config = as_run(path)
+    where = Place("h1", 0, 3, config.dataset.source(), shared=True, threads=1)
+    own = node_data.own_images(config, where)
+    assert own.validation is None
+    used = pixels(own.train) | pixels(node_data.test_images(config, where, "h1"))
+    assert not used & on_disk(split_sites / "h1" / "valid")
+    assert set(node_data.fingerprints(config)["h1"]) == {"train", "test"}
+    assert prepare.prepare(str(path), [], as_json=False) == 0
+    said = capsys.readouterr().out
+    assert "train + validation + test" in said and "h1: train 16, validation 8, test 6" in said
+    assert "validation images of h1, h2: they are neither trained nor tested on" in said
+
+
+def test_fewer_validation_images_than_nodes_are_refused(tmp_path: Path, split_sites: Path) -> None:
+    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
+    path.write_text(path.read_text().replace("h1: 1", "h1: 9"))
+    result = refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 11))
+    assert "domain 'h1' has 8 validation images for 9 nodes" in result
+    assert result == refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)
+
+
+def test_an_exported_node_validates_on_the_same_images(tmp_path: Path, split_sites: Path) -> None:
+    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
+    config = as_run(path)
+    for folder in exporting.export(config, 3, tmp_path / "out"):
+        there = Place(folder.domain, folder.index, 3, config.dataset.source(), shared=True, threads=1)
+        alone = Place(folder.domain, folder.index, -1, config.dataset.source(folder.path), shared=False, threads=1)
+        here, real = node_data.own_images(config, there), node_data.own_images(config, alone)
+        assert real.validation is not None and here.validation is not None
+        if folder.domain != "plain":  # a node cuts its validation part for itself
+            assert np.array_equal(real.validation.x, here.validation.x)
+            assert np.array_equal(real.train.x, here.train.x)
+
+
+def test_a_table_says_what_is_validation(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    sites(root, "a", "b", n=9)
+    spelled = ("Train", "val", "TEST")
+    rows = [
+        f"{path.relative_to(root)},{path.parent.name},{path.parts[-3]},{spelled[number % 3]}"
+        for number, path in enumerate(sorted(root.rglob("*.png")))
+    ]
+    (root / "labels.csv").write_text("\n".join(["file,label,domain,split", *rows]))
+    config = as_run(experiment(tmp_path / "own.yaml", root, ["a", "b"]))
+    own = node_data.own_images(config, Place("a", 0, 2, config.dataset.source(), shared=True, threads=1))
+    assert len(own.train) == 6 and own.validation is not None and len(own.validation) == 6

@@ -1,0 +1,210 @@
+"""Processes that a command started end with it, however it ends; what is left all the same is found."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from support import ROOT, until
+
+from fedshift.run.launch import orphans, processes
+from fedshift_app.run import exit_codes
+from fedshift_app.run.files import LOCK_FILE
+from fedshift_core import atomic_io, env
+from fedshift_core.errors import FedShiftError
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from fedshift.run.launch import processes
+folder = Path(sys.argv[1])
+with processes.group(folder, dict(__import__("os").environ), remove=folder) as made:
+    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
+    started = made.start("one", [sys.executable, "-c", nested])
+    print(made.env[processes.MARK], flush=True)
+    sys.stdin.read()
+"""
+
+
+def marked(mark: str) -> set[psutil.Process]:
+    return processes._marked(processes.MARK, mark)
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a process with a group of three; return it and the group's mark."""
+    folder.mkdir()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None
+    mark = starter.stdout.readline().strip()
+    assert until(lambda: len(marked(mark)) == 2)
+    return starter, mark
+
+
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    starter, mark = start(tmp_path / "home")
+    starter.kill()
+    starter.wait()
+    assert until(lambda: not marked(mark))
+    assert until(lambda: not (tmp_path / "home").exists())
+
+
+def test_a_process_that_ends_in_order_needs_no_watchdog(tmp_path: Path) -> None:
+    starter, mark = start(tmp_path / "home")
+    (watchdog,) = (
+        child for child in psutil.Process(starter.pid).children() if "fedshift.run.launch.watchdog" in child.cmdline()
+    )
+    starter.communicate("")
+    assert starter.returncode == 0
+    assert not marked(mark)
+    assert not watchdog.is_running()
+    assert (tmp_path / "home").is_dir()  # whose it is removes it
+
+
+def test_what_is_left_is_found_and_the_command_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The watchdog was killed too."""
+    owner = subprocess.Popen(["sleep", "1000"])
+    named = f"{owner.pid} {psutil.Process(owner.pid).create_time()}"
+    orphan = subprocess.Popen(
+        ["sleep", "1000"], env=os.environ | {processes.MARK: str(tmp_path), processes.OWNER: named}
+    )
+
+    def ours() -> list[orphans.Leftover]:
+        return [left for left in orphans.leftovers() if orphan.pid in left.pids]
+
+    try:
+        assert processes.is_running(named)
+        assert ours() == []
+        owner.kill()
+        owner.wait()
+        assert not processes.is_running(named)
+        (left,) = ours()
+        assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
+        result = subprocess.run(
+            [sys.executable, "-m", "fedshift.cli", "status", f"output-dir={tmp_path}"], cwd=ROOT,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert result.returncode == exit_codes.FAILED
+        assert f"to end: kill {orphan.pid}" in result.stderr
+        subprocess.run(left.command.split(), check=True)
+        orphan.wait(timeout=10)
+        assert ours() == []
+    finally:
+        for process in (owner, orphan):
+            process.kill()
+            process.wait()
+
+
+def test_a_later_process_with_the_number_of_one_that_ended_is_another() -> None:
+    assert processes.is_running(processes.this_process())
+    assert not processes.is_running(f"{os.getpid()} 12.5")
+    assert not processes.is_running("")
+
+
+def test_only_marked_processes_of_runs_that_are_over_are_listed(tmp_path: Path) -> None:
+    """The owner's id belongs to another process since; a SuperLink of another project is as it is left by Flower."""
+    link, status_file, run = tmp_path / "flower-superlink", tmp_path / "status.json", tmp_path / "run"
+    link.write_text("import time; time.sleep(1000)")
+    status_file.write_text(json.dumps({"run_folder": str(run)}))
+    run.mkdir()
+    lock = atomic_io.Lock(run / LOCK_FILE)
+    ours = {processes.MARK: str(tmp_path), processes.OWNER: f"{os.getpid()} 12.5", env.STATUS_FILE: str(status_file)}
+    started = [
+        subprocess.Popen([sys.executable, str(link), "--simulation"], env=os.environ | marks) for marks in ({}, ours)
+    ]
+
+    def listed() -> list[bool]:
+        pids = {pid for left in orphans.leftovers() for pid in left.pids}
+        return [process.pid in pids for process in started]
+
+    try:
+        assert until(lambda: all("--simulation" in psutil.Process(process.pid).cmdline() for process in started))
+        assert listed() == [False, False]  # the run goes on without its command
+        lock.release()
+        assert listed() == [False, True]
+        shutil.rmtree(run)
+        assert listed() == [False, True]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(("by_flower", "alone"), [(True, True), (True, False), (False, True)])
+def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
+    tmp_path: Path, by_flower: bool, alone: bool
+) -> None:
+    run = "from fedshift_app.flower import internals; print(internals.local_superlink_above())"
+    other = f"subprocess.Popen([{sys.executable!r}, '-c', 'input()'], stdin=subprocess.PIPE); " * (not alone)
+    link = tmp_path / "flower-superlink"
+    link.write_text(f"import subprocess; {other}subprocess.run([{sys.executable!r}, '-c', {run!r}])")
+    options = ["--log-file", str(tmp_path / "local-superlink" / "superlink.log")] if by_flower else ["--simulation"]
+    started = subprocess.Popen(
+        [sys.executable, str(link), *options], env=os.environ | {"FLWR_HOME": str(tmp_path)}, cwd=ROOT,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    output, _ = started.communicate(timeout=120)
+    assert json.loads(output) == ([started.pid] if by_flower and alone else [])
+
+
+def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
+    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
+    with processes.group(tmp_path, dict(os.environ)) as made:
+        started = made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested])
+        assert until(lambda: bool(psutil.Process(started.pid).children()))
+        family = {psutil.Process(started.pid), *psutil.Process(started.pid).children()}
+    assert not any(process.is_running() for process in family)
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_a_group_that_ends_at_once_leaves_nothing(tmp_path: Path, trial: int) -> None:
+    with processes.group(tmp_path, dict(os.environ)) as made:
+        started = made.start("one", ["sleep", "1000"])
+    assert started.poll() is not None
+
+
+def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = subprocess.Popen(["sleep", "1000"], env={**os.environ, "FEDSHIFT_TEST": "here"})
+    true = psutil.Process.environ
+    looked: list[int] = []
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        if process.pid == program.pid and not looked:
+            looked.append(process.pid)
+            return {}
+        return true(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    try:
+        assert processes.stop_marked("FEDSHIFT_TEST", "here") == 1
+        assert not psutil.pid_exists(program.pid)
+    finally:
+        program.kill()
+
+
+# --- ports -------------------------------------------------------------------------------------------
+
+
+def test_ports_are_of_the_range_that_is_asked_for_each_once_and_none_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, _, last = os.environ[processes.PORTS].partition("-")
+    found = [processes.free_port() for _ in range(50)]
+    assert len(set(found)) == 50 and int(first) <= min(found) <= max(found) <= int(last)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", found[0]))
+        monkeypatch.setenv(processes.PORTS, f"{found[0]}-{found[0] + 1}")
+        assert {processes.free_port() for _ in range(4)} == {found[0] + 1}
+        monkeypatch.setenv(processes.PORTS, f"{found[0]}-{found[0]}")
+        with pytest.raises(FedShiftError, match=rf"^FEDSHIFT_PORTS={found[0]}-{found[0]}: all ports are taken$"):
+            processes.free_port()
+    monkeypatch.delenv(processes.PORTS)
+    assert processes.free_port() > 0

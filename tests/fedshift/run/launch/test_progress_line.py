@@ -1,0 +1,70 @@
+"""A run's progress below a cell of a notebook, and none at all."""
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedshift as fs
+from fedshift.run.launch import progress_line, progress_table
+from fedshift.run.launch.progress_line import line_of
+
+STATUS = {"method": "fedavg", "experiment": "handwritten", "rounds": 4, "state": "training", "seconds_left": 75.0}
+ROUNDS = [{"accuracy": {"scan": 80.0, "sketch": 40.0}}, {"accuracy": None}]
+
+
+def test_a_line_says_how_a_run_stands() -> None:
+    assert line_of({}, ()) == "the run is being prepared"
+    assert line_of(STATUS, ROUNDS) == (
+        "fedavg on handwritten  [##########..........] 2/4  avg 60.0  worst sketch 40.0  left 1:15  training"
+    )
+    assert line_of(STATUS | {"rounds": 0, "seconds_left": None}, ()) == (
+        "fedavg on handwritten  [....................] 0/1  training"
+    )
+
+
+class Cell:
+    """Stands for a notebook's display: what was shown, by its id."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shown: dict[str, list[str]] = {}
+        module = types.ModuleType("IPython.display")
+        module.display = self.display  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+        monkeypatch.setitem(sys.modules, "IPython.display", module)
+        monkeypatch.setattr(progress_line, "in_notebook", lambda: True)
+
+    def display(self, content: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw and update == (display_id in self.shown)
+        self.shown.setdefault(display_id, []).append(content["text/plain"])
+
+
+def test_in_a_notebook_one_line_is_updated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = Cell(monkeypatch)
+    given: dict[str, Any] = {"engine": "inline", "nodes": 4, "rounds": 2}
+    fs.run("handwritten", **given, train={"epochs": 1}, allocation={"share": 0.06})
+    (lines,) = cell.shown.values()
+    assert lines[0] == "the run is being prepared"
+    assert lines[-1].startswith("fedavg on handwritten  [####################] 2/2  avg ")
+    assert lines[-1].endswith("completed")
+    printed = capfd.readouterr().out
+    assert "round 1/2" not in printed and "top-1 accuracy" in printed
+
+
+def test_elsewhere_the_screen_is_the_commands() -> None:
+    assert not progress_line.in_notebook()
+    with progress_line.usual() as screen:
+        assert type(screen) is progress_table.Screen
+
+
+def test_the_lines_of_rounds_of_other_processes_are_dropped(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = "print('before'); print('round  1/10  scan 1.0'); print('round trip'); print('after')"
+    assert progress_line.Line().call([sys.executable, "-c", code], tmp_path, {}) == 0
+    assert capfd.readouterr().out == "before\nround trip\nafter\n"
+    assert progress_line.Silent().call([sys.executable, "-c", code], tmp_path, {}) == 0
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,108 @@
+"""What Flower Hub takes: this app, and which folders it does not."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.run.doctor import doctor, hub_check
+
+README = """pip install -e .
+flwr run . --federation-config num-supernodes=8
+A deployment: data-dir per node. [a](LICENSE) ![words](a.png)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A small app that the Hub takes."""
+    folder = tmp_path / "small-app"
+    folder.mkdir()
+    for name in ("pyproject.toml", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "README.md").write_text(README)
+    return folder
+
+
+def what(folder: Path) -> list[str]:
+    return [problem.what for problem in hub_check.problems(folder)]
+
+
+def change(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert text.count(old) == 1
+        (folder / name).write_text(text.replace(old, new))
+
+    return write
+
+
+def test_this_app_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Under the name that a clone has: the folder of a checkout may have another."""
+    clone = tmp_path / "fedshift"
+    local = (".venv", ".git", ".*_cache", ".hypothesis", "runs", "nodes", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(*local))
+    assert what(clone) == []
+
+
+def test_a_small_app_is_taken(app: Path) -> None:
+    assert what(app) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (change("pyproject.toml", "license = { file =", "license = { text ="), "license file, not inline text"),
+        (change("pyproject.toml", 'license = { file = "LICENSE" }', 'license = "Apache-2.0"'), 'file = "LICENSE"'),
+        (change("pyproject.toml", "fab-format-version = 1\n", ""), "fab-format-version is not set, the Hub accepts 1"),
+        (
+            change("pyproject.toml", 'flwr-version-target = "1.41.0"\n', ""),
+            "Missing [tool.flwr.app].flwr-version-target",
+        ),
+        (change("pyproject.toml", 'target = "1.41.0"', 'target = "1.40.0"'), "greater than or equal to the declared"),
+        (change("pyproject.toml", 'name = "fedshift"', 'name = "fed_shift"'), 'project.name "fed_shift" is invalid'),
+        (change("README.md", "num-supernodes=8", ""), "does not explain how many virtual SuperNodes"),
+        (change("README.md", "data-dir", "folder"), "does not explain how a deployment gets its data"),
+        (change("README.md", "pip install", "make"), "does not explain how it is installed without make"),
+        (change("README.md", "(LICENSE)", "(Makefile)"), "links to files that are not uploaded: Makefile"),
+        (lambda app: (app / "LICENSE").unlink(), "no LICENSE would be uploaded"),
+        (lambda app: (app / "a.py").write_bytes(b"\xff"), "not UTF-8: a.py"),
+        (lambda app: (app / "a.json").write_text(" " * (1024 * 1024 + 1)), "more than 1048576 bytes: a.json"),
+        (lambda app: [(app / f"{i}.json").write_text(" " * 1024 * 1024) for i in range(11)], "bytes in all, the Hub"),
+        (lambda app: [(app / f"{i}.py").touch() for i in range(1000)], "1004 files, the Hub accepts 1000"),
+        (lambda app: (app / "/".join("abcdefghijkl")).mkdir(parents=True), ""),
+    ],
+)
+def test_what_it_does_not_take(app: Path, broken: Callable[[Path], object], reason: str) -> None:
+    broken(app)
+    result = what(app)
+    assert (any(reason in one for one in result)) if reason else not result, result
+
+
+def test_a_file_that_lies_too_deep(app: Path) -> None:
+    deep = app / "/".join("abcdefghijkl")
+    deep.mkdir(parents=True)
+    (deep / "m.py").touch()
+    (result,) = what(app)
+    assert "m.py" in result and "10" in result
+
+
+def test_a_folder_whose_name_the_hub_does_not_take(app: Path) -> None:
+    renamed = app.rename(app.with_name("small_app"))
+    (result,) = what(renamed)
+    assert result.startswith('the folder\'s name "small_app" is invalid')
+
+
+def test_the_command(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "APP", app)
+    shown = CliRunner().invoke(cli.app, ["doctor", "--publish"])
+    assert (shown.exit_code, shown.output) == (0, f"Flower Hub: {app}\nproblems\n  none found\n")
+    (app / "README.md").unlink()
+    shown = CliRunner().invoke(cli.app, ["doctor", "--publish", "--json"])
+    assert shown.exit_code == 1
+    assert json.loads(shown.output)["problems"][0]["what"] == "no README.md would be uploaded"

@@ -1,0 +1,191 @@
+"""The guarded SuperLink: what of Flower's own app is open to the network, and what `fedshift superlink` starts."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from flwr.superlink import extensions
+from flwr.superlink import main as flower
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedshift.run.launch import connections, local_superlink, processes, superlink
+from fedshift_app.flower import internals
+from fedshift_core import paths
+from fedshift_core.env import COMMAND, TELEMETRY
+from fedshift_core.errors import ConfigError, FedShiftError
+
+REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return Flower's own SuperLink app with the guard in it."""
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)  # put back afterwards
+    internals.guard_superlink(superlink.OnlyFleet)
+    return flower.create_app()
+
+
+def status(app: Any, client: tuple[str, int], method: str, path: str) -> int:
+    """Return the answer to a caller at an address."""
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://superlink") as session:
+            return (await session.request(method, path)).status_code
+
+    return asyncio.run(ask())
+
+
+def test_the_network_reaches_the_fleet_api_and_health_and_nothing_else(guarded: Any) -> None:
+    paths = [*guarded.openapi()["paths"], "/docs", "/openapi.json", "/", "/v1/fleet"]
+    controls = [path for path in paths if path.startswith(("/v1/control/", "/v1/runtime/"))]
+    assert {"/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task"} <= set(controls)
+    for path in paths:
+        method = "GET" if path in (superlink.HEALTH, "/docs", "/openapi.json", "/") else "POST"
+        is_open = path == superlink.HEALTH or path.startswith(superlink.FLEET)
+        assert (status(guarded, REMOTE, method, path) == 403) is not is_open, path
+
+
+def test_its_user_reaches_every_api_from_this_machine(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "user_of", lambda *_: os.getuid())
+    for path in guarded.openapi()["paths"]:
+        assert status(guarded, LOCAL, "POST", path) != 403, path
+
+
+def test_another_user_of_this_machine_reaches_what_the_network_does(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "user_of", lambda *_: os.getuid() + 1)
+    assert status(guarded, LOCAL, "POST", "/v1/control/start-run") == 403
+    assert status(guarded, LOCAL, "POST", "/v1/runtime/acquire-task") == 403
+    assert status(guarded, LOCAL, "POST", "/v1/fleet/pull-messages") != 403
+    monkeypatch.setattr(superlink.OnlyFleet, "any_user", True)  # as --any-user
+    assert status(guarded, LOCAL, "POST", "/v1/control/start-run") != 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "//v1/control/x"]
+)
+def test_no_detour_leads_to_the_control_api(guarded: Any, path: str) -> None:
+    assert status(guarded, REMOTE, "POST", path) in (403, 404, 405)
+
+
+@given(st.ip_addresses())
+def test_only_loopback_is_this_machine(address: Any) -> None:
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    assert superlink.is_local((str(address), 1)) == mapped.is_loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
+def test_every_form_of_loopback_is_this_machine(host: str) -> None:
+    assert superlink.is_local((host, 1))
+
+
+def test_a_caller_without_an_address_is_a_stranger() -> None:
+    assert not superlink.is_local(None)
+
+
+def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    monkeypatch.setattr(flower, "_get_middleware", lambda: [])
+    with pytest.raises(FedShiftError, match="open to the network"):
+        internals.guard_superlink(superlink.OnlyFleet)
+
+
+def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(internals, "run_superlink", lambda options, guard: started.append(options))
+    monkeypatch.setenv(COMMAND, "fedshift superlink --credentials x")
+    superlink.serve(["--port", "1"])
+    assert COMMAND not in os.environ
+    monkeypatch.setenv(COMMAND, "fedshift deploy-demo")
+    superlink.serve(["--port", "1"])
+    assert os.environ[COMMAND] == "fedshift deploy-demo"
+    assert started == [["--port", "1"]] * 2
+
+
+def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TELEMETRY, raising=False)
+    assert local_superlink.environment(tmp_path)[TELEMETRY] == "0"
+    monkeypatch.setenv(TELEMETRY, "1")
+    assert local_superlink.environment(tmp_path)[TELEMETRY] == "1"
+
+
+def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    path = paths.path_with_flower()
+    assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")
+
+
+# --- the SuperLink of one run ---------------------------------------------------------------------------------
+
+
+def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {40000: os.getuid(), 40001: os.getuid() + 1}
+    monkeypatch.setattr(connections, "user_of", lambda client, server: known.get(client[1]))
+    guard = superlink.OnlyOwner(lambda *_: None)  # type: ignore[arg-type, return-value]
+    scope = {"path": superlink.HEALTH, "server": ("127.0.0.1", 9000)}
+    assert guard.passes(scope | {"client": ("127.0.0.1", 40000)})
+    assert not guard.passes(scope | {"client": ("127.0.0.1", 40001)})
+    assert not guard.passes(scope | {"client": ("127.0.0.1", 40002)})
+    assert not guard.passes(scope | {"client": ("192.0.2.7", 40000)})
+    assert not guard.passes(scope | {"client": None})
+    monkeypatch.setattr(connections, "TABLES", (Path("/nonexistent"),))
+    assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is unknown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can call as another user")
+@pytest.mark.parametrize("forks", [True, False])
+def test_another_user_of_this_machine_can_submit_nothing_to_it(forks: bool, tmp_path: Path) -> None:
+    call = (  # what is imported later may be out of the other user's reach
+        "import os, socket, sys\n"
+        "os.setuid(int(sys.argv[3]))\n"
+        "caller = socket.socket()\n"
+        "caller.connect(('127.0.0.1', int(sys.argv[1])))\n"
+        "caller.sendall(f'GET {sys.argv[2]} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'.encode())\n"
+        "print(caller.recv(4096).split()[1].decode())\n"
+    )
+    with processes.group(local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path)) as flower:
+        link = local_superlink.SuperLink(processes.free_port())
+        if forks:
+            program = [sys.executable, "-m", "fedshift.run.launch.simulation_superlink", str(link.port)]
+            flower.start("superlink", program)
+            local_superlink.await_superlink(flower, link)
+        else:
+            local_superlink.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        for path, own in (("/health", "200"), ("/openapi.json", "200"), ("/v1/control/start-run", "405")):
+            requests = [sys.executable, "-c", call, str(link.port), path]
+            codes = [
+                subprocess.run([*requests, user], capture_output=True, text=True, check=True).stdout.strip()
+                for user in ("0", "65534")
+            ]
+            assert codes == [own, "403"], path
+
+
+@pytest.mark.parametrize("given", [["--database", "FILE"], ["--insecure", "--database=FILE"]])
+def test_two_superlinks_do_not_share_a_database(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [word.replace("FILE", str(tmp_path / "superlink.db")) for word in given]
+    started: list[str] = []
+
+    def first(*_: Any) -> None:
+        started.append("first")
+        with pytest.raises(ConfigError, match=rf"--database .*superlink\.db is in use by .* process {os.getpid()} "):
+            superlink.serve(options)
+
+    monkeypatch.setattr(internals, "run_superlink", first)
+    superlink.serve(options)
+    monkeypatch.setattr(internals, "run_superlink", lambda *_: started.append("again"))
+    superlink.serve(options)  # it was let go
+    superlink.serve([])
+    superlink.serve([])
+    assert started == ["first", "again", "again", "again"]
