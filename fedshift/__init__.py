@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from pydantic import Field as Field
 
-    from fedshift import testing as testing
     from fedshift.api import Tuned as Tuned
     from fedshift.api import compare as compare
     from fedshift.api import evaluate as evaluate
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from fedshift.api import register as register
     from fedshift.api import run as run
     from fedshift.api import sweep as sweep
+    from fedshift.api import testing as testing
     from fedshift.api import tune as tune
     from fedshift.api.methods import MethodInfo as MethodInfo
     from fedshift.api.model import Model as Model
