@@ -81,6 +81,11 @@ class Row:
         return self.runs[0].results.method
 
     @property
+    def singles(self) -> tuple[Run, ...]:
+        """All its runs, leave-one-out runs one by one."""
+        return tuple(part for run in self.runs for part in run.singles)
+
+    @property
     def tuned(self) -> bool:
         """Whether a search chose its values."""
         return bool(self.runs[0].tuned)
