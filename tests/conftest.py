@@ -249,12 +249,11 @@ def fedshift(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.fixture
 def kept_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read each committed run of docs/results once in this process, however many commands compare it."""
-    from support import read_once, remembered
+    from support import read_once
 
-    from fedshift.lab.tables.results import loading, setting_cache
+    from fedshift.lab.tables.results import loading
 
     monkeypatch.setattr(loading, "_read", read_once())
-    monkeypatch.setattr(setting_cache, "_Kept", remembered)
 
 
 @pytest.fixture

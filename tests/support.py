@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedshift.lab.tables.results import loading, setting_cache
+from fedshift.lab.tables.results import loading
 from fedshift.run.engine import inline
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
@@ -187,17 +187,6 @@ def read_once() -> Callable[[Path], loading.Run]:
         return known[key]
 
     return run_of
-
-
-class _Remembered(setting_cache._Kept):
-    """Settings that were worked out before, in this process alone."""
-
-    def save(self) -> None:
-        """Write nothing: reading it again and again takes longer than the tables."""
-
-
-#: What makes it, once in a process for the same files of FedShift.
-remembered = functools.cache(_Remembered)
 
 
 def load_benchmark(name: str) -> ModuleType:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+
 if TYPE_CHECKING:
     import os
 
@@ -93,9 +96,9 @@ class Comparison:
 
     def runs_csv(self) -> str:
         """Return one line per run and domain, numbers in full."""
-        from fedshift.lab.tables.compare import long_form
+        from fedshift.lab.tables.compare import frame
 
-        return long_form.runs_csv(self.numbers)
+        return frame.csv(frame.long(self.numbers))
 
     def to_csv(self, path: "str | os.PathLike[str]") -> Path:
         """Write one line per run and domain: run folder, method, seed, domain, value, images, round; return the file.
@@ -170,7 +173,7 @@ class Comparison:
         from fedshift.lab.tables.compare import board, board_page
         from fedshift.run import frames
 
-        runs = [part for row in self.numbers.rows for run in row.runs for part in run.singles]
+        runs = [part for row in self.numbers.rows for part in row.runs]
         made = board.of_runs(runs)
         return frames.written(path, lambda file: board_page.page(made, file))
 
@@ -184,9 +187,15 @@ class Comparison:
         Raises:
             ConfigError: If pandas is not installed, or ``by`` is another word.
         """
-        from fedshift.lab.tables.compare import formats
+        import pandas as pd
 
-        return formats.frame(self.numbers, by)
+        from fedshift.lab.tables.compare import formats, frame
+
+        if by == "seed":
+            return frame.seeds(self.numbers)
+        if by != "method":
+            raise ConfigError(f"frame: by is {as_found(by)}; allowed are method, seed")
+        return pd.DataFrame([formats.record(row, self.numbers) for row in self.numbers.rows])
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""

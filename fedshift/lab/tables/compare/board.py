@@ -13,8 +13,9 @@ from fedshift.lab.tables.compare.pools import MOST_NAMED, comparisons, differing
 from fedshift.lab.tables.compare.row_commands import from_here
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
-from fedshift.lab.tables.results import grouping, loading
+from fedshift.lab.tables.results import loading
 from fedshift.lab.tables.results import metrics as run_metrics
+from fedshift.lab.tables.results.differences import group_labels
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import held
 from fedshift.lab.tables.results.settings import BN_STATISTICS, NODES
@@ -131,7 +132,7 @@ def _views(runs: Sequence[Run], first: Numbers, left_out: list[str]) -> Iterator
     primary = str(runs[0].config[BN_STATISTICS])
     yield Table(split, primary, tuple(runs), first, "last5")
     for kind in BN_STATISTICS_TEXT:
-        scored = [run for run in runs if run_metrics.with_statistics(run, kind) is not None]
+        scored = [run for run in runs if f"{BN_SCORE}{kind}" in run.scores]
         if kind == primary or not scored:
             continue
         score = f"{BN_SCORE}{kind}"
@@ -158,7 +159,7 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
         runs = [table.runs[0] for table in same]
         differences = differing(runs, held_out=same[0].split == UNSEEN)
         differences = {key: values for key, values in differences.items() if key not in _SAID}
-        labels |= dict(zip(map(id, same), grouping.group_labels(runs, differences), strict=True))
+        labels |= dict(zip(map(id, same), group_labels(runs, differences), strict=True))
     alike: dict[tuple[Any, ...], list[Table]] = {}
     for table in tables:
         heading = (*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)])

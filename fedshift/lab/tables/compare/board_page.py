@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fedshift.lab.tables.compare import formats, run_facts
 from fedshift.lab.tables.compare.board import STATISTICS, UNSEEN, Board, Table
-from fedshift.lab.tables.compare.row_commands import Commands, from_here, scored_again
+from fedshift.lab.tables.compare.row_commands import commands, from_here, scored_again
 from fedshift.lab.tables.compare.rows import Row, baseline
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import finished, held
@@ -59,12 +59,11 @@ def embedded(data: Any) -> str:
 
 def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
     """Return what the page holds: tables with their rows, methods with their pages."""
-    commands = Commands()
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
     return {
         "statistics": STATISTICS, "baseline": BASELINE,
         "methods": {name: _method(name, page_of) for name in methods},
-        "tables": [_table(table, i, where, commands) for i, table in enumerate(board.tables)],
+        "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
     }  # fmt: skip
 
 
@@ -81,12 +80,12 @@ def _file_of(method: str, where: Path | None) -> str:
     return _relative(file, where) if file.is_file() else ""
 
 
-def _table(table: Table, number: int, where: Path | None, commands: Commands) -> dict[str, Any]:
+def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
     numbers = table.numbers
     head, lines = formats.grid(numbers)
     known = formats.content(numbers)
     rows = [
-        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where, commands)
+        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where)
         | {"base": _base(row, numbers.rows)}
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
@@ -107,14 +106,14 @@ def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[s
     }  # fmt: skip
 
 
-def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -> dict[str, Any]:
+def _row(row: Row, line: formats.Line, where: Path | None) -> dict[str, Any]:
     """Return what the page has of a row besides its record: text of its cells, marks, runs and commands."""
-    runs = [part for run in row.runs for part in run.singles]
+    runs = list(row.runs)
     return {
         "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
         "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
         "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
-        "commands": commands.of(runs), "scored again": scored_again(runs),
+        "commands": commands(runs), "scored again": scored_again(runs),
     }  # fmt: skip
 
 

@@ -230,4 +230,4 @@ def _papers(deviation: Altered) -> str:
 
 def _runs(row: Row) -> Sequence[Run]:
     """Return the runs of a row one by one, also those that were joined."""
-    return [part for run in row.runs for part in run.singles]
+    return list(row.runs)

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedshift.lab.tables.compare import pools
-from fedshift.lab.tables.compare.bn_statistics import why_not
 from fedshift.lab.tables.compare.claim_rule import (
     NOT_COMPARABLE,
     Claim,
@@ -23,7 +22,7 @@ from fedshift.lab.tables.compare.rows import Row, baseline, of_seeds, with_print
 from fedshift.lab.tables.compare.table import Numbers, with_statistics
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import HELD_OUT
-from fedshift.lab.tables.results import contents
+from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results import loading as reading
 from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift.lab.tables.results.loading import Run
@@ -33,7 +32,6 @@ from fedshift.lab.tables.results.statistics import paired
 from fedshift_core.accuracies import OVERALL
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
-from fedshift_core.wire.names import BN_SCORE
 from fedshift_datasets import catalog
 
 
@@ -166,7 +164,7 @@ def _scored(given: Mapping[Path, reading.Given], score: str) -> tuple[list[Run],
                 able.append(run)
             except run_metrics.NotScoredError as error:
                 problem = problem or error.under(str(folder))
-                could |= not score.startswith(BN_SCORE) or not why_not(run, score.removeprefix(BN_SCORE))
+                could = True
         lacking += [folder.name] if could else []
         runs += [] if could else able
     if problem is not None and not runs:
@@ -217,7 +215,7 @@ def _claim(table: printed_module.Table, domains: Sequence[str], row: Row, plain:
 
 def _folder_names(runs: Iterable[Run]) -> str:
     """Return the folders in which runs lie; of a run folder the one around it."""
-    return " + ".join(dict.fromkeys(part.place.parent.name for run in runs for part in run.singles))
+    return " + ".join(dict.fromkeys(part.place.parent.name for part in runs))
 
 
 def _means(row: Row, domains: Collection[str]) -> dict[int, float | None]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from fedshift.lab.tables.compare import DECIMALS, MOST_DECIMALS
@@ -81,7 +80,6 @@ def compare(
     from fedshift.lab.tables.compare import compare as compare_runs
     from fedshift.lab.tables.compare import keep as keep_runs
 
-    _use_settings()
     form = options.table_form(markdown=markdown, as_json=as_json)
     _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
     aside = markdown or as_json or latex
@@ -180,18 +178,10 @@ def claims(
     """Compare runs with each gain over FedAvg that papers print: the same sign, the same size, or not."""
     from fedshift.lab.tables.compare import claims as claiming
 
-    _use_settings()
     form = options.table_form(markdown=markdown, as_json=as_json)
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(form(result))
     _end(result.unreadable)
-
-
-def _use_settings() -> None:
-    """Take settings that were worked out before, and keep new ones, until the command ends."""
-    from fedshift.lab.tables.results import setting_cache
-
-    click.get_current_context().with_resource(setting_cache.used())
 
 
 def _check_form(

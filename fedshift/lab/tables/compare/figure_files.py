@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedshift.lab.tables.compare import figures, long_form, tradeoff
+from fedshift.lab.tables.compare import figures, frame, tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import relabelled, text_of
 from fedshift.lab.tables.compare.rows import named
@@ -144,7 +144,7 @@ def _side_by_side(numbers: Numbers, columns: Sequence[str], form: figures.Form) 
 
 
 def _curves(numbers: Numbers, by_name: Mapping[str, Plot]) -> str:
-    return long_form.curves_csv(numbers) if CURVES in by_name else ""
+    return frame.csv(frame.curves(numbers)) if CURVES in by_name else ""
 
 
 def _captions(by_name: Mapping[str, Plot]) -> str:

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.rows import Row, baseline, named
 from fedshift.lab.tables.compare.table import Numbers, measure
-from fedshift.lab.tables.results import contents
-from fedshift.lab.tables.results.loading import curve
+from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST, MEASURES
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.run.html.drawing import (
@@ -360,7 +359,7 @@ def _of_group(numbers: Numbers) -> str:
 
 def _curve(row: Row) -> _Curve | None:
     """Return the mean over the seeds for the rounds that all seeds scored."""
-    each = [curve(run) for run in row.runs]
+    each = row.curves()
     common = sorted(set.intersection(*(set(by_round) for by_round in each)))
     if not common:
         return None

@@ -4,25 +4,19 @@ import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedshift.lab.tables.compare import DECIMALS
 from fedshift.lab.tables.compare.rows import Row, same_worst
 from fedshift.lab.tables.compare.run_facts import TRAINING
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift.lab.tables.results import contents
+from fedshift.lab.tables.results.differences import MARK, OTHER_IMAGES
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import Paired, Spread
-from fedshift.run import frames
 from fedshift_app.run.logs import cleaned
 from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.cells import csv_text
-from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.plural import plural
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Fields of a row's record, heads of a table, and columns of a board's file that stand next to columns of sites.
 _FIELDS = frozenset((
@@ -52,26 +46,40 @@ def text(numbers: Numbers, width: int, decimals: int = DECIMALS) -> str:
     head, lines = grid(numbers, decimals)
     starred = {i for line in lines for i in line.best}
     marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
-    marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
-    widths = [max(len(row[i]) for row in (head, *marked)) for i in range(len(head))]
-    blocks: list[list[int]] = [[0]]
-    for i in range(1, len(head)):
-        if len(blocks[-1]) > 1 and sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width:
-            blocks.append([0])
+    marked = [list(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
+    return text_table(numbers.title, head, marked, numbers.warnings, numbers.notes, width)
+
+
+def text_table(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    warnings: Sequence[str],
+    notes: Sequence[str],
+    width: int,
+    repeated: int = 1,
+) -> str:
+    """Return a table of text with its title, warnings and notes, at most ``width`` wide as long as one column fits.
+
+    The first ``repeated`` columns begin each block of the columns that do not fit beside them.
+    """
+    grid = [head, *rows]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(head))]
+    first = list(range(repeated))
+    blocks = [list(first)]
+    for i in range(repeated, len(head)):
+        if len(blocks[-1]) > repeated and sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width:
+            blocks.append(list(first))
         blocks[-1].append(i)
-    out = [*textwrap.wrap(numbers.title, width), ""]
+    out = [*textwrap.wrap(title, width), ""]
     for block in blocks:
-        out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
-        out += [*(_aligned(row, block, widths) for row in marked), ""]
-    return harmless("\n".join([*out, *remarks(numbers.warnings, numbers.notes, width)]))
-
-
-def remarks(warnings: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
-    """Return the lines under a table: warnings, then notes."""
-    lines: list[str] = []
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in block[1:])]).rstrip() for row in grid
+        ]
+        out += [lines[0], "  ".join("-" * widths[i] for i in block), *lines[1:], ""]
     for line in (*(f"warning: {warning}" for warning in warnings), *(f"- {note}" for note in notes)):
-        lines += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return lines
+        out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return harmless("\n".join(out))
 
 
 def markdown(numbers: Numbers, decimals: int = DECIMALS) -> str:
@@ -168,7 +176,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         fields["no difference"] = row.refused
     if row.mixed:
         fields["mean over other images"] = row.mixed
-    if contradictions := [part.contradiction for run in row.runs for part in run.singles if part.contradiction]:
+    if contradictions := [part.contradiction for part in row.runs if part.contradiction]:
         fields["contradictions"] = "; ".join(contradictions)
     if row.paper is not None:
         fields |= {
@@ -183,23 +191,6 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
                 f"{name} less paper": row.paper.difference[column],
             }
     return fields
-
-
-def frame(numbers: "Numbers", by: str) -> "pd.DataFrame":
-    """Return the numbers of a comparison, see ``Comparison.frame``.
-
-    Raises:
-        ConfigError: If pandas is not installed, or ``by`` is unknown.
-    """
-    if by == "method":
-        return frames.frame(record(row, numbers) for row in numbers.rows)
-    if by != "seed":
-        raise ConfigError(f"frame: by is {as_found(by)}; allowed are method, seed")
-    return frames.frame(
-        {"row": row.label, "method": row.method, "group": row.group, "scored": row.scored, "seed": seed,
-         "column": column, "value": values.get(column)}
-        for row in numbers.rows for seed, values in row.by_seed.items() for column in numbers.columns
-    )  # fmt: skip
 
 
 def _altered(row: Row) -> dict[str, Any]:
@@ -233,11 +224,11 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
         if row.group != group:
             group = row.group
             lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
-        cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
+        cells = [row.label, row.scored, f"{len(row.seeds)}{MARK if row.mixed else ''}"]
         cells += [_cell(row, column, named, decimals) for column in numbers.columns]
         if compared:
             paired = row.difference
-            refused = contents.OTHER_IMAGES if row.refused else ""
+            refused = OTHER_IMAGES if row.refused else ""
             cells.append(_spread(paired.difference, decimals, sign="+") if paired else refused)
             cells += p_values(paired) if tested else ()
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
@@ -285,11 +276,6 @@ def p_values(paired: Paired | None) -> tuple[str, str]:
     values = (None, None) if paired is None else (paired.p, paired.p_holm)
     first, second = ("" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in values)
     return first, second
-
-
-def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:
-    first, *others = block
-    return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
 
 
 def harmless(text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedshift.lab.tables.compare.footnotes import of_test_images
+from fedshift.lab.tables.compare.notes import of_test_images
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import data_set, escaped, method, row_latex, row_text
 from fedshift.lab.tables.compare.rows import Row, same_worst
@@ -158,7 +158,7 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
         same = same_worst(rows)
         lines.append("WORST: the worst domain of each run" + (f" ({escaped(column_name(same))})." if same else "."))
     if any(row.scored == "personal" for row in rows):
-        held_out = all(run.parts for row in rows for run in row.runs)
+        held_out = all(row.unseen for row in rows)
         where = "on the domain that no node held" if held_out else "on its own domain"
         lines.append(f"Personal models: that of each node, {where}.")
     return lines

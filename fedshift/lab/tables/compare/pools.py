@@ -11,7 +11,7 @@ from typing import Any
 from fedshift.lab.tables.compare import leave_one_out
 from fedshift.lab.tables.compare.table import Numbers, numbers_of
 from fedshift.lab.tables.papers.deviations import HELD_OUT
-from fedshift.lab.tables.results import grouping
+from fedshift.lab.tables.results import differences
 from fedshift.lab.tables.results.loading import Run
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
@@ -34,9 +34,9 @@ def comparisons(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterato
     """
     for held_out in (False, True):
         of_kind = [run for run in runs if bool(run.config[HELD_OUT]) is held_out]
-        differences = differing(of_kind, held_out=held_out) if of_kind else {}
+        keys = differing(of_kind, held_out=held_out) if of_kind else {}
         members: dict[str, list[Run]] = {}
-        for run, label in zip(of_kind, grouping.group_labels(of_kind, differences), strict=True):
+        for run, label in zip(of_kind, differences.group_labels(of_kind, keys), strict=True):
             members.setdefault(label, []).append(run)
         for pool in members.values():
             yield from _settled(pool, score, left_out)
@@ -44,8 +44,9 @@ def comparisons(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterato
 
 def differing(runs: Sequence[Run], *, held_out: bool) -> dict[str, list[Any]]:
     """Return the settings in which runs differ; of leave-one-out runs without the domain and what follows from it."""
-    differences = grouping.differing(runs)
-    return {key: each for key, each in differences.items() if not (held_out and leave_one_out.follows(key))}
+    return {
+        key: each for key, each in differences.differing(runs).items() if not (held_out and leave_one_out.follows(key))
+    }
 
 
 def numbers_in(runs: Sequence[Run], score: str) -> Numbers:

@@ -7,9 +7,9 @@ from typing import Any
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import Altered, altered
 from fedshift.lab.tables.papers.printed import PLAIN
-from fedshift.lab.tables.results import contents, grouping
-from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.metrics import Score
+from fedshift.lab.tables.results import metrics
+from fedshift.lab.tables.results.differences import unlike
+from fedshift.lab.tables.results.loading import Run, curve
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected, paired, spread
 from fedshift_app.run.files import ON_ALL
@@ -23,13 +23,13 @@ class PaperRow:
     """A printed row by our columns; None where the paper does not print a column.
 
     Attributes:
-        label: As printed.
-        values: Printed numbers.
+        label: Its label in the paper.
+        values: Printed means.
         spreads: Printed spreads.
-        difference: Ours less the paper's.
-        altered: The values of our runs that differ from the paper's.
-        readings: The values that the paper leaves open and that differ from our reading.
-        certain: Whether the label is legible in the paper's text.
+        difference: Our mean less the printed one.
+        altered: Values of our runs that are not the paper's.
+        readings: Values that the paper leaves open, with our reading of it.
+        certain: Whether the label is the paper's own, not a reading of a damaged text.
     """
 
     label: str
@@ -46,19 +46,19 @@ class Row:
     """A method with its parameters, over seeds.
 
     Attributes:
-        label: The method, and the parameters in which runs of it differ.
-        group: The settings in which its runs differ from others; empty if they do not differ.
-        scored: ``global`` or ``personal`` models.
-        runs: Its runs, by seed.
-        by_seed: The numbers of each seed by column.
-        values: Mean and spread by column.
-        difference: The headline minus that of the baseline; None without a baseline.
-        best: The columns in which it is the best of the rows with the same group and task.
-        paper: The printed row.
-        worst: The domain that is the worst in all its runs; empty if the runs differ.
-        refused: Reason why it has no difference to its baseline (other images); empty otherwise.
-        mixed: The images that are not the same in all its runs; empty if all are.
-        marks: Note by column of a cell over fewer rounds or images than its neighbours.
+        label: Method and differing parameters.
+        group: The settings in which groups of rows differ; empty if there is one group.
+        scored: Which models were scored: ``global``, ``personal`` or ``personal on all``.
+        runs: Its runs; of leave-one-out runs a seed has several.
+        by_seed: Its numbers by seed and column, in percent; None where missing.
+        values: Mean and spread over seeds by column.
+        difference: That of the headline to the baseline of its group.
+        best: Columns in which its mean is the best of its group and task.
+        paper: Its printed row.
+        worst: The domain that is the worst in all its seeds; empty if it is not the same.
+        refused: Why there is no difference: rows of other images.
+        mixed: Why its own mean is over other images.
+        marks: By column what its cell carries, where a domain has fewer rounds or images than its neighbours.
     """
 
     label: str
@@ -82,8 +82,8 @@ class Row:
 
     @property
     def singles(self) -> tuple[Run, ...]:
-        """All its runs, leave-one-out runs one by one."""
-        return tuple(part for run in self.runs for part in run.singles)
+        """Its runs."""
+        return self.runs
 
     @property
     def tuned(self) -> bool:
@@ -96,6 +96,11 @@ class Row:
         return tuple(self.by_seed)
 
     @property
+    def unseen(self) -> bool:
+        """Whether it has of each run the domains alone that no node held."""
+        return bool(self.runs[0].only)
+
+    @property
     def is_baseline(self) -> bool:
         """Whether the other rows of its group are compared with it."""
         return self.method == BASELINE and all(self.runs[0].config[key] == value for key, value in PLAIN.items())
@@ -103,6 +108,15 @@ class Row:
     def headline(self, column: str) -> dict[int, float | None]:
         """Return the numbers of a column by seed."""
         return {seed: values.get(column) for seed, values in self.by_seed.items()}
+
+    def scored_by(self, seed: int, column: str) -> Run:
+        """Return the run behind a number: of leave-one-out runs the one that held the domain out."""
+        same = [run for run in self.runs if run.results.seed == seed]
+        return next((run for run in same if column in run.only), same[0])
+
+    def curves(self) -> list[dict[int, float]]:
+        """Return AVG by round of each seed; of leave-one-out runs, which train apart, none."""
+        return [{} if run.only else curve(run) for run in self.runs]
 
 
 def named(row: Row) -> str:
@@ -116,62 +130,106 @@ def same_worst(rows: Sequence[Row]) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]) -> list[Run]:
-    """Return one run per seed.
+def once(label: str, runs: Sequence[Run], score: str, notes: list[str]) -> list[Run]:
+    """Return one run for each seed, and of leave-one-out runs for each held-out domain, the first by name.
 
-    A repetition with the same numbers, as ``take`` returns them, adds a note; another one is refused.
+    Raises:
+        ConfigError: If two stand for the same numbers and have others, or other images.
     """
-    kept: dict[int, Run] = {}
+    take, _ = metrics.score(score)
+    kept: dict[tuple[int, str], Run] = {}
+    repeats: dict[str, None] = {}
     for run in sorted(runs, key=lambda run: run.results.seed):
-        first = kept.setdefault(run.results.seed, run)
-        if first is run:
-            continue
-        if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
-            twice = f"{label}: seed {run.results.seed} comes twice"
-            raise grouping.other_numbers(twice, first, run, "compare with --score final, or without that folder")
-        if other := contents.unlike([first, run]):
-            raise ConfigError(f"{label}: seed {run.results.seed} comes twice: {'; '.join(other)}")
-        notes.append(f"{run.name} repeats {first.name} with the same numbers and counts once")
-    return list(kept.values())
+        for domain in run.only or ("",):
+            first = kept.setdefault((run.results.seed, domain), run)
+            if first is run:
+                continue
+            twice = f"{label}: seed {run.results.seed} comes twice" + (f", without {domain}" if domain else "")
+            if sorted(first.only) != sorted(run.only):
+                raise ConfigError(f"{twice}, with other held-out domains: {first.name} and {run.name}")
+            if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
+                raise _other_numbers(twice, first, run)
+            if other := unlike([first, run]):
+                raise ConfigError(f"{twice}: {'; '.join(other)}")
+            repeats[f"{run.name} repeats {first.name} with the same numbers and counts once"] = None
+    notes += repeats
+    return list({id(run): run for run in kept.values()}.values())
 
 
-def made(
-    label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool, is_mean: bool = False
-) -> Row:
-    """Return the row of runs that differ only in their seed.
+def _other_numbers(text: str, first: Run, run: Run) -> ConfigError:
+    again = [
+        f"{each.name} is the model of {each.scored_again} scored again (fedshift rescore), with scores of one round "
+        "alone; compare with --score final, or without that folder"
+        for each in (first, run)
+        if each.scored_again
+    ]
+    return ConfigError(f"{text}, with different numbers: {first.name} and {run.name}", remedy="\n".join(again))
+
+
+def made(label: str, group: str, runs: Sequence[Run], score: str, domains: Sequence[str]) -> Row:
+    """Return the row of runs that differ only in their seed, and of leave-one-out runs in the held-out domain.
 
     Args:
-        label: The method, and the parameters in which runs of it differ.
-        group: The settings in which the runs differ from others.
-        runs: One per seed.
-        take: Returns the numbers of a run.
-        accuracy: Whether the numbers are accuracies by domain, which have AVG, STD and WORST.
-        lowest: Whether the lowest number is the best.
-        is_mean: Whether the numbers are means over rounds, of which a domain may lack some.
+        label: Its name.
+        group: Its group.
+        runs: Each once.
+        score: A name of ``results.metrics.SCORES``.
+        domains: Of leave-one-out runs, the columns; a domain that no run of a seed held out is missing.
     """
-    lacking = {run.results.seed: run.results.unscored if is_mean else {} for run in runs}
-    taken = {run.results.seed: take(run) for run in runs}
+    accuracy, lowest = score not in metrics.MEASURES, score in metrics.LOWEST_IS_BEST
+    of_seed: dict[int, list[Run]] = {}
+    for run in runs:
+        of_seed.setdefault(run.results.seed, []).append(run)
+    taken = {seed: _taken(parts, score, domains) for seed, parts in of_seed.items()}
+    is_mean = metrics.is_mean(score)
+    lacking = {seed: {name for run in parts for name in run.results.unscored} for seed, parts in of_seed.items()}
     complete = {
-        seed: {name: None if name in lacking[seed] else value for name, value in scores.items()}
+        seed: {name: None if is_mean and name in lacking[seed] else value for name, value in scores.items()}
         for seed, scores in taken.items()
     }
     by_seed = {
-        seed: scores | _overall(complete[seed], lowest) if accuracy else scores for seed, scores in taken.items()
+        seed: {**scores, **_overall(complete[seed], lowest)} if accuracy else scores for seed, scores in taken.items()
     }
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
-    models = "/".join(dict.fromkeys(scored(run) for run in runs))
     worsts = {worst(scores, lowest=not lowest) for scores in complete.values()} if accuracy else set()
-    same = (worsts.pop() or "") if len(worsts) == 1 else ""
-    mixed = "; ".join(contents.unlike(runs))
-    marks = _marks(runs, columns) if is_mean else {}
-    return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed, marks=marks)
+    return Row(
+        label,
+        group,
+        "/".join(dict.fromkeys(map(scored, runs))),
+        tuple(runs),
+        by_seed,
+        values,
+        worst=(worsts.pop() or "") if len(worsts) == 1 else "",
+        mixed="; ".join(unlike(runs)),
+        marks=_marks(runs, columns) if is_mean else {},
+    )
+
+
+def _taken(parts: Sequence[Run], score: str, domains: Sequence[str]) -> dict[str, float | None]:
+    """Return the numbers of a seed by column; of leave-one-out runs each domain from the run that held it out."""
+    if not parts[0].only:
+        return dict(metrics.score(score)[0](parts[0]))
+    kinds = set.intersection(*(set(run.scores) for run in parts))
+    scores = {
+        name: {domain: value for run in parts for domain, value in run.scores[name].items()}
+        for name in kinds  # each run has the domains that it held out
+    }
+    if score == "bn":
+        return metrics.all_statistics(scores, len(domains))
+    if score not in scores:
+        for run in parts:
+            metrics.score(score)[0](run)  # raises the reason
+    return {domain: scores[score].get(domain) for domain in domains}
 
 
 def _marks(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, str]:
-    """Return by column what its cell carries, where a domain has fewer rounds or images than its neighbours."""
     marks = {
-        column: "/".join(dict.fromkeys(mark for run in runs if (mark := run.results.losses.mark(column))))
+        column: "/".join(
+            dict.fromkeys(
+                mark for run in runs if not run.only or column in run.only if (mark := run.results.losses.mark(column))
+            )
+        )
         for column in columns
     }
     return {column: mark for column, mark in marks.items() if mark}
@@ -234,7 +292,7 @@ def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
     if base is None or base is row:
         return row
     difference = paired(row.headline(headline), base.headline(headline))
-    if other := contents.unlike(of_seeds((row, base), difference.seeds)):
+    if other := unlike(of_seeds((row, base), difference.seeds)):
         return replace(row, refused="; ".join(other))
     return replace(row, difference=difference)
 
@@ -251,7 +309,7 @@ def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: boo
     Personal models have another task than the global model. Rows with other images have no best.
     """
     group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
-    if contents.unlike(run for other in group for run in other.runs):
+    if unlike(run for other in group for run in other.runs):
         return row
     best = set()
     for column in columns:
@@ -280,7 +338,7 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    configs = [part.config for run in row.runs for part in run.singles]
+    configs = [run.config for run in row.runs]
     others = altered(configs, table, column_map, standing)
     stated, left_open = (
         tuple(deviation for deviation in others if not deviation.why),
@@ -302,7 +360,7 @@ def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str
     """
     ours = {column: printed for printed, column in column_map.columns.items() if column in row.values}
     if column_map.unseen:
-        held_out = row.runs[0].config["allocation.held_out"]
+        held_out = {domain for run in row.runs for domain in run.config["allocation.held_out"]}
         return {column: printed for column, printed in ours.items() if column in held_out}
     domains = set(column_map.columns.values()) - {*OVERALL}
     if domains and AVG in row.values and domains != row.values.keys() - {*OVERALL}:

@@ -2,19 +2,17 @@
 
 import json
 import statistics
-import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedshift.lab.tables.compare import WIDTH
-from fedshift.lab.tables.compare.formats import escaped, harmless, markdown_table, remarks
+from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
 from fedshift.lab.tables.compare.rows import Row, named
 from fedshift.lab.tables.compare.table import mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
-from fedshift.run.columns import columns
 from fedshift_app.features.site_figures.show import Figure, Site, Sites, how_intervals
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
@@ -75,17 +73,8 @@ class SiteTable:
 
     def text(self, width: int = WIDTH) -> str:
         """Return aligned lines; methods that do not fit follow in blocks."""
-        grid = self.grid()
-        widths = [max(len(line[i]) for line in grid) + 2 for i in range(len(grid[0]))]
-        blocks: list[list[int]] = [[0, 1, 2]]
-        for i in range(3, len(widths)):
-            if len(blocks[-1]) > 3 and sum(widths[j] for j in [*blocks[-1], i]) > width:
-                blocks.append([0, 1, 2])
-            blocks[-1].append(i)
-        out = [*textwrap.wrap(self.title, width), ""]
-        for block in blocks:
-            out += [*columns([[line[i] for i in block] for line in grid], "", numbers=True, ruled=True), ""]
-        return harmless("\n".join([*out, *remarks(self.warnings, self.notes, width)]))
+        head, *lines = self.grid()
+        return text_table(self.title, head, lines, self.warnings, self.notes, width, repeated=3)
 
     def markdown(self) -> str:
         """Return a Markdown table with its notes."""
@@ -128,7 +117,7 @@ def table(
     compared = numbers(
         paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True
     )
-    runs = [(row, part) for row in compared.rows for run in row.runs for part in run.singles]
+    runs = [(row, part) for row in compared.rows for part in row.runs]
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
     if not have:
         raise ConfigError(

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.lab.tables.compare.rows import Row, named
-from fedshift.lab.tables.results import contents, grouping
+from fedshift.lab.tables.results import differences as contents
+from fedshift.lab.tables.results.differences import shown as shown_value
 from fedshift.lab.tables.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
 from fedshift_app.config.sections import AggregationConfig, ServerConfig
@@ -65,7 +66,7 @@ class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
         """Return its value of a setting if that is not the row's; None if it is, or is not known."""
         ours = row.runs[0].config.get(key)
         if key in self.settings:
-            return None if self.settings[key] == ours else grouping.shown(self.settings[key])
+            return None if self.settings[key] == ours else shown_value(self.settings[key])
         if key == BATCH_SIZE and self.batch is not None and ours is not None:
             held = {node.get("num_examples") for run in row.runs for node in run.results.nodes}
             smaller = self.batch in held and self.batch < ours  # a node with fewer images than a batch
@@ -117,7 +118,7 @@ class Costs:
         for key, value in (item for each in unlike for item in each.items()):
             values.setdefault(key, []).append(str(value))
         differ = [
-            f"{key}={' or '.join(dict.fromkeys(each))} (the row has {grouping.shown(row.runs[0].config.get(key))})"
+            f"{key}={' or '.join(dict.fromkeys(each))} (the row has {shown_value(row.runs[0].config.get(key))})"
             for key, each in values.items()
         ]
         return (", ".join(lacking), ", ".join(differ)) if lacking else ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift.lab.tables.papers.printed import ColumnMap, Standing, Table
-from fedshift.lab.tables.results.grouping import parameter, shown
+from fedshift.lab.tables.results.differences import shown
 from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
 from fedshift_app.config.keys import NONE, as_of
 from fedshift_core.limits import shortened, some
@@ -59,7 +59,9 @@ class Altered:
     @property
     def text(self) -> str:
         """The value, followed by the paper's value or our reading."""
-        return f"{parameter(self.key)}={' and '.join(self.ours)} ({'' if self.why else 'paper '}{self.paper})"
+        return (
+            f"{self.key.removeprefix('method.')}={' and '.join(self.ours)} ({'' if self.why else 'paper '}{self.paper})"
+        )
 
 
 def altered(

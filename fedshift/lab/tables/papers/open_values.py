@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fedshift.lab.tables.results import setting_cache
 from fedshift_app.config import dotted_keys, registry
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
@@ -78,15 +77,13 @@ def _known(key: str) -> list[str]:
     """Return the known keys of the section to which a key belongs: a method, a module, an adaptation, or all."""
     first, _, rest = key.partition(".")
     if first in registry.METHODS:
-        own_keys = setting_cache.cached("keys", first, lambda: registry.get(first).known_keys())
+        own_keys = registry.get(first).known_keys()
         return [f"{first}.{ALL}", *(f"{first}.{own}" for own in own_keys)]
     name = rest.partition(".")[0]
     if first == "modules" and name in MODULES:
-        fields = setting_cache.cached(
-            "modules", name, lambda: list(params_of(MODULES[name].modules, MODULES[name].params).model_fields)
-        )
+        fields = params_of(MODULES[name].modules, MODULES[name].params).model_fields
         return [f"modules.{name}.{own}" for own in fields]
     if first == "adapt" and name in registry.ADAPTATIONS:
-        params = setting_cache.cached("adapt", name, lambda: list(registry.adapt_params({"name": name}).model_dump()))
+        params = registry.adapt_params({"name": name}).model_dump()
         return [f"adapt.{name}.{own}" for own in params]
     return list(dotted_keys.known())

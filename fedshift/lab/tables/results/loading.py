@@ -1,13 +1,12 @@
 """Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedshift.lab.tables.results import distinct, results_file, setting_cache
+from fedshift.lab.tables.results import results_file
 from fedshift.lab.tables.results.places import finished, named_by, read_json
 from fedshift.lab.tables.results.results_file import Results
 from fedshift.lab.tables.results.settings import (
@@ -21,6 +20,7 @@ from fedshift.lab.tables.results.settings import (
     TUNED,
     own_settings,
 )
+from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
@@ -30,11 +30,17 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, plain, shortened, shown
 from fedshift_core.losses import UNSCORED, unscored
 from fedshift_core.paths import user_path
-from fedshift_core.rounds import apart
 from fedshift_core.shown import History
-from fedshift_core.wire.names import DEPLOYMENT, OWN, RETAKEN
+from fedshift_core.wire.names import BN_SCORE, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 
+#: Scores that are not accuracies, with their names.
+FIGURES = {
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro-F1",
+    "auc": "AUC",
+    "ece": "expected calibration error",
+}
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
 MOST_SAID = 500  # characters of a contradiction
 
@@ -58,11 +64,10 @@ class Run:
         recorded_method_settings: Its ``method_settings`` as the run recorded them; empty if it did not.
         images: The SHA-256 of its images at its start, by domain and split; empty where unknown.
         contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
-        parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
-        scored_rounds: The rounds that were scored on all test images, as far as its folder or file has them.
         facts: What stands wherever it is shown.
-        compared_round: The round that its compared numbers are of, last or kept, as ``keep`` names it
-            (``results.metrics.with_rounds``).
+        only: The domains whose scores count, of leave-one-out runs those that it held out; empty for all.
+        instead: Settings of a comparison in place of its own: the round that its numbers are of, the BatchNorm
+            statistics behind them, of leave-one-out runs what follows from the domain that was held out.
     """
 
     place: Path
@@ -75,10 +80,9 @@ class Run:
     recorded_method_settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     contradiction: str = ""
-    parts: tuple["Run", ...] = ()
-    scored_rounds: frozenset[int] = frozenset()
     facts: tuple[str, ...] = ()
-    compared_round: str = LAST
+    only: tuple[str, ...] = ()
+    instead: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
@@ -103,16 +107,29 @@ class Run:
         return self.group_settings | {key: self.method_settings[key][1] for key in self.in_effect}
 
     @property
-    def singles(self) -> tuple["Run", ...]:
-        """Return the runs that it joins; of a single run, itself."""
-        return self.parts or (self,)
-
-    @property
     def name(self) -> str:
-        """Return the name of its folder or file; of a joined run, all names."""
-        if self.parts:
-            return " + ".join(run.name for run in self.parts)
+        """Return the name of its folder or file."""
         return self.place.stem if self.place.is_file() else self.place.name
+
+    @functools.cached_property
+    def scores(self) -> dict[str, Mapping[str, float | None]]:
+        """Return its numbers in percent by score (``results.metrics``) and column, of those that it has."""
+        results, figures = self.results, self.results.figures
+        scores: dict[str, Mapping[str, float | None]] = {
+            "last5": results.domains,
+            "final": results.final,
+            "best": results.best_test.domains,
+        }
+        if results.best_validation is not None:
+            scores["validation"] = results.best_validation.domains
+        others = {name: values for name, values in results.others.items() if name.startswith(BN_SCORE)}
+        scores |= others | {f"{BN_SCORE}{results.scored_with}": results.domains}
+        for name in FIGURES if figures is not None else ():
+            of = {domain: figures.domains.get(domain) for domain in results.domains}
+            scores[name] = {domain: None if each is None else getattr(each, name) for domain, each in of.items()}
+        if self.only:
+            return {name: {key: values.get(key) for key in self.only} for name, values in scores.items()}
+        return scores | ({} if results.client_models is None else {"clients": results.client_models.scores()})
 
     def averaged(self, score: str) -> int:
         """Return the number of rounds over which a score is averaged."""
@@ -125,26 +142,10 @@ class Run:
         return int(self.config["rounds"]) if self.results.rounds is None else self.results.rounds
 
     def averaged_in(self, score: str) -> tuple[int, ...]:
-        """Return the rounds over which a score is averaged, where they are not its last ones; empty otherwise.
-
-        Kept files of earlier versions do not name them: they follow from the settings and the points of the curve.
-        """
+        """Return the rounds over which a score is averaged, where they are not its last ones; empty otherwise."""
         if self.scored_again or (score == "clients" and self.results.client_models is not None):
             return ()  # one round, or each of the last ones
-        if self.results.averaged_over:
-            return self.results.averaged_over
-        rounds = tuple(itertools.islice(self._scored_last(), self.results.averaged_rounds))[::-1]
-        known = len(rounds) == self.results.averaged_rounds
-        return rounds if known and apart(rounds, self.last_round) else ()
-
-    def _scored_last(self) -> Iterator[int]:
-        """Yield the rounds that were scored on all test images, the last one first."""
-        evaluate, planned = self.resolved.evaluate, int(self.config["rounds"])
-        of_settings = not (self.place.is_dir() and self.scored_rounds)  # a folder has the line of each round
-        for number in range(self.last_round, 0, -1):
-            full = evaluate.scores_global(number, planned) and evaluate.share(number, planned) == 1
-            if number in self.scored_rounds or (of_settings and full):
-                yield number
+        return self.results.averaged_over
 
     @functools.cached_property
     def row_settings(self) -> dict[str, Any]:
@@ -176,10 +177,10 @@ class Run:
     @functools.cached_property
     def group_settings(self) -> dict[str, Any]:
         """Return the settings that must be equal for a comparison."""
-        return {
-            key: value for key, value in self.config.items()
-            if key not in ASIDE and not key.startswith(ROW_SECTIONS)
-        } | {ROUND: self.compared_round}  # fmt: skip
+        own = {
+            key: value for key, value in self.config.items() if key not in ASIDE and not key.startswith(ROW_SECTIONS)
+        }
+        return own | {ROUND: LAST} | dict(self.instead)
 
 
 class Given(NamedTuple):
@@ -250,10 +251,10 @@ def _read(place: Path) -> Run:
     config_file.check(recorded, str(place), ("resolved",))
     results = results_file.checked(file, content)
     try:
-        resolved, settings = setting_cache.settings_of(recorded["resolved"])
+        resolved = written.read_back(recorded["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
-    config = as_requested(flat(settings)) | {NODES: len(results.nodes)}
+    config = as_requested(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
     config[BN_ORDER] = order_behind(resolved, config[BN_STATISTICS])
@@ -263,7 +264,7 @@ def _read(place: Path) -> Run:
             f"{config['method.name']!r}, {config['seed']}"
         )
     rounds = scored_rounds(lines)
-    results = _completed(results, recorded, resolved, [] if UNSCORED in content else lines, rounds)
+    results = _completed(results, [] if UNSCORED in content else lines, rounds)
     return Run(
         place,
         results,
@@ -271,7 +272,6 @@ def _read(place: Path) -> Run:
         resolved,
         tuned=tuned,
         contradiction=_contradiction(place, content, lines, recorded),
-        scored_rounds=frozenset(rounds if place.is_dir() else results.curve),
         facts=tuple(facts(History(resolved, results={**content, UNSCORED: results.unscored}))),
         **_recorded(recorded),
     )
@@ -291,33 +291,13 @@ def _recorded(recorded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _completed(
-    results: Results,
-    recorded: Mapping[str, Any],
-    resolved: RunConfig,
-    lines: Sequence[Mapping[str, Any]],
-    rounds: Sequence[int],
-) -> Results:
-    """Return results with what follows from the rest of the run: numbers of images, and scores that are missing.
-
-    Args:
-        results: The results as the file has them.
-        recorded: The run's ``config.yaml``.
-        resolved: Its configuration.
-        lines: Its rounds, where an earlier version wrote the file, or it is complete; else none.
-        rounds: The scored ones of them.
-    """
-    more: dict[str, Any] = {}
-    if results.figures is not None:
-        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
-        holders = [str(node.get("domain")) for node in results.nodes]
-        more["figures"] = distinct.filled(results.figures, results.evaluated, holders, own_images)
-    if lines:
-        averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
-        more[UNSCORED] = unscored(
-            {each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)}
-        )
-    return results.model_copy(update=more)
+def _completed(results: Results, lines: Sequence[Mapping[str, Any]], rounds: Sequence[int]) -> Results:
+    """Return results with the averaged rounds in which a domain has no score, as a run's lines have them."""
+    if not lines:
+        return results
+    averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
+    by_round = {each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)}
+    return results.model_copy(update={UNSCORED: unscored(by_round)})
 
 
 def order_behind(config: RunConfig, kind: str) -> str | None:
@@ -355,8 +335,6 @@ def curve(run: Run) -> dict[int, float]:
     A round that lacks a domain is left out, because a mean over the rest is another quantity. The result is empty for
     joined runs and for files that an earlier version kept.
     """
-    if run.parts:
-        return {}
     if run.place.is_file():
         return run.results.curve
     by_round = {}

@@ -1,130 +1,101 @@
 """The scores of ``--score``: which numbers of finished runs are compared."""
 
+import functools
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from fedshift.lab.tables.results.loading import FIGURES as FIGURES
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import LAST
+from fedshift.lab.tables.results.settings import LAST, ROUND
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
+from fedshift_core.accuracies import average, worst
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.rounds import LAST_ROUNDS, last_rounds, span
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 
-#: Suffix of a column of ``--score bn``: the worst domain with these statistics.
-WORST_OF = " WORST"
+#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is shown.
+MEASURES = {"clients": "GATA", "bn": AVERAGED}
+LOWEST_IS_BEST = ("ece",)
+#: Those that are means over the classes of a domain.
+OVER_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
+LAST_FIVE = "mean of the last five rounds"
+LAST_ROUND, LAST_OR_KEPT = "last round", "last round or the one that was kept"
+WORST_OF = " WORST"  # ends a column of ``--score bn``: the worst domain with these statistics
+#: The scores of ``--score``, with their names.
+SCORES = {
+    "last5": LAST_FIVE,
+    "final": LAST_ROUND,
+    "best": "best round, chosen after seeing test results",
+    "validation": "round chosen on validation images",
+    "bn": f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}",
+    **{f"{BN_SCORE}{kind}": f"BatchNorm's statistics {text}, {LAST_FIVE}" for kind, text in BN_STATISTICS_TEXT.items()},
+    **dict.fromkeys(FIGURES, LAST_ROUND),
+    "clients": f"client models after local training, {LAST_FIVE}",
+}
+#: The setting with which a run has a score that not all have.
+_SETTING = {
+    "validation": "allocation.validation_fraction",
+    "clients": "evaluate.client_models=last",
+    **dict.fromkeys(FIGURES, "evaluate.figures=true"),
+}
+_CHOSEN = ("best", "validation")  # the round is chosen for each run, whatever it keeps
 
 
 class NotScoredError(ConfigError):
     """A run lacks the numbers of a score."""
 
 
-Score = Callable[[Run], dict[str, float | None]]
+Score = Callable[[Run], Mapping[str, float | None]]
 
 
 def score(name: str) -> tuple[Score, str]:
-    """Return the function that takes a run's numbers, in percent, and the name of the score.
+    """Return the function that takes a run's numbers, in percent by column, and the name of the score.
 
     Raises:
-        ConfigError: If the name is unknown; the message lists the scores.
+        ConfigError: If there is no such score. The function raises NotScoredError if a run lacks it.
     """
     if name not in SCORES:
         raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
-    return SCORES[name]
+    return functools.partial(_take, name=name), SCORES[name]
 
 
-def _validation(run: Run) -> dict[str, float | None]:
-    if run.results.best_validation is None:
+def _take(run: Run, name: str) -> Mapping[str, float | None]:
+    if name == "bn":
+        return all_statistics(run.scores, len(run.only or run.results.domains))
+    if name not in run.scores:
         raise NotScoredError(
-            f"--score validation: {run.name} chose no round on validation images (allocation.validation_fraction)"
+            f"--score {name}: {shown(run.name, MOST_NAME)} was not scored so", remedy=remedy(run, name)
         )
-    return run.results.best_validation.domains
+    return run.scores[name]
 
 
-def _clients(run: Run) -> dict[str, float | None]:
-    clients = run.results.client_models
-    if clients is None:
-        raise NotScoredError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
-    known = [value for value in clients.by_domain.values() if value is not None]
-    overall = sum(known) / len(known) if known and len(known) == len(clients.by_domain) else None
-    return (
-        {f"ATA {domain}": value for domain, value in clients.ata.items()}
-        | {"LTA": clients.lta, "GASA": clients.gasa, "CPRR": clients.cprr, "GATA": clients.gata}
-        | {f"all on {domain}": value for domain, value in clients.by_domain.items()} | {"all on AVG": overall}
-    )  # fmt: skip
+def remedy(run: Run, name: str) -> str:
+    """Return how a run has a score that this one lacks."""
+    if not name.startswith(BN_SCORE):
+        return f"in a new run: {_SETTING[name]}"
+    place = str(run.place) if run.place.is_dir() else run.name
+    setting = f"'evaluate.bn=[{run.results.scored_with},{name.removeprefix(BN_SCORE)}]'"
+    return f"in a new run: {setting}\nor, of a run with a checkpoint: fedshift rescore {shlex.quote(place)} {setting}"
 
 
-def with_statistics(run: Run, kind: str) -> dict[str, float | None] | None:
-    """Return a run's accuracies with a kind of BatchNorm statistics; None if it lacks them."""
-    return run.results.domains if kind == run.results.scored_with else run.results.others.get(BN_SCORE + kind)
-
-
-def _by_statistics(kind: str) -> Score:
-    def take(run: Run) -> dict[str, float | None]:
-        values = with_statistics(run, kind)
-        if values is None:
-            place = str(run.place) if run.place.is_dir() else run.name
-            setting = f"'evaluate.bn=[{run.results.scored_with},{kind}]'"
-            raise NotScoredError(
-                f"--score {BN_SCORE}{kind}: {shown(run.name, MOST_NAME)} was not scored so, but can be, by a new run "
-                "or, where its folder has a checkpoint, by `fedshift rescore`; --score bn shows the ways there are",
-                remedy=f"in a new run: {setting}\nor: fedshift rescore {shlex.quote(place)} {setting}",
-            )
-        return values
-
-    return take
-
-
-def _by_figure(name: str) -> Score:
-    def take(run: Run) -> dict[str, float | None]:
-        figures = run.results.figures
-        if figures is None:
-            raise NotScoredError(
-                f"--score {name}: {run.name} has no metrics by class (evaluate.figures=true; "
-                "runs of earlier versions had none)"
-            )
-        domains = {domain: figures.domains.get(domain) for domain in run.results.domains}
-        return {domain: None if figure is None else getattr(figure, name) for domain, figure in domains.items()}
-
-    return take
-
-
-def _all_statistics(run: Run) -> dict[str, float | None]:
-    """Return average and worst of the domains for each kind of BatchNorm statistics.
-
-    If a kind was not requested or lacks a domain, the average is None and the worst is left out.
-    """
+def all_statistics(scores: Mapping[str, Mapping[str, float | None]], domains: int) -> dict[str, float | None]:
+    """Return average and worst of the domains for each kind of BatchNorm statistics; None where a domain lacks it."""
     averages: dict[str, float | None] = {}
     worsts: dict[str, float | None] = {}
     for kind in BN_STATISTICS_TEXT:
-        known = [value for value in (with_statistics(run, kind) or {}).values() if value is not None]
-        full = len(known) == len(run.results.domains)
-        averages[kind] = sum(known) / len(known) if full else None
-        if full and len(known) > 1:
-            worsts[f"{kind}{WORST_OF}"] = min(known)
+        values = scores.get(f"{BN_SCORE}{kind}", {})
+        averages[kind] = average(values) if len(values) == domains else None
+        least = worst(values)
+        if averages[kind] is not None and least is not None:
+            worsts[f"{kind}{WORST_OF}"] = values[least]
     return averages | worsts
 
 
-#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is shown.
-MEASURES = {"clients": "GATA", "bn": AVERAGED}
-#: The scores of ``--score`` that are not accuracies, with their names; the lowest ``ece`` is the best.
-FIGURES = {
-    "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
-}  # fmt: skip
-LOWEST_IS_BEST = ("ece",)
-#: Those that are means over the classes of a domain.
-OVER_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
-#: Name of the scores that are means over five rounds.
-LAST_FIVE = "mean of the last five rounds"
-LAST_ROUND, LAST_OR_KEPT = "last round", "last round or the one that was kept"
-#: Scores whose round is chosen for each run, whatever it keeps.
-_CHOSEN = ("best", "validation")
-
-
 def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> list[Run]:
-    """Return runs with the round that their numbers are of, by which groups are told apart.
+    """Return runs whose settings have the round that their numbers are of: groups are told apart by it.
 
     Metrics are of the round whose model a run keeps, and so are all numbers of models that were scored again.
 
@@ -133,19 +104,18 @@ def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> li
         score: The score.
         of_kept: Whether other numbers are compared, which are of the kept round, too.
     """
-
-    def compared(run: Run) -> str:
-        kept = of_kept or score in FIGURES or (run.scored_again and score not in _CHOSEN)
-        return str(run.config["keep"]) if kept else LAST
-
+    kept = of_kept or score in FIGURES
     return [
-        run if run.compared_round == (known := compared(run)) else replace(run, compared_round=known) for run in runs
+        replace(run, instead={**run.instead, ROUND: str(run.config["keep"])})
+        if kept or (run.scored_again and score not in _CHOSEN)
+        else run
+        for run in runs
     ]
 
 
 def is_mean(score: str) -> bool:
     """Return whether a score is a mean over rounds."""
-    return LAST_FIVE in SCORES[score][1]
+    return LAST_FIVE in SCORES[score]
 
 
 def rounds_behind(runs: Sequence[Run], score: str) -> str:
@@ -154,8 +124,8 @@ def rounds_behind(runs: Sequence[Run], score: str) -> str:
     Where they are not the last ones of all runs, it is ``last five scored rounds (60 to 100)``, without the brackets if
     runs differ in them.
     """
-    counts = {run.averaged(score) for run in _singles(runs)}
-    over = {run.averaged_in(score) for run in _singles(runs)}
+    counts = {run.averaged(score) for run in runs}
+    over = {run.averaged_in(score) for run in runs}
     least, most, kind = min(counts), max(counts), "scored " if any(over) else ""
     if least != most:
         text = f"last {least} to {most} {kind}rounds"
@@ -170,36 +140,10 @@ def other_rounds(runs: Sequence[Run], score: str) -> str:
     return "" if LAST_FIVE.endswith(text) else text
 
 
-def _singles(runs: Iterable[Run]) -> list[Run]:
-    return [part for run in runs for part in run.singles]
-
-
 def called_of(called: str, runs: Sequence[Run], score: str) -> str:
-    """Return the name of a score with the averaged rounds, and which round it is.
-
-    Args:
-        called: As :data:`SCORES` has it.
-        runs: The runs of a table.
-        score: The score.
-    """
-    if any(run.averaged(score) > 1 for run in _singles(runs)):
-        called = called.replace(LAST_FIVE, f"mean of the {rounds_behind(runs, score)}")
-    elif runs:
-        called = called.replace(LAST_FIVE, rounds_behind(runs, score))
-    return called.replace(LAST_ROUND, LAST_OR_KEPT) if any(run.compared_round != LAST for run in runs) else called
-
-
-#: The scores of ``--score``.
-SCORES: dict[str, tuple[Score, str]] = {
-    "last5": (lambda run: run.results.domains, LAST_FIVE),
-    "final": (lambda run: run.results.final, LAST_ROUND),
-    "best": (lambda run: run.results.best_test.domains, "best round, chosen after seeing test results"),
-    "validation": (_validation, "round chosen on validation images"),
-    "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
-    **{
-        f"{BN_SCORE}{kind}": (_by_statistics(kind), f"BatchNorm's statistics {description}, {LAST_FIVE}")
-        for kind, description in BN_STATISTICS_TEXT.items()
-    },
-    **{name: (_by_figure(name), LAST_ROUND) for name in FIGURES},
-    "clients": (_clients, f"client models after local training, {LAST_FIVE}"),
-}
+    """Return the name of a score (:data:`SCORES`) with the averaged rounds of these runs, and which round it is."""
+    behind = rounds_behind(runs, score)
+    mean = "mean of the " if any(run.averaged(score) > 1 for run in runs) else ""
+    called = called.replace(LAST_FIVE, mean + behind)
+    kept = any(run.group_settings[ROUND] != LAST for run in runs)
+    return called.replace(LAST_ROUND, LAST_OR_KEPT) if kept else called

@@ -41,6 +41,18 @@ class Clients(FromFile):
     averaged_rounds: int = LAST_ROUNDS
     by_domain: dict[str, float | None]
 
+    def scores(self) -> dict[str, float | None]:
+        """Return them by column: ATA by domain, the four measures, all client models on each domain and over all."""
+        known = [value for value in self.by_domain.values() if value is not None]
+        overall = sum(known) / len(known) if known and len(known) == len(self.by_domain) else None
+        measures = {"LTA": self.lta, "GASA": self.gasa, "CPRR": self.cprr, "GATA": self.gata}
+        return (
+            {f"ATA {domain}": value for domain, value in self.ata.items()}
+            | measures
+            | {f"all on {domain}": value for domain, value in self.by_domain.items()}
+            | {"all on AVG": overall}
+        )
+
 
 class Results(FromFile):
     """The part of ``results.json`` that comparisons use; accuracies in percent, None where missing."""

@@ -1,12 +1,12 @@
 """Settings as tables see them: what makes rows and groups, and what a method or a paper sets in an experiment."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
 
-from fedshift.lab.tables.results import setting_cache
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
@@ -77,20 +77,6 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
         return {}
 
 
-def defaults_of(section: str, name: str) -> Mapping[str, Any]:
-    """Return the default parameters of an adaptation (``adapt``) or of ``modules`` by dotted key.
-
-    The result is empty for another section, where its package is not here, and where a parameter has no default.
-    """
-    if section not in ("adapt", "modules"):
-        return {}
-    try:
-        params = registry.adapt_params({"name": name}) if section == "adapt" else registry.modules_params(name, {})
-    except (ConfigError, ValidationError):
-        return {}
-    return flat(params.model_dump(mode="json"), "adapt." if section == "adapt" else f"modules.{name}.")
-
-
 @cache
 def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
     """Return the settings of an experiment by dotted key, and its number of nodes if fixed.
@@ -99,14 +85,22 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
         experiment: One of conf/experiments.
         given: Further settings of a printed row, in the form of the run-config key ``set``.
     """
+    config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
+    nodes = config.allocation.num_nodes()
+    return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
-    def made() -> dict[str, Any]:
-        config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
-        nodes = config.allocation.num_nodes()
-        return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
-    settings: dict[str, Any] = setting_cache.cached("paper", [experiment, given], made)
-    return settings
+def defaults_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default parameters of the adaptation and the modules of a run, by dotted key."""
+    named = {key.split(".")[1] for key in config if key.startswith("modules.")}
+    sections = {f"modules.{name}.": lambda name=name: registry.modules_params(name, {}) for name in named}
+    if (adaptation := config.get(ADAPTATION, registry.NONE)) != registry.NONE:
+        sections["adapt."] = lambda: registry.adapt_params({"name": adaptation})
+    defaults = {}
+    for prefix, params in sections.items():
+        with suppress(ConfigError, ValidationError):  # of a package that is not here, or without defaults
+            defaults |= flat(params().model_dump(mode="json"), prefix)
+    return defaults
 
 
 def _known(experiment: str, dataset: str, method: str) -> bool:
@@ -119,9 +113,4 @@ def _known(experiment: str, dataset: str, method: str) -> bool:
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what a command resolves to by dotted key; it names an experiment of conf/experiments."""
-
-    def made() -> dict[str, Any]:
-        return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
-
-    settings: dict[str, Any] = setting_cache.cached("settings", given, made)
-    return settings
+    return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))

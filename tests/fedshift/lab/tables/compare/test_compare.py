@@ -17,13 +17,13 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import yaml
+from fedshift.lab.tables.compare.footnotes import OPEN
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import write_run
 from support import ROOT, Command, undrawn
 
 from fedshift.lab.tables.compare import board, compare, figures, keep
-from fedshift.lab.tables.compare.footnotes import OPEN
 from fedshift.lab.tables.compare.latex import latex
 from fedshift.lab.tables.compare.page import words
 from fedshift.lab.tables.papers.deviations import MOST_NAMED, MOST_VALUE, Altered, listed

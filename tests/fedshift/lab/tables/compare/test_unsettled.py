@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from fedshift.lab.tables.compare.footnotes import OPEN
 
 from fedshift.lab.tables.compare import Comparison, compare
 from fedshift.lab.tables.compare.claims import claims
-from fedshift.lab.tables.compare.footnotes import OPEN
 from fedshift.lab.tables.papers import open_values, printed
 from fedshift.lab.tables.papers.printed import Table
 from fedshift.lab.tables.results.settings import paper_settings

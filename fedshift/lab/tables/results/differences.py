@@ -1,0 +1,180 @@
+"""What differs between runs: settings, surroundings, images. One way to find it, one to say it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedshift.lab.tables.results.loading import READ_ALIKE, Run, read_config
+from fedshift.lab.tables.results.settings import NODES
+from fedshift_app.config import registry
+from fedshift_core.limits import some
+
+OTHER_IMAGES = "other images"  # in place of a difference between rows
+MARK = "†"  # follows the number of seeds of a row whose runs have different images
+UNKNOWN = "not recorded"
+_NAMED = 2  # runs of a value that are named; the rest is counted
+_SPLITS, _VERSIONS = 4, 3  # of images, likewise
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the keys in which mappings differ, with the value of each; None where one lacks the key."""
+    keys = sorted({key for config in configs for key in config})
+    by_key = {key: [config.get(key) for config in configs] for key in keys}
+    return {key: values for key, values in by_key.items() if vary(values)}
+
+
+def vary(values: Sequence[Any]) -> bool:
+    """Return whether values are not all equal."""
+    return any(value is not values[0] and value != values[0] for value in values)
+
+
+def line(by_key: Mapping[str, Sequence[Any]], names: Sequence[str]) -> str:
+    """Return differences in one line: each value with the names of those that have it."""
+    parts = []
+    for key, values in by_key.items():
+        having: dict[str, list[str]] = {}
+        for name, value in zip(names, values, strict=True):
+            having.setdefault(shown(value), []).append(name)
+        parts.append(f"{key} is {' and '.join(f'{value} ({some(who, _NAMED)})' for value, who in having.items())}")
+    return "; ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """Return a value of a setting as YAML."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{shown(item)}' for key, item in sorted(value.items()))}}}"
+    return str(value)
+
+
+def assigned(settings: Mapping[str, Any]) -> str:
+    """Return settings as rows name them, those of the method without its section: ``tau=0.5, train.lr=0.1``."""
+    return ", ".join(f"{key.removeprefix('method.')}={shown(value)}" for key, value in settings.items())
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the settings in which runs differ, other than seed, method and the method's own settings.
+
+    A setting that methods ask for counts if the experiments have it otherwise, too; values of a search do not count.
+    """
+    runs = [run.before_search for run in runs]
+    plain = differences([run.plain_settings for run in runs])
+    return {key: values for key, values in differences([run.group_settings for run in runs]).items() if key in plain}
+
+
+def group_labels(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:
+    """Return the group of each run, named by the settings in which groups differ; empty if they do not."""
+    keys = list(keys)
+    plain = [run.before_search.plain_settings for run in runs]
+    return [", ".join(f"{key}={shown(settings.get(key))}" for key in keys) for settings in plain]
+
+
+def unlike(runs: Iterable[Run]) -> list[str]:
+    """Return a line for each difference in images, with the runs; none if all runs agree.
+
+    Images agree if each domain and split has one SHA-256, and in each seed the nodes hold the same numbers by class.
+    """
+    runs = list(runs)
+    members: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        settings = run.images_divided, run.images_read, run.config[NODES], sorted(run.only)
+        members.setdefault((run.results.seed, repr(settings)), []).append(run)
+    counts = [
+        f"seed {seed}: the nodes hold other images in {some([run.name for run in same], _NAMED)}"
+        for (seed, _), same in members.items()
+        if len({run.images_held for run in same}) > 1
+    ]
+    return [*_other_hashes([(run.name, run.images, run.images_read) for run in runs]), *counts]
+
+
+def unlike_folders(folders: Iterable[Path]) -> list[str]:
+    """Return the same lines for run folders, finished or not, by the hashes of images that their runs recorded."""
+    named = []
+    for folder in folders:
+        config = read_config(folder)
+        dataset = config["resolved"].get("dataset")
+        settings = dataset if isinstance(dataset, Mapping) else {}
+        reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in READ_ALIKE}
+        named.append((folder.name, config.get("images") or {}, repr(reading)))
+    return _other_hashes(named)
+
+
+def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str]]) -> list[str]:
+    """Return a line for each group of hashes that differ: name, images by domain and split, how they are read."""
+    names: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, images, reading in runs:
+        for domain, by_split in images.items():
+            for split, digest in by_split.items():
+                names.setdefault((reading, f"{domain} {split}"), {}).setdefault(digest, []).append(name)
+    splits: dict[str, list[str]] = {}  # those that differ alike stand in one line
+    for (_, split), by_digest in names.items():
+        if len(by_digest) > 1:
+            versions = some([some(version, _NAMED) for version in by_digest.values()], _VERSIONS, " as in ")
+            splits.setdefault(versions, []).append(split)
+    return [
+        f"the images of {some(list(dict.fromkeys(which)), _SPLITS)} are not the same in {versions}"
+        for versions, which in splits.items()
+    ]
+
+
+def surroundings(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """Return warnings and notes on engine, versions and source that are not the same.
+
+    It is a note where equal runs ended with the same weights under all of the values.
+    """
+    warnings, notes = [], []
+    for key in sorted({key for run in runs for key in run.surroundings}):
+        using = [run for run in runs if key in run.surroundings or not key.startswith("plugin ")]
+        values = [run.surroundings.get(key, UNKNOWN) for run in using]
+        if not vary(values):
+            continue
+        where = line({key: values}, [run.name for run in using])
+        if seen := _witnesses(using, values):
+            both = f"{some(seen, _NAMED)} ran with each and ended with the same weights"
+            notes.append(f"not the same {key}, but {both}: {where}")
+        else:
+            warnings.append(f"not the same {key}: {where}")
+    return warnings, notes
+
+
+def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
+    """Return the method and seed of equal runs that ended with the same weights; empty if they do not join all values.
+
+    It is empty also if two of them ended with other weights.
+    """
+    made: dict[str, list[tuple[Run, str]]] = {}
+    for run, value in zip(runs, values, strict=True):
+        settings = run.row_settings | run.group_settings | {"seed": run.results.seed, "only": run.only}
+        made.setdefault(repr(sorted(settings.items())), []).append((run, value))
+    joined = [{value} for value in dict.fromkeys(values)]
+    witnesses: dict[str, None] = {}
+    for same in made.values():
+        under = {value for _, value in same}
+        if len(under) < 2:
+            continue
+        if len({run.results.weights_sha256 for run, _ in same}) > 1:
+            return []
+        witnesses[f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}"] = None
+        touched = [group for group in joined if group & under]
+        joined = [group for group in joined if not group & under] + [set[str]().union(*touched)]
+    return list(witnesses) if len(joined) == 1 else []
+
+
+def same_weights(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """Return a warning for rows that ended with equal weights: one of them may do nothing.
+
+    Of nodes' own models the shared weights may be equal while their scores are not.
+    """
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        results = run.results
+        own = "" if results.evaluated == "global model" else repr(results.domains)
+        alike.setdefault((results.weights_sha256, results.seed, results.evaluated, own), []).append(label)
+    return [
+        f"{' and '.join(rows)} ended with the same weights (seed {seed}): does one do nothing?"
+        for (_, seed, *_), same in alike.items()
+        if len(rows := list(dict.fromkeys(same))) > 1
+    ]
