@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift.lab.grid.rescore.keys import may_differ
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, usual_settings
+from fedshift.lab.tables.results.settings import ADAPTATION, ASIDE, BN_STATISTICS, LAST, NODES, usual_settings
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import written
@@ -24,17 +25,18 @@ _NO_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")  # YAM
 
 def commands(runs: Sequence[Run]) -> list[str]:
     """Return the commands that make these runs again: one for those that differ in their seed alone."""
-    seeds: dict[tuple[str, ...], list[str]] = {}
+    seeds: dict[tuple[str, ...], dict[str, None]] = {}
     folders = []
     for run in runs:
         if run.scored_again:
             continue
         if words := _words(run):
-            seeds.setdefault(words, []).append(str(run.results.seed))
+            seeds.setdefault(words, {})[str(run.results.seed)] = None
         elif (run.place / CONFIG_FILE).is_file():
             folders.append(shlex.join(["fedshift", "run", from_here(run.place / CONFIG_FILE)]))
+    images = [] if runs[0].config["dataset.name"] == EMBEDDED else ["data-dir=DIR"]
     return folders + [
-        shlex.join(["fedshift", "sweep" if len(each) > 1 else "run", *words, f"seed={','.join(dict.fromkeys(each))}"])
+        shlex.join(["fedshift", "sweep" if len(each) > 1 else "run", *words, f"seed={','.join(each)}", *images])
         for words, each in seeds.items()
     ]
 
@@ -46,8 +48,21 @@ def scored_again(runs: Sequence[Run]) -> str:
         return ""
     kept = "" if all(run.config["keep"] == LAST for run in again) else " after the round that they kept"
     some = "" if len(again) == len(runs) else f"{len(again)} of the runs: "
-    keys = " or ".join(dict.fromkeys(" ".join(_changed(run)) for run in again))
+    keys = " or ".join(dict.fromkeys(map(_rescore_keys, again)))
     return f"{some}models of finished runs{kept}, scored again by fedshift rescore: {keys}"
+
+
+def _rescore_keys(run: Run) -> str:
+    """Return adaptation, corruption, and what else of the keys of ``rescore`` is not as in the run's experiment."""
+    settings, usual = flat(run.resolved.model_dump(mode="json")), _usual(run)
+    own = {section: settings[f"{section}.name"] != NONE for section in ("adapt", "shift")}
+    shown = {
+        key: value
+        for key, value in settings.items()
+        if key == ADAPTATION
+        or (may_differ(key) and key not in ASIDE and own.get(key.partition(".")[0], usual.get(key, value) != value))
+    }
+    return " ".join(f"{key}={_text(value)}" for key, value in shown.items())
 
 
 def from_here(path: Path) -> str:
@@ -64,7 +79,7 @@ def _words(run: Run) -> tuple[str, ...]:
     words = (experiment, f"method={run.results.method}", *changed, *nodes)
     if not _usual(run) or not _makes(words, repr(sorted(_settings(run).items()))):
         return ()
-    return words if run.config["dataset.name"] == EMBEDDED else (*words, "data-dir=DIR")
+    return words
 
 
 def _changed(run: Run) -> list[str]:

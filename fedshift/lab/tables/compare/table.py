@@ -205,28 +205,23 @@ def _chosen(
     if not taken:
         raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
     notes = [f"left out, not scored {scored}: {', '.join(left)}"] if (left := _without(named, taken)) else []
-    if score.startswith(BN_SCORE):  # a run may have other kinds of statistics
-        able = [each for each in taken if score in each[2].scores]
-        if not able:
-            metrics.score(score)[0](taken[0][2])  # raises how a run has it
-        if lacking := [each[2] for each in taken if score not in each[2].scores]:
-            how = metrics.remedy(lacking[0], score).replace("\n", "; ")
-            notes.append(f"left out, not scored {score}: {', '.join(_without(taken, able, runs=True))} ({how})")
+    if score.startswith(BN_SCORE):  # a method may have no such statistics; no row is over some of its seeds alone
+        having = {(group, label) for group, label, run in taken if score in run.scores}
+        able = [each for each in taken if each[:2] in having]
+        for _, _, run in able or taken:
+            metrics.score(score)[0](run)  # raises how a run has it
+        if left := _without(taken, able):
+            how = metrics.remedy(taken[0][2], score).replace("\n", "; ")
+            notes.append(f"left out, not scored {score}: {', '.join(left)} ({how})")
         taken = able
     of_groups, labels, shown = map(list, zip(*taken, strict=True))
     return _Chosen(shown, of_groups, labels, notes)
 
 
-def _without(
-    named: Sequence[tuple[str, str, Run]], taken: Sequence[tuple[str, str, Run]], runs: bool = False
-) -> list[str]:
-    """Return the rows, or rows with seeds, that are among the first but not among the second."""
-
-    def names(some: Sequence[tuple[str, str, Run]]) -> dict[str, None]:
-        return dict.fromkeys(f"{label} seed {run.results.seed}" if runs else label for _, label, run in some)
-
-    left, kept = names(named), names(taken)
-    return sorted(name for name in left if name not in kept)
+def _without(named: Sequence[tuple[str, str, Run]], taken: Sequence[tuple[str, str, Run]]) -> list[str]:
+    """Return the rows that are among the first but not among the second."""
+    rows, kept = ({f"{label} [{group}]" if group else label for group, label, _ in some} for some in (named, taken))
+    return sorted(rows - kept)
 
 
 def _rows(chosen: _Chosen, score: str, domains: Sequence[str]) -> tuple[list[Row], list[str]]:

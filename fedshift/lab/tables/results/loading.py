@@ -122,8 +122,11 @@ class Run:
         }
         if results.best_validation is not None:
             scores["validation"] = results.best_validation.domains
-        others = {name: values for name, values in results.others.items() if name.startswith(BN_SCORE)}
-        scores |= others | {f"{BN_SCORE}{results.scored_with}": results.domains}
+        others = {f"{BN_SCORE}{results.scored_with}": results.domains} | {
+            name: values for name, values in results.others.items() if name.startswith(BN_SCORE)
+        }
+        domains = self.only or tuple(results.domains)  # of a held-out domain there may be no such statistics
+        scores |= {name: each for name, each in others.items() if any(each.get(key) is not None for key in domains)}
         for name in FIGURES if figures is not None else ():
             of = {domain: figures.domains.get(domain) for domain in results.domains}
             scores[name] = {domain: None if each is None else getattr(each, name) for domain, each in of.items()}

@@ -17,20 +17,39 @@ Family = tuple[str, bool]  # a method, and whether a search chose the values of 
 
 
 class Names:
-    """Names each row by its method and by the parameters in which the runs of that method differ."""
+    """Names each row by its method and by the parameters in which the runs of that method differ.
+
+    Runs of other settings never have the same name: they would make one row.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         """Find what tells the runs of each method apart; a row's name does not depend on which rows are shown."""
         self._asked = _asked_of_some(runs)
         self._keys: dict[Family, list[str]] = {}
         self._usual: dict[str, dict[str, Any]] = {}
+        self._labels: dict[str, str] = {}
         for family, members in _families(runs).items():
-            keys = self._keys[family] = _varied([self.settings(run) for run in members])
+            kinds = {self._kind(run): self.settings(run) for run in members}
             method, tuned = family
+            keys = self._keys[family] = _varied(list(kinds.values()), self._asked.get(method, ()))
             if not tuned and len(keys) > _IN_EVERY_ROW:
                 usual = _usual(members[0])
-                lacking = [key for key in _OF_METHOD if any(key not in self.settings(run) for run in members)]
-                self._usual[method] = {key: usual[key] for key in keys if key in usual and key not in lacking}
+                everywhere = {key for key in keys if all(key in settings for settings in kinds.values())}
+                self._usual[method] = {
+                    key: usual[key] for key in keys if key in usual and (key in everywhere or key not in _OF_METHOD)
+                }
+            known = self._usual.get(method, {}) if not tuned else {}
+            named = {
+                kind: [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
+                for kind, settings in kinds.items()
+            }
+            _tell_apart(kinds, named)
+            first = [registry.label(method), *([TUNED] if tuned else [])]
+            for kind, settings in kinds.items():
+                self._labels[kind] = " ".join([*first, *(assigned({key: settings[key]}) for key in named[kind])])
+
+    def _kind(self, run: Run) -> str:
+        return repr((_family(run), sorted(self.settings(run).items())))
 
     def settings(self, run: Run) -> dict[str, Any]:
         """Return the settings that make a row of a run in its table."""
@@ -38,10 +57,7 @@ class Names:
 
     def label(self, run: Run) -> str:
         """Return the row of a run: its method, and the parameters in which runs of that method differ."""
-        settings, usual = self.settings(run), {} if run.tuned else self._usual.get(run.results.method, {})
-        named = {key: settings[key] for key in self._keys.get(_family(run), ()) if key in settings}
-        parts = [assigned({key: value}) for key, value in named.items() if key not in usual or value != usual[key]]
-        return " ".join([registry.label(run.results.method), *([TUNED] if run.tuned else []), *parts])
+        return self._labels[self._kind(run)]
 
     def order(self, run: Run, methods: Sequence[str]) -> tuple[Any, ...]:
         """Return the sort key of a row: the baseline first, then registered methods, then parameters."""
@@ -58,14 +74,19 @@ class Names:
         """Return which values rows do not name, were set by hand in all rows of a method, or a method asks for."""
         asked = _asked_for(runs, labels, self._asked)
         methods = {run.results.method for run in runs}
-        unnamed = [f"{name}, {UNNAMED}: {assigned(values)}" for name, values in self._usual.items() if name in methods]
+        unnamed = [
+            f"{name}, {UNNAMED}: {assigned(values)}"
+            for name, values in self._usual.items()
+            if values and name in methods
+        ]
         for (method, tuned), members in _families(runs).items():
             by_hand: dict[str, None] = {}
             for run in () if tuned else members:
                 usual = {**defaults_of(run.config), **_usual(run)}
                 for key, value in run.row_settings.items():
-                    if key in usual and key not in self._keys[method, tuned] and value != usual[key]:
-                        by_hand[f"{assigned({key: value})} (instead of {shown(usual[key])})"] = None
+                    if usual and key not in self._keys[method, tuned] and usual.get(key, usual) != value:
+                        instead = f"instead of {shown(usual[key])}" if key in usual else "not in its experiment"
+                        by_hand[f"{assigned({key: value})} ({instead})"] = None
             unnamed += [f"{method}, in all its rows that have it: {', '.join(by_hand)}"] if by_hand else []
         return unnamed + [
             f"{whose}, as the method or its experiment asks: {assigned(values)}" for whose, values in asked.items()
@@ -100,7 +121,10 @@ def _asked_for(
 def _asked_of_some(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return, by method, the settings of other sections that it sets in some of its runs only."""
     by_method: dict[str, list[str]] = {}
-    for (method, _), members in _families([run.before_search for run in runs]).items():
+    of_method: dict[str, list[Run]] = {}
+    for run in runs:
+        of_method.setdefault(run.results.method, []).append(run.before_search)
+    for method, members in of_method.items():
         keys = sorted({key for run in members for key in run.in_effect})
         by_method[method] = [key for key in keys if any(map(vary, _by_plain(members, key)))]
     return by_method
@@ -129,12 +153,41 @@ def _usual(run: Run) -> Mapping[str, Any]:
     return usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
 
 
-def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings in which runs of a method differ, of those that have them."""
+def _varied(settings: Sequence[Mapping[str, Any]], asked: Sequence[str]) -> list[str]:
+    """Return the settings in which runs of a method differ, of those that have them; and those in which some lack them.
+
+    Who lacks modules or an adaptation has its method's own.
+    """
     keys = dict.fromkeys(key for of_run in settings for key in of_run)
     return [
         key
         for key in keys
-        if vary([of_run[key] for of_run in settings if key in of_run])
+        if key in asked
+        or vary([of_run[key] for of_run in settings if key in of_run])
         or (key in _OF_METHOD and any(key not in of_run for of_run in settings))
     ]
+
+
+def _tell_apart(kinds: Mapping[str, Mapping[str, Any]], named: dict[str, list[str]]) -> None:
+    """Name further settings of kinds of runs that would have the same name, until each has one of its own.
+
+    They differ in that some lack a setting: another adaptation has other parameters, a recipe's stands for several.
+    """
+    alike: dict[str, list[str]] = {}
+    for kind, keys in named.items():
+        alike.setdefault(assigned({key: kinds[kind][key] for key in keys}), []).append(kind)
+    for same in alike.values():
+        added: dict[str, list[str]] = {kind: [] for kind in same}
+        for key in sorted(differences([kinds[kind] for kind in same]), key=_first):
+            texts = {assigned({each: kinds[kind][each] for each in keys}) for kind, keys in added.items()}
+            if len(texts) == len(same) and all(added.values()):
+                break
+            for kind in same:
+                added[kind] += [key] if key in kinds[kind] else []
+        for kind in same:
+            named[kind] += added[kind] if len(same) > 1 else []
+
+
+def _first(key: str) -> tuple[bool, bool, str]:
+    """Return the order in which settings tell runs apart: whose adaptation or modules, parameters of the method."""
+    return key not in _OF_METHOD, not key.startswith("method."), key

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.tables.compare import board, board_page, compare, row_commands
+from fedshift.lab.tables.compare import board, board_page, compare
 from fedshift.lab.tables.results import loading
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
@@ -177,25 +177,6 @@ def test_a_kept_round_is_in_the_command(make_run: MakeRun) -> None:
     assert [("keep=best-validation" in words, words[-1]) for words in map(shlex.split, row["commands"])] == [
         (True, "seed=0,1"), (False, "seed=2"),
     ]  # fmt: skip
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"a": st.sampled_from("xy"), "seed": st.sampled_from("012"), "b": st.sampled_from("12z")}
-        ),
-        min_size=1, unique_by=lambda run: (run["a"], run["seed"], run["b"]),
-    )
-)  # fmt: skip
-def test_commands_of_a_row_make_its_runs_and_no_others(runs: list[dict[str, str]]) -> None:
-    runs = [run | {"b": f"[{run['b']},0]"} for run in runs]  # a value may hold commas
-    wanted = {tuple(run[key] for key in ("a", "seed", "b")) for run in runs}
-    made = []
-    for line in row_commands.lines("e", runs):
-        request = grid.read(shlex.split(line)[2:])
-        made += [tuple(c[key] for key in ("a", "seed", "b")) for c in grid._combinations(request)]
-    assert sorted(made) == sorted(wanted)
 
 
 # --- Which runs stand in one table ---

@@ -346,8 +346,7 @@ def test_long_csv_has_a_line_for_each_run_and_domain(table: Comparison, make_run
     lines = read_csv((tmp_path / "runs.csv").read_text())
     assert len(lines) == 6 * 4 * 2
     line = next(one for one in lines if (one["method"], one["seed"], one["domain"]) == ("i2pfl", "1", "street"))
-    # The files of these runs have scores of the first nine rounds.
-    assert (float(line["value"]), line["images"], line["round"], line["averaged rounds"]) == (43.1, "90", "9", "5")
+    assert (float(line["value"]), line["images"], line["round"], line["averaged rounds"]) == (43.1, "90", "20", "5")
     assert Path(line["run"]).name.startswith("i2pfl-1-") and line["measure"] == "accuracy"
     assert (line["dataset"], line["network"], line["nodes"], line["scored"]) == ("handwritten", "cnn", "2", "global")
     runs = [run.place for row in table.numbers.rows for run in row.runs][:2]
@@ -435,7 +434,7 @@ def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
 
 
 def test_paper_colours_are_those_of_the_light_theme() -> None:
-    css = (ROOT / "fedshift" / "html" / "templates" / "light.css").read_text()
+    css = (ROOT / "fedshift" / "run" / "html" / "templates" / "light.css").read_text()
     theme = dict(re.findall(r"--([a-z]+\d?):(#[0-9a-f]{6})", css))
     assert [theme[f"d{i}"] for i in range(8)] == [*printing.PAPER_DOMAINS]
     assert (theme["fg"], theme["grid"]) == (printing.PAPER_TEXT, printing.PAPER_GRID)

@@ -12,7 +12,7 @@ from run_folders import write_run
 
 from fedshift.lab.tables.compare import claims, compare, keep
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift.lab.tables.results import contents
+from fedshift.lab.tables.results import differences as contents
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError

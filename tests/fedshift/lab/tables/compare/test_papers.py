@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from fedshift.lab.tables.results.grouping import shown
 from support import ROOT
 
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import altered
 from fedshift.lab.tables.papers.printed import ColumnMap, PrintedRow, Table
+from fedshift.lab.tables.results.differences import shown
 from fedshift.lab.tables.results.settings import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names

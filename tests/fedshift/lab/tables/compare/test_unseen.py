@@ -151,7 +151,7 @@ def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0}, settings="model.name=cnn_bn", others=statistics, figures=True)
     (row,) = compare(runs, held_out=True, score="bn=retaken").numbers.rows
     assert [row.by_seed[0][domain] for domain in THREE] == [71, 72, 73]
-    with pytest.raises(ConfigError, match="nobody has training images of a domain that no node holds"):
+    with pytest.raises(ConfigError, match="was not scored so"):
         compare(runs, held_out=True, score="bn=own")
     (row,) = compare(runs, held_out=True, score="final").numbers.rows
     assert row.by_seed[0]["scan"] == 31
@@ -166,10 +166,10 @@ def test_a_repetition_counts_once_and_other_numbers_are_refused(keep: Keep) -> N
     numbers = compare(runs, held_out=True).numbers
     assert "fedavg-3 repeats fedavg-0 with the same numbers and counts once" in numbers.notes
     with pytest.raises(
-        ConfigError, match="fedavg, seed 0: scan is held out twice, with different numbers: fedavg-0 and"
+        ConfigError, match="fedavg: seed 0 comes twice, without scan, with different numbers: fedavg-0 and"
     ):
         compare([*runs, keep("fedavg", "[scan]", gain=1)], held_out=True)
-    with pytest.raises(ConfigError, match="street is held out twice, with other domains: fedavg-1 and fedavg-5"):
+    with pytest.raises(ConfigError, match="without street, with other held-out domains: fedavg-1 and fedavg-5"):
         compare([*runs, keep("fedavg", "[street,texture]")], held_out=True)
 
 
@@ -178,7 +178,7 @@ def test_repetitions_of_all_runs_of_a_seed_show_that_another_version_changes_not
     (warning,) = compare(runs, held_out=True).numbers.warnings
     assert warning.startswith("not the same torch: torch is 1 ")
     again = in_turn(keep, "fedavg", {0: 0}, torch="2")
-    assert compare([*runs, *again[:2]], held_out=True).numbers.warnings  # one held-out domain lacks its witness
+    assert not compare([*runs, again[0]], held_out=True).numbers.warnings  # as one seed is enough of other runs
     numbers = compare([*runs, *again], held_out=True).numbers
     assert not numbers.warnings
     note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 "
@@ -193,7 +193,7 @@ def test_parts_of_other_versions_are_named(keep: Keep) -> None:
     (warning,) = compare(parts, held_out=True).numbers.warnings
     assert warning == "not the same torch: torch is 1 (fedavg-0, fedavg-2 and 2 more) and 2 (fedavg-1, ga-4)"
     (harmful,) = compare([*parts, keep("fedavg", "[scan]", torch="3")], held_out=True).numbers.warnings
-    assert harmful == warning  # one repetition alone witnesses nothing
+    assert "and 2 (fedavg-1, ga-4)" in harmful  # of which no repetition is a witness
     again = in_turn(keep, "fedavg", {0: 0}, torch="2")
     numbers = compare([*parts, *again], held_out=True).numbers
     note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 (fedavg-0, "
@@ -270,4 +270,4 @@ def test_the_command_and_its_page(keep: Keep, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["compare", str(tmp_path), "--unseen", "--markdown", "--html", str(page)])
     assert result.exit_code == 0, result.output
     assert "| ga | global | 2 | **33.50 ± 2.12** |" in result.stdout and "+3.00 ± 1.41" in result.stdout
-    assert "fedavg-0 + fedavg-1 + fedavg-2" in page.read_text()
+    assert all(name in page.read_text() for name in ("fedavg-0", "fedavg-1", "fedavg-2"))

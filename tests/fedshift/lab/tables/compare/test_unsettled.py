@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from fedshift.lab.tables.compare.footnotes import OPEN
 
 from fedshift.lab.tables.compare import Comparison, compare
 from fedshift.lab.tables.compare.claims import claims
+from fedshift.lab.tables.compare.notes import OPEN
 from fedshift.lab.tables.papers import open_values, printed
 from fedshift.lab.tables.papers.printed import Table
 from fedshift.lab.tables.results.settings import paper_settings
@@ -114,13 +114,13 @@ def test_what_a_paper_leaves_open_is_not_called_its_own(
     assert [one.text for one in row.paper.readings] == left_open
     assert all(one.why for one in row.paper.readings) and not any(one.why for one in row.paper.altered)
     notes = [note for note in result.numbers.notes if note.startswith(OPEN)]
-    assert notes == ([f"{OPEN}: {row.label}: {', '.join(left_open)}"] if left_open else [])
+    assert notes == ([f"{OPEN}, {row.label} with {row.paper.label}: {', '.join(left_open)}"] if left_open else [])
 
 
 @pytest.mark.usefixtures("undrawn_figures")
 def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
     outcome = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
-    result = "where the paper is silent or unclear (our reading in brackets): f2dc: eval_modules=none (client_mean)"
+    result = "where the paper is silent or unclear (our reading in brackets), f2dc with F2DC: eval_modules=none (client_mean)"
     assert f"- {result}" in outcome.text().replace("\n  ", " ")
     assert f"- {result}".replace("_", r"\_") in outcome.markdown()
     assert f"<li>{result}</li>" in outcome.html()
@@ -173,7 +173,7 @@ def test_a_model_adapted_when_it_is_scored_again_stands_next_to_the_papers_row(
 def test_what_all_rows_have_otherwise_is_reported_once(keep: Keep) -> None:
     runs = [keep("f2dc-office", method, "images.flip=false") for method in ("fedavg", "moon")]
     notes = [note for note in compare(runs, paper="f2dc.table1a").numbers.notes if note.startswith(OPEN)]
-    assert notes == [f"{OPEN}: in every row with a printed one: images.flip=false (true)"]
+    assert notes == [f"{OPEN}, every row with a printed one: images.flip=false (true)"]
 
 
 def test_claims_do_not_count_them_but_take_the_row_that_has_fewer(keep: Keep) -> None:
