@@ -119,8 +119,7 @@ def of_runs(paths: Sequence[Path]) -> tuple[Citations, list[str]]:
     given = loading.read(paths)
     citations = Citations()
     for run in given.runs:
-        for part in run.singles:
-            citations.add_run(part.resolved.model_dump(mode="json"))
+        citations.add_run(run.resolved.model_dump(mode="json"))
     return citations, given.left_out()
 
 

@@ -322,7 +322,7 @@ class Tuning:
 
     def _other_images(self) -> list[str]:
         """Return a line for each group of trials on different images, and one for those on others than today's."""
-        from fedshift.lab.tables.results import contents
+        from fedshift.lab.tables.results import differences
         from fedshift.lab.tables.results.loading import read_config
 
         trials = [
@@ -334,7 +334,7 @@ class Tuning:
         trials = [(folder, config) for folder, config in trials if (folder / CONFIG_FILE).is_file()]
         lines = [
             f"values were chosen by trials that are not comparable: {line}"
-            for line in contents.unlike_folders(folder for folder, _ in trials)
+            for line in differences.unlike_folders(folder for folder, _ in trials)
         ]
         changed = {folder.name: self._images.changed(config, read_config(folder)) for folder, config in trials}
         if others := [name for name, parts in changed.items() if parts]:

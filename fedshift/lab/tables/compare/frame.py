@@ -41,7 +41,8 @@ def long(numbers: "Numbers") -> "pd.DataFrame":
 
 def csv(frame: "pd.DataFrame") -> str:
     """Return a frame as the text of a CSV file; texts that a spreadsheet takes for a formula get an apostrophe."""
-    return frame.rename(columns=harmless).map(harmless).to_csv(index=False)
+    text: str = frame.rename(columns=harmless).map(harmless).to_csv(index=False)
+    return text
 
 
 def curves(numbers: "Numbers") -> "pd.DataFrame":

@@ -94,7 +94,7 @@ def _rounds(rows: Sequence[Row], score: str) -> list[str]:
             return " or ".join(sorted(span(rounds) if rounds else "the last ones" for rounds in each))
 
         if len(by_rounds := _by_value(rows, over)) > 1:  # otherwise the title has them
-            texts = [f"{rounds} ({'; '.join(names)})" for rounds, names in by_rounds.items()]
+            texts = sorted(f"{rounds} ({'; '.join(names)})" for rounds, names in by_rounds.items())
             notes.append(f"averaged rounds: {', '.join(texts)}")
     return notes
 

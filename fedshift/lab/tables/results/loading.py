@@ -127,9 +127,12 @@ class Run:
         }
         domains = self.only or tuple(results.domains)  # of a held-out domain there may be no such statistics
         scores |= {name: each for name, each in others.items() if any(each.get(key) is not None for key in domains)}
-        for name in FIGURES if figures is not None else ():
+        if figures is not None:
             of = {domain: figures.domains.get(domain) for domain in results.domains}
-            scores[name] = {domain: None if each is None else getattr(each, name) for domain, each in of.items()}
+            scores |= {
+                name: {domain: None if each is None else getattr(each, name) for domain, each in of.items()}
+                for name in FIGURES
+            }
         if self.only:
             return {name: {key: values.get(key) for key in self.only} for name, values in scores.items()}
         return scores | ({} if results.client_models is None else {"clients": results.client_models.scores()})

@@ -92,14 +92,12 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
 
 def defaults_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the default parameters of the adaptation and the modules of a run, by dotted key."""
-    named = {key.split(".")[1] for key in config if key.startswith("modules.")}
-    sections = {f"modules.{name}.": lambda name=name: registry.modules_params(name, {}) for name in named}
-    if (adaptation := config.get(ADAPTATION, registry.NONE)) != registry.NONE:
-        sections["adapt."] = lambda: registry.adapt_params({"name": adaptation})
-    defaults = {}
-    for prefix, params in sections.items():
-        with suppress(ConfigError, ValidationError):  # of a package that is not here, or without defaults
-            defaults |= flat(params().model_dump(mode="json"), prefix)
+    defaults: dict[str, Any] = {}
+    with suppress(ConfigError, ValidationError):  # of a package that is not here, or without defaults
+        if (adaptation := config.get(ADAPTATION, registry.NONE)) != registry.NONE:
+            defaults |= flat(registry.adapt_params({"name": adaptation}).model_dump(mode="json"), "adapt.")
+        for name in dict.fromkeys(key.split(".")[1] for key in config if key.startswith("modules.")):
+            defaults |= flat(registry.modules_params(name, {}).model_dump(mode="json"), f"modules.{name}.")
     return defaults
 
 

@@ -120,7 +120,7 @@ def test_what_a_paper_leaves_open_is_not_called_its_own(
 @pytest.mark.usefixtures("undrawn_figures")
 def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
     outcome = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
-    result = "where the paper is silent or unclear (our reading in brackets), f2dc with F2DC: eval_modules=none (client_mean)"
+    result = f"{OPEN}, f2dc with F2DC: eval_modules=none (client_mean)"
     assert f"- {result}" in outcome.text().replace("\n  ", " ")
     assert f"- {result}".replace("_", r"\_") in outcome.markdown()
     assert f"<li>{result}</li>" in outcome.html()
