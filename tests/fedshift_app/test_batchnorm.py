@@ -359,10 +359,7 @@ def test_compare_shows_a_way_or_all_of_them(finished_run: InlineRun) -> None:
     assert every["rows"][1]["by_seed"]["0"]["retaken"] is None
     retaken = compare(folders, score="bn=retaken").numbers
     assert [row.method for row in retaken.rows] == ["fedavg"]
-    assert (
-        "left out, cannot be scored bn=retaken: fedbn (with fedbn and model.bn=local BatchNorm stays on the nodes)"
-        in (retaken.notes)
-    )
+    assert any(note.startswith("left out, not scored bn=retaken: fedbn") for note in retaken.notes)
     only_first = finished_run(rounds=1, seed=1, set=QUICK)
     assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
     other_first = finished_run(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
