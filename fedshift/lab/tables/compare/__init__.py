@@ -37,16 +37,22 @@ class Comparison:
         """Return the table, as an interactive session shows it."""
         return self.text()
 
-    def text(self, width: int = WIDTH, decimals: int = DECIMALS) -> str:
-        """Return aligned lines of at most ``width`` characters, as long as one column fits.
+    def text(self, width: int | None = None, decimals: int = DECIMALS) -> str:
+        """Return aligned lines.
+
+        Args:
+            width: At most so many characters, as long as one column fits; None for those of the terminal, or 100.
+            decimals: Of means and spreads, at most 6.
 
         Raises:
-            ConfigError: If a number is out of bounds.
+            ConfigError: If one is no whole number in its bounds.
         """
         from fedshift.lab.tables.compare import formats
         from fedshift.run import arguments
 
-        return formats.text(self.numbers, arguments.whole("width", width, 1, MOST_WIDTH), _decimals(decimals))
+        if width is not None:
+            width = arguments.whole("width", width, 1, MOST_WIDTH)
+        return formats.text(self.numbers, width, _decimals(decimals))
 
     def markdown(self, decimals: int = DECIMALS) -> str:
         """Return a Markdown table with its notes.

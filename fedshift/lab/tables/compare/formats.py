@@ -1,12 +1,13 @@
 """A comparison as text, Markdown, CSV and JSON."""
 
 import json
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedshift.lab.tables.compare import DECIMALS
+from fedshift.lab.tables.compare import DECIMALS, WIDTH
 from fedshift.lab.tables.compare.rows import Row, same_worst
 from fedshift.lab.tables.compare.run_facts import TRAINING
 from fedshift.lab.tables.compare.table import Numbers
@@ -41,7 +42,7 @@ class Line:
     aside: bool = False
 
 
-def text(numbers: Numbers, width: int, decimals: int = DECIMALS) -> str:
+def text(numbers: Numbers, width: int | None = None, decimals: int = DECIMALS) -> str:
     """Return aligned lines; columns that do not fit follow in blocks that repeat the methods."""
     head, lines = grid(numbers, decimals)
     starred = {i for line in lines for i in line.best}
@@ -56,13 +57,21 @@ def text_table(
     rows: Sequence[Sequence[str]],
     warnings: Sequence[str],
     notes: Sequence[str],
-    width: int,
+    width: int | None = None,
     repeated: int = 1,
 ) -> str:
     """Return a table of text with its title, warnings and notes, at most ``width`` wide as long as one column fits.
 
-    The first ``repeated`` columns begin each block of the columns that do not fit beside them.
+    Args:
+        title: What it shows.
+        head: The name of each column.
+        rows: The cells.
+        warnings: Lines below it.
+        notes: Further lines.
+        width: None for that of the terminal.
+        repeated: The first columns, which begin each block of the columns that do not fit beside them.
     """
+    width = width or shutil.get_terminal_size((WIDTH, 24)).columns
     grid = [head, *rows]
     widths = [max(len(row[i]) for row in grid) for i in range(len(head))]
     first = list(range(repeated))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift.lab.tables.compare import WIDTH
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
 from fedshift.lab.tables.compare.rows import Row, named
 from fedshift.lab.tables.compare.table import mix_warnings, numbers
@@ -71,7 +70,7 @@ class SiteTable:
             lines.append([site, _range(entry.images for entry in mine), _range(e.patients for e in mine), *cells])
         return lines
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return aligned lines; methods that do not fit follow in blocks."""
         head, *lines = self.grid()
         return text_table(self.title, head, lines, self.warnings, self.notes, width, repeated=3)
