@@ -104,7 +104,7 @@ def _asked_for(
     for run, label in zip(plain, labels, strict=True):
         method = run.results.method
         rows.setdefault(method, []).append(label)
-        for key, value in run.in_effect.items():
+        for key, value in sorted(run.in_effect.items()):
             if (key in varied and key not in counted) or key in of_some.get(method, ()):
                 having.setdefault((method, key, shown(value)), (value, []))[1].append(label)
     asked: dict[str, dict[str, Any]] = {}

@@ -976,8 +976,7 @@ def test_the_python_example_of_the_page_writes_what_it_says(
     exec(compile(code, "compare.md", "exec"), {})
     table = compare(three_seeds)
     assert (tmp_path / "page.html").read_text() == table.html(tmp_path / "page.html")
-    assert (tmp_path / "table.md").read_text() == table.markdown()
-    assert (tmp_path / "table.csv").read_text() == table.csv() and (tmp_path / "table.json").read_text() == table.json()
+    assert (tmp_path / "runs.csv").read_text() == table.runs_csv()
 
 
 def test_kept_files_make_the_same_table_and_tell_no_local_path(
