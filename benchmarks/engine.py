@@ -42,7 +42,7 @@ def run_once(engine: str, given: argparse.Namespace) -> dict[str, Any]:
     """Run the command once; return its times in seconds and the hash of its weights."""
     with tempfile.TemporaryDirectory() as name:
         command = [
-            sys.executable, "-m", "fedshift.cli", "run", "handwritten", "method=fedavg", "model.name=cnn",
+            sys.executable, "-m", "fedshift", "run", "handwritten", "method=fedavg", "model.name=cnn",
             f"nodes={given.nodes}", f"rounds={given.rounds}", f"federation.participation={given.participation}",
             "allocation.with_replacement=true", "allocation.share=0.1", "train.epochs=1", f"output-dir={name}",
             "report=false", *given.set.split(),

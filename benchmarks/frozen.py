@@ -178,7 +178,7 @@ def run(given: argparse.Namespace, rounds: int, share: float, more: str) -> tupl
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-m", "fedshift.cli", "run", EXPERIMENT, f"data-dir={given.data}", f"rounds={rounds}",
+            sys.executable, "-m", "fedshift", "run", EXPERIMENT, f"data-dir={given.data}", f"rounds={rounds}",
             "engine=inline", "workers=1", "profile=true", "report=false", f"output-dir={folder}",
             *SETTINGS.split(), f"allocation.share={share}", *more.split(),
         ]  # fmt: skip

@@ -137,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fedshift-large-") as name:
         home = Path(name)
         size = make(home / "images", given.images)
-        program, python = [sys.executable, "-P", "-m", "fedshift.cli"], [sys.executable, "-c"]
+        program, python = [sys.executable, "-P", "-m", "fedshift"], [sys.executable, "-c"]
         settings = ["engine=inline", "workers=1", "report=false", "train.precision=float32", "rounds=1"]
         start = [*python, STARTED, "mine/mine.yaml", *settings, f"output-dir={home / 'runs'}"]
         many = [

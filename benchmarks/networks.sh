@@ -9,4 +9,4 @@ names=""
 for name in $tv; do names="$names torchvision:$name"; done
 for name in $timm; do names="$names timm:$name"; done
 # shellcheck disable=SC2086  # one argument for each name
-exec "${PYTHON:-python}" -m fedshift.cli models --markdown --size 64 $names
+exec "${PYTHON:-python}" -m fedshift models --markdown --size 64 $names

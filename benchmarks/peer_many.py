@@ -56,7 +56,7 @@ def many(engine: str, nodes: int, rounds: int) -> dict[str, float]:
         folder = Path(temporary)
         words = ["engine=simulation"] if engine == "simulation" else ["engine=inline", f"workers={engine[6:]}"]
         command = [
-            sys.executable, "-m", "fedshift.cli", "run", "handwritten", f"nodes={nodes}", f"rounds={rounds}", *words,
+            sys.executable, "-m", "fedshift", "run", "handwritten", f"nodes={nodes}", f"rounds={rounds}", *words,
             f"federation.participation={COHORT / nodes}", "allocation.with_replacement=true", "allocation.share=0.1",
             "train.epochs=1", "evaluate-every=1000", "evaluate.last=1", f"output-dir={folder}", "report=false",
         ]  # fmt: skip

@@ -116,7 +116,7 @@ def ours(setting: Setting, folder: Path) -> list[str]:
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(experiment(setting.letter)))
     return [
-        sys.executable, "-m", "fedshift.cli", "run", str(file), f"nodes={JOBS[setting.letter].clients}",
+        sys.executable, "-m", "fedshift", "run", str(file), f"nodes={JOBS[setting.letter].clients}",
         f"rounds={setting.rounds}", "evaluate-every=1000", "evaluate.last=1", f"output-dir={folder}", "report=false",
     ]  # fmt: skip
 

@@ -61,7 +61,7 @@ def federated(file: Path, rounds: int, folder: Path, side_by_side: int | None) -
     limit = [f"actors={side_by_side}"] if side_by_side else []
     subprocess.run(
         [
-            sys.executable, "-m", "fedshift.cli", "run", str(file), f"rounds={rounds}", f"output-dir={folder}",
+            sys.executable, "-m", "fedshift", "run", str(file), f"rounds={rounds}", f"output-dir={folder}",
             "profile=true", "report=false", *limit,
         ],
         check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).resolve().parents[1],

@@ -80,7 +80,7 @@ def measure(nodes: int, participation: float, rounds: int, more: list[str]) -> d
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [
-            sys.executable, "-m", "fedshift.cli", "run", "handwritten", "method=fedavg", "model.name=cnn",
+            sys.executable, "-m", "fedshift", "run", "handwritten", "method=fedavg", "model.name=cnn",
             f"nodes={nodes}", f"rounds={rounds}", f"federation.participation={participation}",
             "allocation.with_replacement=true", "allocation.share=0.1", f"output-dir={folder}", "report=false", *more,
         ]  # fmt: skip

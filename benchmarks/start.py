@@ -35,7 +35,7 @@ KINDS = (
     ("superexec", "SuperExec"), ("flwr-simulation", "simulation, with the ServerApp"),
     ("flwr-serverapp", "simulation, with the ServerApp"), ("flwr ", "flwr run"),
     ("fedshift.run.launch.fork_server", "fork server: torch, the app, Flower"), ("watchdog", "watchdog"),
-    ("fedshift.cli", "fedshift run"),
+    ("-m fedshift run", "fedshift run"),
 )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def measured(engine: str, nodes: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         command = [
-            sys.executable, "-P", "-m", "fedshift.cli", "run", "handwritten", f"engine={engine}", f"nodes={nodes}",
+            sys.executable, "-P", "-m", "fedshift", "run", "handwritten", f"engine={engine}", f"nodes={nodes}",
             f"output-dir={out}", *SMALL, *(["workers=1"] if engine == "inline" else []),
         ]  # fmt: skip
         started = time.perf_counter()

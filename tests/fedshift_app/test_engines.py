@@ -258,7 +258,7 @@ def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
     broken = source.read_text().replace(step, 'raise RuntimeError("the disk is on fire")')
     source.write_text(broken)
     ended = subprocess.run(
-        [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "nodes=2", "rounds=2"],
+        [sys.executable, "-m", "fedshift", "run", "handwritten", "nodes=2", "rounds=2"],
         cwd=app, capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert ended.returncode == 1, ended.stdout + ended.stderr

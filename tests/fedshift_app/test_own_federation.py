@@ -30,7 +30,7 @@ LIMIT = 600
 def fedshift(*arguments: str, cwd: Path, code: int = 0) -> str:
     """Run a command as a user does; return what it printed, of one that fails its errors too."""
     ended = subprocess.run(
-        [sys.executable, "-m", "fedshift.cli", *arguments], cwd=cwd, text=True, capture_output=True,
+        [sys.executable, "-m", "fedshift", *arguments], cwd=cwd, text=True, capture_output=True,
         timeout=LIMIT, check=False, env=os.environ | {"PYTHONPATH": str(ROOT), cache.CACHE_DIR: str(cwd / "cache")},
     )  # fmt: skip
     assert ended.returncode == code, ended.stdout + ended.stderr

@@ -38,7 +38,7 @@ def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> Non
     def fedshift(*words: str, code: int = 0) -> str:
         """Run a command as a user does; return what it printed."""
         ended = subprocess.run(
-            [sys.executable, "-m", "fedshift.cli", *words], cwd=tmp_path, text=True, capture_output=True, check=False,
+            [sys.executable, "-m", "fedshift", *words], cwd=tmp_path, text=True, capture_output=True, check=False,
             env=os.environ | own | {"PYTHONPATH": str(ROOT)}, timeout=180,
         )  # fmt: skip
         assert ended.returncode == code, ended.stdout + ended.stderr
@@ -60,7 +60,7 @@ def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> Non
             for index, site in enumerate(sites)
         }
         for index, site in enumerate(sites):
-            flower.start(f"node-{index}", [sys.executable, "-m", "fedshift.cli", "supernode", *command[site]])
+            flower.start(f"node-{index}", [sys.executable, "-m", "fedshift", "supernode", *command[site]])
         flat = {"experiment": str(file), "rounds": ROUNDS, "method": "fedbn", "output-dir": str(tmp_path / "runs"),
                 "set": f"{SMALL} {VALIDATED} federation.min_nodes=2 federation.node_timeout=20"}  # fmt: skip
         thread = threading.Thread(target=lambda: runs.append(runner.submit(flower, tmp_path, flat, [])))

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid
 
+from fedshift.run.engine import inline
 from fedshift.run.launch import runner
 from fedshift_app.run import logs
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
@@ -58,7 +59,7 @@ def test_a_failed_run_ends_its_log_and_a_resumed_one_goes_on_in_it(run_inline: I
             return None if message.content.config_records["config"].get("server-round") == 2 else reply
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedshift.run.engine.inline.InlineGrid", Lost)
+        patch.setattr(inline, "InlineGrid", Lost)
         with pytest.raises(Exception, match="round 2"):
             run_inline(rounds=2, set=SHORT)
     (folder,) = tmp_path.glob("runs/*")

@@ -462,7 +462,7 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
     flat = {"method": "fedcode", "rounds": 3 * KILLS, "set": settings}
     whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
     runs, log = tmp_path / "killed", tmp_path / "log"
-    command = [sys.executable, "-m", "fedshift.cli", "run"]
+    command = [sys.executable, "-m", "fedshift", "run"]
     arguments = ["nodes=2", "report=false", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
     chance = random.Random(5)
 
@@ -502,7 +502,7 @@ def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
     """The command says where the run is, and how to go on."""
     settings = ["method=local", "nodes=2", "rounds=200", "train.epochs=1", f"output-dir={tmp_path / 'runs'}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedshift.cli", "run", "handwritten", *settings], cwd=tmp_path, text=True,
+        [sys.executable, "-m", "fedshift", "run", "handwritten", *settings], cwd=tmp_path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

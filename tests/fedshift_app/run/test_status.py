@@ -315,7 +315,7 @@ def test_a_folder_and_a_site_are_two_questions() -> None:
 
 def start(arguments: list[str], folder: Path, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedshift.cli", *arguments], cwd=folder, text=True,
+        [sys.executable, "-m", "fedshift", *arguments], cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env,
     )  # fmt: skip

@@ -254,7 +254,7 @@ def marked(mark: str) -> list[psutil.Process]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
+    command = [sys.executable, "-m", "fedshift", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
     requests = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
     with (tmp_path / "output").open("w") as result:
         started = subprocess.Popen(

@@ -89,7 +89,7 @@ def test_what_is_left_is_found_and_the_command_ends_it(
         (left,) = ours()
         assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
         result = subprocess.run(
-            [sys.executable, "-m", "fedshift.cli", "status", f"output-dir={tmp_path}"], cwd=ROOT,
+            [sys.executable, "-m", "fedshift", "status", f"output-dir={tmp_path}"], cwd=ROOT,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert result.returncode == exit_codes.FAILED

@@ -108,7 +108,7 @@ def test_strangers_are_refused_and_the_run_is_unharmed(site: Site, run_inline: I
 def check_status(site: Site) -> None:
     """The site says that both nodes are online and the run is over, whose lines were JSON."""
     ended = subprocess.run(
-        [sys.executable, "-m", "fedshift.cli", "status", "--site", runner.CONNECTION, "--json"],
+        [sys.executable, "-m", "fedshift", "status", "--site", runner.CONNECTION, "--json"],
         cwd=site.flower.folder, env=site.flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -722,7 +722,7 @@ def test_a_simulation_and_its_report(tmp_path: Path) -> None:
     """The run is that of other processes; the report is made in the command's own."""
     quick = ["method=fedcode", "nodes=2", "rounds=1", "train.epochs=1", "dataset.domains=[scan,sketch]"]
     ended = subprocess.run(
-        [sys.executable, "-m", "fedshift.cli", "run", "handwritten", *quick], cwd=tmp_path, capture_output=True,
+        [sys.executable, "-m", "fedshift", "run", "handwritten", *quick], cwd=tmp_path, capture_output=True,
         text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
