@@ -1,13 +1,12 @@
 """The figures of a comparison, for its page and as files: each is drawn once, with its name and what is said of it."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.cbook import pts_to_poststep
 
 from fedshift.lab.tables.compare import tradeoff
@@ -93,14 +92,10 @@ class _Look:
     width: float = WIDTH
 
     @property
-    def of_group(self) -> str:
-        """The name of the baseline in captions."""
+    def dashed(self) -> str:
+        """What a dashed line is, in captions."""
         where = " of the row's group" if len({row.group for row in self.numbers.rows}) > 1 else ""
         return f" Dashed: {self.base}{where}."
-
-    def axis(self, text: str, inches: float = 0) -> str:
-        """Return the label of an axis, in lines that fit."""
-        return titled(text, int(AXIS_LETTERS * (inches or self.width)))
 
 
 def draw(numbers: Numbers) -> Figures:
@@ -170,65 +165,77 @@ def _numbered(numbers: Numbers, files: bool) -> tuple[Numbers, str]:
     return replace(numbers, rows=tuple(replace(row, group=places[row.group]) for row in rows)), f"Groups: {key}."
 
 
-def _difference(look: _Look) -> Iterator[Plot]:
+class _Mark(NamedTuple):
+    """What a figure shows of a row: the numbers of its seeds, the reach of their mean, and what it is compared with."""
+
+    each: "pd.Series[float]"
+    low: float
+    high: float
+    base: float = nan
+    printed: float = nan
+
+
+def _difference(look: _Look) -> list[Plot]:
     """Draw the difference of the headline to the baseline, with its interval, row by row."""
-    numbers, headline = look.numbers, look.numbers.headline
-    pairs = [
-        (row, row.difference, base) for row in numbers.rows
-        if row.difference and row.difference.seeds and (base := baseline(row, numbers.rows))
-    ]  # fmt: skip
-    if not pairs:
-        return
-    figure, (axes,) = canvas(_height(len(pairs)), width=look.width)
-    axes.axvline(0, color=TEXT, linewidth=1, linestyle="--")
-    texts = []
-    for place, (row, paired, base) in enumerate(pairs):
-        each = (_seeds(row, headline) - _seeds(base, headline)).dropna()
-        low, high = paired.interval or (math.nan, math.nan)
-        _mark(axes, place, each, low, high, OURS)
-        interval = f" ({low:+.2f} to {high:+.2f})" if paired.interval else ""
-        texts.append(f"{_label(row)} {each.mean():+.2f}{interval}")
-    _name_rows(axes, look, [row for row, *_ in pairs])
-    axes.set_title(f"{headline} - {look.base}", loc="left")
-    points = f"percentage points of {look.what.replace(' (%)', '')}"
-    figure.supxlabel(look.axis(points), fontsize="medium")
-    yield Plot(
-        figure, "difference", f"Difference of {headline} to {look.base} with 95 % intervals: {_few(texts)}.",
-        f"{headline} - {look.base} in {points}: each seed (small), their mean and its 95 % interval (Student's t, not "
-        "corrected for several methods; none for fewer than three common seeds or equal differences).",
-    )  # fmt: skip
+    headline, rows = look.numbers.headline, look.numbers.rows
+
+    def mark(row: Row, _: str) -> _Mark:
+        base, interval = baseline(row, rows), row.difference and row.difference.interval
+        assert base is not None
+        return _Mark((_seeds(row, headline) - _seeds(base, headline)).dropna(), *(interval or (nan, nan)), 0)
+
+    shown = [row for row in rows if row.difference and row.difference.seeds]
+    what = f"percentage points of {look.what.replace(' (%)', '')}"
+    reach = "interval of 95 % (Student's t, not corrected for several methods; none for fewer than three common seeds)."
+    return [_by_row(look, "difference", [f"{headline} - {look.base}"], shown, mark, what, reach)] if shown else []
 
 
 def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
-    """Draw mean, spread and seeds of columns side by side, row by row, with the paper's printed numbers."""
+    """Draw mean, spread and seeds of columns row by row, with the paper's printed numbers."""
     rows = look.numbers.rows
+
+    def mark(row: Row, column: str) -> _Mark:
+        each, base = _seeds(row, column), baseline(row, rows)
+        mean, std, printed = each.mean(), each.std(), row.paper and row.paper.values[column]
+        low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
+        return _Mark(each, low, high, nan if base is None else _seeds(base, column).mean(), printed or nan)
+
+    dashed = look.dashed if any(row.is_baseline for row in rows) else ""
+    paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
+    return _by_row(look, name, columns, rows, mark, look.what, f"standard deviation.{dashed}{paper}")
+
+
+def _by_row(
+    look: _Look, name: str, columns: Sequence[str], rows: Sequence[Row], of: Callable[[Row, str], _Mark],
+    what: str, reach: str,
+) -> Plot:  # fmt: skip
+    """Draw the marks of columns side by side, row by row."""
     across = 2 if len(columns) == 4 else min(PANELS, len(columns))  # no line of one panel
     lines = -(-len(columns) // across)
-    figure, places = canvas(0.2 + lines * _height(len(rows)), lines, across, look.width, sharey=True)
-    texts = []
-    for axes, column in zip(places, columns, strict=False):
-        for place, row in enumerate(rows):
-            each = _seeds(row, column)
-            if (base := baseline(row, rows)) and len(of_base := _seeds(base, column)):
-                axes.vlines(of_base.mean(), place - 0.5, place + 0.5, color=GRID, linestyle="--", linewidth=1)
-            if row.paper is not None and (printed := row.paper.values[column]) is not None:
-                axes.plot(printed, place, "D", color=PAPERS, fillstyle="none", markersize=6)
-            if len(each):
-                mean, std = each.mean(), each.std()
-                low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
-                _mark(axes, place, each, low, high, TEXT if row.is_baseline else OURS)
-                texts.append(f"{_label(row)} {mean:.2f}" + f" ± {std:.2f}" * (len(each) > 1))
-        _name_rows(axes, look, rows)
+    figure, places = canvas(0.2 + lines * (0.95 + 0.24 * len(rows)), lines, across, look.width, sharey=True)
+    titles, texts = [plain(look.column(column), MOST_NAME) for column in columns], []
+    for axes, column, title in zip(places, columns, titles, strict=False):
+        for i, row in enumerate(rows):
+            each, low, high, base, printed = of(row, column)
+            mean, colour = each.mean(), TEXT if row.is_baseline else OURS
+            axes.plot([base, base], [i - 0.5, i + 0.5], color=GRID, linestyle="--", linewidth=1)
+            axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
+            axes.errorbar(mean, i, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
+            axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
+            reached = f" ({low:.2f} to {high:.2f})" if low < high else ""
+            texts += [f"{_label(row)} {mean:.2f}{reached}"] if len(each) else []
+        axes.set_yticks(range(len(rows)), [shortened(_label(row), look.most) for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(axis="x")
+        axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=6 if across == 1 else 3)
-        axes.set_title(plain(look.column(column), MOST_NAME), loc="left")
+        axes.set_title(title, loc="left")
     for axes in places[len(columns) :]:
         axes.set_visible(False)
-    figure.supxlabel(look.axis(look.what), fontsize="medium")
-    title = ", ".join(plain(look.column(column), MOST_NAME) for column in columns)
-    dashed = look.of_group if any(row.is_baseline for row in rows) else ""
-    paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
-    caption = f"{title}: {look.what}; seeds (small), mean ± standard deviation.{dashed}{paper}"
-    return Plot(figure, name, f"{title} of each row, mean and spread over seeds: {_few(texts)}.", caption)
+    figure.supxlabel(titled(what, int(AXIS_LETTERS * look.width)), fontsize="medium")
+    head = f"{', '.join(titles)}: {what}"
+    caption = f"{head}; seeds (small), mean and {reach}"
+    return Plot(figure, name, f"{head}, mean and {reach.partition(' (')[0].partition('.')[0]}: {_few(texts)}.", caption)
 
 
 def _curves(look: _Look) -> Iterator[Plot]:
@@ -236,60 +243,52 @@ def _curves(look: _Look) -> Iterator[Plot]:
 
     Up to eight rows share one panel; otherwise each has its own, next to its baseline.
     """
-    rows = look.numbers.rows
-    frames = {id(row): _by_round(row) for row in rows} if look.numbers.score in BY_ROUND else {}
-    drawn = [row for row in rows if id(row) in frames and frames[id(row)].size]
+    rows = look.numbers.rows if look.numbers.score in BY_ROUND else ()
+    drawn = {id(row): (row, frame) for row in rows if (frame := _rounds(row)).size}
     if not drawn:
         return
-    last = max(frames[id(row)].columns[-1] for row in drawn)
-    together = len(drawn) <= DOMAINS
-    lines = 1 if together else -(-len(drawn) // PANELS)
-    figure, places = canvas(
-        3.4 if together else 0.8 + 1.25 * lines, lines, 1 if together else PANELS, look.width, sharex=True, sharey=True
-    )
-    dashed = ""
-    for i, row in enumerate(drawn):
-        axes = places[0 if together else i]
-        base = baseline(row, rows)
-        if not together and base is not None and base is not row and frames[id(base)].size:
-            axes.plot(frames[id(base)].mean(), color=GRID, linestyle="--", linewidth=1)
-            dashed = look.of_group
-        _plot(axes, row, frames[id(row)], TEXT if row.is_baseline else domain_colour(i if together else 0))
-        if not together:
+    across, most = (1, len(drawn)) if len(drawn) <= DOMAINS else (PANELS, 1)
+    lines = -(-len(drawn) // (across * most))
+    height = 3.4 if across == 1 else 0.8 + 1.25 * lines
+    figure, places = canvas(height, lines, across, look.width, sharex=True, sharey=True)
+    dashed, texts = "", []
+    for i, (row, frame) in enumerate(drawn.values()):
+        axes, base = places[i // most], baseline(row, rows)
+        mean, std = frame.mean(), frame.std()  # of one seed no deviation, which draws nothing
+        colour = TEXT if row.is_baseline else domain_colour(i % most)
+        if across > 1 and base is not row and id(base) in drawn:
+            axes.plot(drawn[id(base)][1].mean(), color=GRID, linestyle="--", linewidth=1)
+            dashed = look.dashed
+        axes.plot(mean, color=colour, label=_label(row), marker="." if len(mean) == 1 else "",
+                  linestyle="--" if row.is_baseline else "-")  # fmt: skip
+        axes.fill_between(mean.index, (mean - std).clip(lower=0), (mean + std).clip(upper=100), color=colour,
+                          alpha=0.15, linewidth=0)  # fmt: skip
+        if across > 1:
             axes.set_title(titled(_label(row), PANEL_TITLE), loc="left", fontsize=8)
+        texts.append(f"{_label(row)} {mean.iloc[-1]:.2f} in round {mean.index[-1]}")
     for axes in places:
-        shown_rounds(axes, last)
+        shown_rounds(axes, max(frame.columns[-1] for _, frame in drawn.values()))
         axes.set_xlabel("")
         axes.grid(axis="y")
         axes.set_visible(bool(axes.lines))
-    if together:
+    if across == 1:
         legend_above(figure, places[0])
     figure.supxlabel("round", fontsize="medium")
     figure.supylabel("AVG (%)", fontsize="medium")
-    ends = (f"{_label(row)} {frames[id(row)].mean().iloc[-1]:.2f} in round {frames[id(row)].columns[-1]}"
-            for row in drawn)  # fmt: skip
     lacking = len(rows) - len(drawn)
-    band = " Bands: ± standard deviation over seeds." * any(len(frames[id(row)]) > 1 for row in drawn)
+    band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
     caption = f"Top-1 accuracy (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
-    yield Plot(figure, "curves", f"AVG over the rounds: {_few([*ends])}.", caption)
+    yield Plot(figure, "curves", f"AVG over the rounds: {_few(texts)}.", caption)
 
 
-def _by_round(row: Row) -> "pd.DataFrame":
+def _rounds(row: Row) -> "pd.DataFrame":
     """Return the accuracies of runs by round, of rounds that all of them scored."""
     import pandas as pd
 
     frame = pd.DataFrame([curve(run) for run in row.runs]).dropna(axis=1).sort_index(axis=1)
     rounds = frame.shape[1]
     return frame.iloc[:, sorted({*range(0, rounds, rounds // (MOST_POINTS + 1) + 1), rounds - 1} - {-1})]
-
-
-def _plot(axes: Axes, row: Row, frame: "pd.DataFrame", colour: str) -> None:
-    mean, std = frame.mean(), frame.std()
-    marker, dash = "." if len(mean) == 1 else "", "--" if row.is_baseline else "-"
-    axes.plot(mean, color=colour, label=_label(row), marker=marker, linestyle=dash)
-    low, high = (mean - std).clip(lower=0), (mean + std).clip(upper=100)  # of one seed nothing: no deviation
-    axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _prices(look: _Look) -> Iterator[Plot]:
@@ -311,7 +310,7 @@ def _prices(look: _Look) -> Iterator[Plot]:
         axes.set_xscale("log" if most > LOG_FROM * least > 0 else "linear")
         axes.margins(x=0.18, y=0.12)
         axes.set_xlabel(what)
-        axes.set_ylabel(look.axis(f"{numbers.headline}, {look.what}", 3))
+        axes.set_ylabel(titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
         axes.grid()
         names = [(x, y, shortened(_label(row), look.most)) for i, (x, y, row) in enumerate(points) if i in tagged]
         others = [(x, y) for i, (x, y, _) in enumerate(points) if i not in tagged]
@@ -335,26 +334,8 @@ def _seeds(row: Row, column: str) -> "pd.Series[float]":
     return pd.Series(row.headline(column), dtype=float).dropna()
 
 
-def _mark(axes: Axes, place: int, each: "pd.Series[float]", low: float, high: float, colour: str) -> None:
-    """Draw the numbers of a row's seeds and their mean, with its reach unless that is not a number."""
-    axes.plot(each, [place + BELOW] * len(each), "o", color=GRID, markersize=3)
-    mean = each.mean()
-    axes.errorbar(mean, place, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
-
-
-def _name_rows(axes: Axes, look: _Look, rows: Sequence[Row]) -> None:
-    axes.set_yticks(range(len(rows)), [shortened(_label(row), look.most) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
-
-
 def _label(row: Row) -> str:
     return plain(named(row), 4 * MOST_NAME)
-
-
-def _height(rows: int) -> float:
-    return 0.95 + 0.24 * rows
 
 
 def _few(texts: Sequence[str]) -> str:
