@@ -214,6 +214,7 @@ def _by_row(
     lines = -(-len(columns) // across)
     figure, places = canvas(0.2 + lines * (0.95 + 0.24 * len(rows)), lines, across, look.width, sharey=True)
     titles, texts = [plain(look.column(column), MOST_NAME) for column in columns], []
+    sign = "+" if name == "difference" else ""
     for axes, column, title in zip(places, columns, titles, strict=False):
         for i, row in enumerate(rows):
             each, low, high, base, printed = of(row, column)
@@ -222,8 +223,8 @@ def _by_row(
             axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
             axes.errorbar(mean, i, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
             axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
-            reached = f" ({low:.2f} to {high:.2f})" if low < high else ""
-            texts += [f"{_label(row)} {mean:.2f}{reached}"] if len(each) else []
+            reached = f" ({low:{sign}.2f} to {high:{sign}.2f})" if low < high else ""
+            texts += [f"{_label(row)} {mean:{sign}.2f}{reached}"] if len(each) else []
         axes.set_yticks(range(len(rows)), [shortened(_label(row), look.most) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="x")
