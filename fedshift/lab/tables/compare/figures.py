@@ -7,6 +7,7 @@ from itertools import chain, count
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.cbook import pts_to_poststep
 
 from fedshift.lab.tables.compare import tradeoff
@@ -43,7 +44,7 @@ MOST_ROWS, MOST_COLUMNS = 60, 12  # that have figures
 MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
 LABEL, LONGEST = 28, 48  # characters of a row's name next to a figure: of the page, of a file
 SHORT_NAME, LETTER = 16, 0.075  # characters for which the page's width is enough; inches of a further one
-AXIS_LETTERS = 10  # characters of an axis' label in an inch
+AXIS_LETTERS = 11  # characters of an axis' label in an inch
 MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure contains
 BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
@@ -196,9 +197,10 @@ def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
 
     def mark(row: Row, column: str) -> _Mark:
         each, base = _seeds(row, column), baseline(row, rows)
-        mean, std, printed = each.mean(), each.std(), row.paper and row.paper.values[column]
+        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column]
         low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
-        return _Mark(each, low, high, nan if base is None else _seeds(base, column).mean(), printed or nan)
+        dashed = nan if base is None else _seeds(base, column).mean()
+        return _Mark(each, low, high, dashed, nan if printed is None else printed)
 
     dashed = look.dashed if any(row.is_baseline for row in rows) else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
@@ -206,9 +208,14 @@ def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
 
 
 def _by_row(
-    look: _Look, name: str, columns: Sequence[str], rows: Sequence[Row], of: Callable[[Row, str], _Mark],
-    what: str, reach: str,
-) -> Plot:  # fmt: skip
+    look: _Look,
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    of: Callable[[Row, str], _Mark],
+    what: str,
+    reach: str,
+) -> Plot:
     """Draw the marks of columns side by side, row by row."""
     across = 2 if len(columns) == 4 else min(PANELS, len(columns))  # no line of one panel
     lines = -(-len(columns) // across)
@@ -219,7 +226,7 @@ def _by_row(
         for i, row in enumerate(rows):
             each, low, high, base, printed = of(row, column)
             mean, colour = each.mean(), TEXT if row.is_baseline else OURS
-            axes.plot([base, base], [i - 0.5, i + 0.5], color=GRID, linestyle="--", linewidth=1)
+            axes.plot([base, base], [i - 0.5, i + 0.5], color=TEXT, linestyle="--", linewidth=0.8)
             axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
             axes.errorbar(mean, i, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
             axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
@@ -255,18 +262,13 @@ def _curves(look: _Look) -> Iterator[Plot]:
     dashed, texts = "", []
     for i, (row, frame) in enumerate(drawn.values()):
         axes, base = places[i // most], baseline(row, rows)
-        mean, std = frame.mean(), frame.std()  # of one seed no deviation, which draws nothing
-        colour = TEXT if row.is_baseline else domain_colour(i % most)
         if across > 1 and base is not row and id(base) in drawn:
             axes.plot(drawn[id(base)][1].mean(), color=GRID, linestyle="--", linewidth=1)
             dashed = look.dashed
-        axes.plot(mean, color=colour, label=_label(row), marker="." if len(mean) == 1 else "",
-                  linestyle="--" if row.is_baseline else "-")  # fmt: skip
-        axes.fill_between(mean.index, (mean - std).clip(lower=0), (mean + std).clip(upper=100), color=colour,
-                          alpha=0.15, linewidth=0)  # fmt: skip
+        _curve(axes, row, frame, TEXT if row.is_baseline else domain_colour(i % most))
         if across > 1:
             axes.set_title(titled(_label(row), PANEL_TITLE), loc="left", fontsize=8)
-        texts.append(f"{_label(row)} {mean.iloc[-1]:.2f} in round {mean.index[-1]}")
+        texts.append(f"{_label(row)} {frame.iloc[:, -1].mean():.2f} in round {frame.columns[-1]}")
     for axes in places:
         shown_rounds(axes, max(frame.columns[-1] for _, frame in drawn.values()))
         axes.set_xlabel("")
@@ -281,6 +283,14 @@ def _curves(look: _Look) -> Iterator[Plot]:
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
     caption = f"Top-1 accuracy (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
     yield Plot(figure, "curves", f"AVG over the rounds: {_few(texts)}.", caption)
+
+
+def _curve(axes: Axes, row: Row, frame: "pd.DataFrame", colour: str) -> None:
+    mean, std = frame.mean(), frame.std()  # of one seed no deviation, which draws nothing
+    marker, line = "." if len(mean) == 1 else "", "--" if row.is_baseline else "-"
+    axes.plot(mean, color=colour, label=_label(row), marker=marker, linestyle=line)
+    low, high = (mean - std).clip(lower=0), (mean + std).clip(upper=100)
+    axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _rounds(row: Row) -> "pd.DataFrame":
@@ -303,29 +313,29 @@ def _prices(look: _Look) -> Iterator[Plot]:
         steps = [pts_to_poststep(*zip(*(points[i][:2] for i in front), strict=True)).T.tolist() for front in fronts]
         for front, corners in zip(fronts, steps, strict=True):
             axes.plot(*zip(*corners, strict=True), color=colours[front[0]], linewidth=1)
-        tagged = {i for i, (*_, row) in enumerate(points) if i in colours or row.is_baseline or not colours}
-        for i, (x, y, _) in enumerate(points):
-            plain_colour = TEXT if i in tagged else GRID
-            axes.plot(x, y, "o" if i in colours else "x", color=colours.get(i, plain_colour))
-        least, most = min(x for x, *_ in points), max(x for x, *_ in points)
-        axes.set_xscale("log" if most > LOG_FROM * least > 0 else "linear")
+        names: list[tuple[float, float, str]] = []
+        others: list[tuple[float, float, str]] = []
+        for i, (x, y, row) in enumerate(points):
+            tagged = i in colours or row.is_baseline or not colours
+            axes.plot(x, y, "o" if i in colours else "x", color=colours.get(i, TEXT if tagged else GRID))
+            (names if tagged else others).append((x, y, shortened(_label(row), look.most)))
+        xs = [x for x, *_ in points]
+        axes.set_xscale("log" if max(xs) > LOG_FROM * min(xs) > 0 else "linear")
         axes.margins(x=0.18, y=0.12)
-        axes.set_xlabel(what)
-        axes.set_ylabel(titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
+        axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
         axes.grid()
-        names = [(x, y, shortened(_label(row), look.most)) for i, (x, y, row) in enumerate(points) if i in tagged]
-        others = [(x, y) for i, (x, y, _) in enumerate(points) if i not in tagged]
-        name_points(axes, names, others, steps)
+        name_points(axes, names, [point[:2] for point in others], steps)
         best = [f"{_label(row)} {y:.2f} at {x:.4g}" for x, y, row in (points[i] for i in colours)]
         of_group = " of its group" * (len({row.group for row in rows}) > 1)
         alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
         front_text = "the Pareto fronts, each in a colour of its own" if len(fronts) > 1 else "the Pareto front"
-        yield Plot(
-            figure, f"tradeoff-{_COSTS[what]}",
-            f"{numbers.headline} against {what}; Pareto-optimal: {_few(best) or 'none, as rows are of other images'}.",
-            f"{numbers.headline}, {look.what}, against {what}. Dots and steps: {front_text}, where no other "
-            f"row{of_group}{alike} is better for as little or less. Crosses: the others.",
-        )  # fmt: skip
+        against = f"{numbers.headline} against {what}"
+        title = f"{against}; Pareto-optimal: {_few(best) or 'none, as rows are of other images'}."
+        caption = (
+            f"{against}: {look.what}. Dots and steps: {front_text}, where no other row{of_group}{alike} is better for "
+            "as little or less. Crosses: the others."
+        )
+        yield Plot(figure, f"tradeoff-{_COSTS[what]}", title, caption)
 
 
 def _seeds(row: Row, column: str) -> "pd.Series[float]":
