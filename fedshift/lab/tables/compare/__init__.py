@@ -78,7 +78,7 @@ class Comparison:
     def to_latex(
         self, columns: Sequence[str] | None = None, decimals: int = DECIMALS, caption: str = "", label: str = ""
     ) -> str:
-        r"""Return a table of LaTeX as papers print it; it needs ``booktabs`` and, if it is wide, ``graphicx``.
+        r"""Return a table of LaTeX as papers print it; it needs ``booktabs`` and ``graphicx``.
 
         Args:
             columns: The columns and their order; None for all.

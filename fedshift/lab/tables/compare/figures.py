@@ -1,23 +1,28 @@
-"""The figures of a comparison: the difference to the baseline, curves over the rounds, each column with its spread."""
+"""The figures of a comparison, for its page and as files: each is drawn once, with its name and what is said of it."""
 
-import statistics
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.cbook import pts_to_poststep
 
 from fedshift.lab.tables.compare import tradeoff
+from fedshift.lab.tables.compare.paper_names import column as column_name
+from fedshift.lab.tables.compare.paper_names import row_text, text_of
 from fedshift.lab.tables.compare.rows import Row, baseline, named
 from fedshift.lab.tables.compare.table import Numbers, measure
-from fedshift.lab.tables.results import differences as contents
-from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST, MEASURES
+from fedshift.lab.tables.results.differences import OTHER_IMAGES
+from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.run.html.drawing import (
     DOMAINS,
     GRID,
     TEXT,
     WIDTH,
-    Drawing,
     Plot,
     canvas,
     domain_colour,
@@ -27,388 +32,331 @@ from fedshift.run.html.drawing import (
     titled,
 )
 from fedshift.run.html.naming import name_points
-from fedshift_core.accuracies import STD
+from fedshift_core.accuracies import OVERALL, STD
 from fedshift_core.limits import MOST_NAME, plain, shortened
 from fedshift_core.plural import plural
 
-MOST_ROWS = 60  # rows of a figure
-MOST_PANELS = 12  # columns of the table that have a figure
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ROWS, MOST_COLUMNS = 60, 12  # that have figures
 MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
-LABEL = 28  # characters of a row's name next to a figure
+LABEL, LONGEST = 28, 48  # characters of a row's name next to a figure: of the page, of a file
+SHORT_NAME, LETTER = 16, 0.075  # characters for which the page's width is enough; inches of a further one
+AXIS_LETTERS = 11  # characters of an axis' label in an inch
 MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure contains
 BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
-PANEL_TITLE = 22  # characters of a line of a panel's title
-LABEL_SIZE = 11  # of the label of an axis that panels share
-PANELS = 3  # panels in a line, where the curves would hide each other in one panel
+PANELS, PANEL_TITLE = 3, 22  # panels in a line; characters of a line of a panel's title
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
 BY_ROUND = ("last5", "final", "best", "validation")
+_COSTS = {tradeoff.BYTES: "bytes", tradeoff.SECONDS: "seconds", tradeoff.FLOPS: "flops"}
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """AVG over the rounds: mean over the seeds and, for several seeds, its spread."""
-
-    label: str
-    baseline: bool
-    seeds: int
-    rounds: list[int]
-    means: list[float]
-    spreads: list[float]
-
-
-@dataclass(frozen=True)
-class Form:
-    """How figures name rows, and how wide they are.
-
-    Attributes:
-        base: The name of the baseline in texts.
-        most: Characters of a row's name next to a figure.
-        width: In inches.
-    """
-
-    base: str = BASELINE
-    most: int = LABEL
-    width: float = WIDTH
-
-
-@dataclass(frozen=True)
-class Plots:
-    """The figures of a comparison in placeholder colours.
-
-    Attributes:
-        differences: The difference to the baseline; one figure, or none.
-        curves: AVG over the rounds; one figure, or none.
-        columns: One of each column of the table, by its name.
-        prices: The headline against each cost, by its name.
-        lacking: Reasons why figures are missing.
-        groups: What the numbers of groups stand for; empty where rows have the groups' whole names.
-    """
-
-    differences: list[Plot] = field(default_factory=list)
-    curves: list[Plot] = field(default_factory=list)
-    columns: dict[str, Plot] = field(default_factory=dict)
-    prices: dict[str, Plot] = field(default_factory=dict)
-    lacking: list[str] = field(default_factory=list)
-    groups: str = ""
-
-
-@dataclass(frozen=True)
-class Drawn:
+class Figures:
     """The figures of a comparison.
 
     Attributes:
         overall: The difference to the baseline, and the curves.
-        columns: One of each column of the table.
-        lacking: What the numbers of groups stand for, and reasons why figures are missing.
+        columns: One of each column of the table; as files, one of all domains too.
         prices: The headline against each cost.
+        lacking: What the numbers of groups stand for, and reasons why figures are missing.
     """
 
-    overall: list[Drawing] = field(default_factory=list)
-    columns: list[Drawing] = field(default_factory=list)
+    overall: list[Any] = field(default_factory=list)
+    columns: list[Any] = field(default_factory=list)
+    prices: list[Any] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
-    prices: list[Drawing] = field(default_factory=list)
 
 
-def draw(numbers: Numbers) -> Drawn:
+@dataclass(frozen=True)
+class _Look:
+    """The numbers of figures, with rows named as the page or as papers name them.
+
+    Attributes:
+        numbers: The comparison.
+        what: What the numbers are, such as "top-1 accuracy (%), mean of the last five rounds".
+        base: The name of the baseline.
+        column: Returns the title of a column.
+        most: Characters of a row's name next to a figure.
+        width: In inches.
+    """
+
+    numbers: Numbers
+    what: str
+    base: str = BASELINE
+    column: Callable[[str], str] = str
+    most: int = LABEL
+    width: float = WIDTH
+
+    @property
+    def dashed(self) -> str:
+        """What a dashed line is, in captions."""
+        where = " of the row's group" if len({row.group for row in self.numbers.rows}) > 1 else ""
+        return f" Dashed: {self.base}{where}."
+
+
+def draw(numbers: Numbers) -> Figures:
     """Draw the figures for which the runs have numbers, as elements of a page."""
-    plotted = plots(numbers)
+    made = plots(numbers)
     with style():
         overall, columns, prices = (
-            [plot.drawing() for plot in some]
-            for some in ((*plotted.differences, *plotted.curves), plotted.columns.values(), plotted.prices.values())
+            [plot.drawing() for plot in some] for some in (made.overall, made.columns, made.prices)
         )
-    return Drawn(overall, columns, [*filter(None, [plotted.groups]), *plotted.lacking], prices)
+    return Figures(overall, columns, prices, made.lacking)
 
 
-def plots(numbers: Numbers, form: Form | None = None) -> Plots:
-    """Draw the figures for which the runs have numbers, by default as the page has them."""
-    form = form or Form()
+def plots(numbers: Numbers, *, files: bool = False) -> Figures:
+    """Draw the figures for which the runs have numbers.
+
+    Args:
+        numbers: The comparison.
+        files: Whether rows are named as papers print them, in full, and all domains stand side by side too.
+    """
     if len(numbers.rows) > MOST_ROWS:
-        return Plots(lacking=[f"More than {MOST_ROWS} rows: no figures."])
-    numbers, groups = numbered(numbers, form.most)
-    notes = []
+        return Figures(lacking=[f"More than {MOST_ROWS} rows: no figures."])
+    numbers, groups = _numbered(numbers, files)
+    kind = measure(numbers.score)
+    what = kind + numbers.title.partition(f": {kind}")[2]
+    if files:
+        longest = min(LONGEST, max(len(named(row)) for row in numbers.rows))
+        width = WIDTH + LETTER * max(0, longest - SHORT_NAME)
+        look = _Look(numbers, what, text_of(BASELINE), column_name, LONGEST, width)
+    else:
+        look = _Look(numbers, what)
+    columns = sorted((name for name in numbers.columns if name != STD), key=lambda name: name != numbers.headline)
+    shown = columns[:MOST_COLUMNS]
+    domains = [column for column in shown if column not in OVERALL]
     with style():
-        columns = [column for column in numbers.columns if column != STD]
-        columns.sort(key=lambda column: column != numbers.headline)
-        if len(columns) > MOST_PANELS:
-            notes.append(f"no figure of {plural(len(columns) - MOST_PANELS, 'more column')} of the table.")
-        curves = _curves(numbers, form)
-        if not curves and numbers.score in BY_ROUND:
-            notes.append("No curves over the rounds: the files of these runs have none.")
-        notes += _lacking_costs(numbers)
-        if refused := [named(row) for row in numbers.rows if row.refused]:
-            notes.append(f"No difference to {form.base} of {_few(refused)}: {contents.OTHER_IMAGES}.")
-        dots = {column: _dots(numbers, column, place, form) for place, column in enumerate(columns[:MOST_PANELS])}
-        return Plots(_differences(numbers, form), curves, dots, _prices(numbers, form), notes, groups)
+        overall = [*_difference(look), *_curves(look)]
+        several = [_dots(look, "domains", domains)] if files and domains else []
+        prices = list(_prices(look))
+        taken = {plot.name for plot in (*overall, *several, *prices)}
+        singles = [_dots(look, _file_name(column, taken), [column]) for column in shown]
+    lacking = [*filter(None, [groups]), *_lacking(look, overall, prices, len(columns) - len(shown))]
+    return Figures(overall, [*several, *singles], prices, lacking)
 
 
-def numbered(numbers: Numbers, most: int) -> tuple[Numbers, str]:
-    """Return a comparison whose groups are numbers, with their key, if a name of a row does not fit into ``most``.
+def _lacking(look: _Look, overall: Sequence[Plot], prices: Sequence[Plot], more: int) -> Iterator[str]:
+    """Yield why figures are missing."""
+    numbers = look.numbers
+    if more:
+        yield f"no figure of {plural(more, 'more column')} of the table."
+    if numbers.score in BY_ROUND and not any(plot.name == "curves" for plot in overall):
+        yield "No curves over the rounds: the files of these runs have none."
+    if numbers.costs is not None and not prices:
+        yield "No figure of costs: none of these rows was measured as it is."
+    if refused := [named(row) for row in numbers.rows if row.refused]:
+        yield f"No difference to {look.base} of {_few(refused)}: {OTHER_IMAGES}."
+
+
+def _numbered(numbers: Numbers, files: bool) -> tuple[Numbers, str]:
+    """Return a comparison whose groups are numbers, with their key, if a name of a row does not fit next to a figure.
 
     Cut names of groups are often the same: what differs stands in their middle.
     """
-    if not any(row.group and len(named(row)) > most for row in numbers.rows):
-        return numbers, ""
-    places = {group: str(i) for i, group in enumerate(dict.fromkeys(row.group for row in numbers.rows), 1)}
+    rows = [replace(row, label=row_text(row)) for row in numbers.rows] if files else numbers.rows
+    if not any(row.group and len(named(row)) > (LONGEST if files else LABEL) for row in rows):
+        return replace(numbers, rows=tuple(rows)), ""
+    places = {group: str(i) for i, group in enumerate(dict.fromkeys(row.group for row in rows), 1)}
     key = "; ".join(f"[{place}] {plain(group, 4 * MOST_NAME)}" for group, place in places.items())
-    rows = tuple(replace(row, group=places[row.group]) for row in numbers.rows)
-    return replace(numbers, rows=rows), f"Groups: {key}."
+    return replace(numbers, rows=tuple(replace(row, group=places[row.group]) for row in rows)), f"Groups: {key}."
 
 
-def _differences(numbers: Numbers, form: Form) -> list[Plot]:
+class _Mark(NamedTuple):
+    """What a figure shows of a row: the numbers of its seeds, the reach of their mean, and what it is compared with."""
+
+    each: "pd.Series[float]"
+    low: float
+    high: float
+    base: float = nan
+    printed: float = nan
+
+
+def _difference(look: _Look) -> list[Plot]:
     """Draw the difference of the headline to the baseline, with its interval, row by row."""
-    rows = [
-        (row, row.difference) for row in numbers.rows if row.difference and row.difference.difference.mean is not None
-    ]
-    if not rows:
-        return []
-    figure, (axes,) = canvas(_height(len(rows)), width=form.width)
-    axes.axvline(0, color=TEXT, linewidth=1, linestyle="--")
-    descriptions = []
-    for i, (row, paired) in enumerate(rows):
-        mean = paired.difference.mean
-        assert mean is not None
-        base = baseline(row, numbers.rows)
+    headline, rows = look.numbers.headline, look.numbers.rows
+
+    def mark(row: Row, _: str) -> _Mark:
+        base, interval = baseline(row, rows), row.difference and row.difference.interval
         assert base is not None
-        ours, theirs = row.headline(numbers.headline), base.headline(numbers.headline)
-        each = [
-            value - other
-            for seed in paired.seeds
-            if (value := ours[seed]) is not None and (other := theirs[seed]) is not None
-        ]
-        axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
-        reach = None if paired.interval is None else [[mean - paired.interval[0]], [paired.interval[1] - mean]]
-        axes.errorbar(mean, i, xerr=reach, fmt="o", color=OURS, capsize=3)
-        interval = "" if paired.interval is None else f" ({paired.interval[0]:+.2f} to {paired.interval[1]:+.2f})"
-        descriptions.append(f"{_label(row)} {mean:+.2f}{interval}")
-    _name_rows(axes, [row for row, _ in rows], form)
-    axes.set_title(f"{numbers.headline} - {form.base}", loc="left")
-    axes.set_xlabel("percentage points")
-    title = f"Difference of {numbers.headline} to {form.base} with 95 % intervals: {_few(descriptions)}."
-    caption = (
-        f"{numbers.headline} - {form.base} in percentage points, seed by seed (small), their mean and its 95 % "
-        "interval (Student's t; like p not corrected for several methods). No interval: fewer than three common "
-        "seeds, or all differences equal."
-    )
-    return [Plot(figure, "differences", title, caption)]
+        return _Mark((_seeds(row, headline) - _seeds(base, headline)).dropna(), *(interval or (nan, nan)), 0)
+
+    shown = [row for row in rows if row.difference and row.difference.seeds]
+    what = f"percentage points of {look.what.replace(' (%)', '')}"
+    reach = "interval of 95 % (Student's t, not corrected for several methods; none for fewer than three common seeds)."
+    return [_by_row(look, "difference", [f"{headline} - {look.base}"], shown, mark, what, reach)] if shown else []
 
 
-def _lacking_costs(numbers: Numbers) -> list[str]:
-    if numbers.costs is None or tradeoff.paid(numbers.rows, numbers.costs, numbers.headline):
-        return []
-    return ["No figure of costs: none of these rows was measured as it is."]
+def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
+    """Draw mean, spread and seeds of columns row by row, with the paper's printed numbers."""
+    rows = look.numbers.rows
+
+    def mark(row: Row, column: str) -> _Mark:
+        each, base = _seeds(row, column), baseline(row, rows)
+        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column]
+        low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
+        dashed = nan if base is None else _seeds(base, column).mean()
+        return _Mark(each, low, high, dashed, nan if printed is None else printed)
+
+    dashed = look.dashed if any(row.is_baseline for row in rows) else ""
+    paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
+    return _by_row(look, name, columns, rows, mark, look.what, f"standard deviation.{dashed}{paper}")
 
 
-def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:
+def _by_row(
+    look: _Look,
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    of: Callable[[Row, str], _Mark],
+    what: str,
+    reach: str,
+) -> Plot:
+    """Draw the marks of columns side by side, row by row."""
+    across = 2 if len(columns) == 4 else min(PANELS, len(columns))  # no line of one panel
+    lines = -(-len(columns) // across)
+    figure, places = canvas(0.2 + lines * (0.95 + 0.24 * len(rows)), lines, across, look.width, sharey=True)
+    titles, texts = [plain(look.column(column), MOST_NAME) for column in columns], []
+    sign = "+" if name == "difference" else ""
+    for axes, column, title in zip(places, columns, titles, strict=False):
+        for i, row in enumerate(rows):
+            each, low, high, base, printed = of(row, column)
+            mean, colour = each.mean(), TEXT if row.is_baseline else OURS
+            axes.plot([base, base], [i - 0.5, i + 0.5], color=TEXT, linestyle="--", linewidth=0.8)
+            axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
+            axes.errorbar(mean, i, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
+            axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
+            reached = f" ({low:{sign}.2f} to {high:{sign}.2f})" if low < high else ""
+            texts += [f"{_label(row)} {mean:{sign}.2f}{reached}"] if len(each) else []
+        axes.set_yticks(range(len(rows)), [shortened(_label(row), look.most) for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(axis="x")
+        axes.tick_params(axis="y", length=0)
+        axes.locator_params(axis="x", nbins=6 if across == 1 else 3)
+        axes.set_title(title, loc="left")
+    for axes in places[len(columns) :]:
+        axes.set_visible(False)
+    figure.supxlabel(titled(what, int(AXIS_LETTERS * look.width)), fontsize="medium")
+    head = f"{', '.join(titles)}: {what}"
+    caption = f"{head}; seeds (small), mean and {reach}"
+    return Plot(figure, name, f"{head}, mean and {reach.partition(' (')[0].partition('.')[0]}: {_few(texts)}.", caption)
+
+
+def _curves(look: _Look) -> Iterator[Plot]:
+    """Draw AVG of each row over the rounds, of scores that are taken from rounds.
+
+    Up to eight rows share one panel; otherwise each has its own, next to its baseline.
+    """
+    rows = look.numbers.rows if look.numbers.score in BY_ROUND else ()
+    drawn = {id(row): (row, frame) for row in rows if (frame := _rounds(row)).size}
+    if not drawn:
+        return
+    across, most = (1, len(drawn)) if len(drawn) <= DOMAINS else (PANELS, 1)
+    lines = -(-len(drawn) // (across * most))
+    height = 3.4 if across == 1 else 0.8 + 1.25 * lines
+    figure, places = canvas(height, lines, across, look.width, sharex=True, sharey=True)
+    dashed, texts = "", []
+    for i, (row, frame) in enumerate(drawn.values()):
+        axes, base = places[i // most], baseline(row, rows)
+        if across > 1 and base is not row and id(base) in drawn:
+            axes.plot(drawn[id(base)][1].mean(), color=GRID, linestyle="--", linewidth=1)
+            dashed = look.dashed
+        _curve(axes, row, frame, TEXT if row.is_baseline else domain_colour(i % most))
+        if across > 1:
+            axes.set_title(titled(_label(row), PANEL_TITLE), loc="left", fontsize=8)
+        texts.append(f"{_label(row)} {frame.iloc[:, -1].mean():.2f} in round {frame.columns[-1]}")
+    for axes in places:
+        shown_rounds(axes, max(frame.columns[-1] for _, frame in drawn.values()))
+        axes.set_xlabel("")
+        axes.grid(axis="y")
+        axes.set_visible(bool(axes.lines))
+    if across == 1:
+        legend_above(figure, places[0])
+    figure.supxlabel("round", fontsize="medium")
+    figure.supylabel("AVG (%)", fontsize="medium")
+    lacking = len(rows) - len(drawn)
+    band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
+    without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
+    caption = f"Top-1 accuracy (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
+    yield Plot(figure, "curves", f"AVG over the rounds: {_few(texts)}.", caption)
+
+
+def _curve(axes: Axes, row: Row, frame: "pd.DataFrame", colour: str) -> None:
+    mean, std = frame.mean(), frame.std()  # of one seed no deviation, which draws nothing
+    marker, line = "." if len(mean) == 1 else "", "--" if row.is_baseline else "-"
+    axes.plot(mean, color=colour, label=_label(row), marker=marker, linestyle=line)
+    low, high = (mean - std).clip(lower=0), (mean + std).clip(upper=100)
+    axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _rounds(row: Row) -> "pd.DataFrame":
+    """Return the accuracies of runs by round, of rounds that all of them scored."""
+    import pandas as pd
+
+    frame = pd.DataFrame(row.curves()).dropna(axis=1).sort_index(axis=1)
+    rounds = frame.shape[1]
+    return frame.iloc[:, sorted({*range(0, rounds, rounds // (MOST_POINTS + 1) + 1), rounds - 1} - {-1})]
+
+
+def _prices(look: _Look) -> Iterator[Plot]:
     """Draw the headline against each cost and name the methods on the Pareto front."""
-    if numbers.costs is None:
-        return {}
-    drawn = {}
-    for place, (what, points) in enumerate(tradeoff.paid(numbers.rows, numbers.costs, numbers.headline).items()):
-        figure, (axes,) = canvas(3.6, width=form.width)
-        xs, ys, rows = [point[0] for point in points], [point[1] for point in points], [point[2] for point in points]
+    numbers, rows = look.numbers, look.numbers.rows
+    paid = tradeoff.paid(rows, numbers.costs, numbers.headline) if numbers.costs is not None else {}
+    for what, points in paid.items():
+        figure, (axes,) = canvas(3.6, width=look.width)
         fronts = tradeoff.on_fronts(points, numbers.score in LOWEST_IS_BEST)
-        steps = [_steps([points[i][:2] for i in front]) for front in fronts]
         colours = {i: domain_colour(place) for place, front in enumerate(fronts) for i in front}
+        steps = [pts_to_poststep(*zip(*(points[i][:2] for i in front), strict=True)).T.tolist() for front in fronts]
         for front, corners in zip(fronts, steps, strict=True):
             axes.plot(*zip(*corners, strict=True), color=colours[front[0]], linewidth=1)
-        on = [i for front in fronts for i in front]
-        tagged: list[int] = []
-        anonymous: list[int] = []
-        for i, row in enumerate(rows):
-            named = i in on or row.is_baseline or not on
-            axes.plot(xs[i], ys[i], "o" if i in on else "x", color=colours.get(i, TEXT if named else GRID))
-            (tagged if named else anonymous).append(i)
-        if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
-            axes.set_xscale("log")
+        names: list[tuple[float, float, str]] = []
+        others: list[tuple[float, float, str]] = []
+        for i, (x, y, row) in enumerate(points):
+            tagged = i in colours or row.is_baseline or not colours
+            axes.plot(x, y, "o" if i in colours else "x", color=colours.get(i, TEXT if tagged else GRID))
+            (names if tagged else others).append((x, y, shortened(_label(row), look.most)))
+        xs = [x for x, *_ in points]
+        axes.set_xscale("log" if max(xs) > LOG_FROM * min(xs) > 0 else "linear")
         axes.margins(x=0.18, y=0.12)
-        axes.set_xlabel(what)
-        axes.set_ylabel(f"{numbers.headline} (%)")
+        axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
         axes.grid()
-        name_points(
-            axes, [(xs[i], ys[i], shortened(_label(rows[i]), form.most)) for i in tagged],
-            [points[i][:2] for i in anonymous], steps,
-        )  # fmt: skip
-        descriptions = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
-        on_front = _few(descriptions) or "none, as rows are of other images"
-        title = f"{numbers.headline} against {what}; Pareto-optimal: {on_front}."
+        name_points(axes, names, [point[:2] for point in others], steps)
+        best = [f"{_label(row)} {y:.2f} at {x:.4g}" for x, y, row in (points[i] for i in colours)]
+        of_group = " of its group" * (len({row.group for row in rows}) > 1)
+        alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
+        front_text = "the Pareto fronts, each in a colour of its own" if len(fronts) > 1 else "the Pareto front"
+        against = f"{numbers.headline} against {what}"
+        title = f"{against}; Pareto-optimal: {_few(best) or 'none, as rows are of other images'}."
         caption = (
-            f"{numbers.headline} against {what}. Dots and steps: {_fronts_text(rows, len(fronts))} Crosses: the others."
+            f"{against}: {look.what}. Dots and steps: {front_text}, where no other row{of_group}{alike} is better for "
+            "as little or less. Crosses: the others."
         )
-        drawn[what] = Plot(figure, f"prices{place}", title, caption)
-    return drawn
+        yield Plot(figure, f"tradeoff-{_COSTS[what]}", title, caption)
 
 
-def _fronts_text(rows: Sequence[Row], fronts: int) -> str:
-    """Return what a Pareto front is, in a sentence: one of rows of a group that were scored alike."""
-    of_group = " of its group" if len({row.group for row in rows}) > 1 else ""
-    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
-    several = ", each in a colour of its own" if fronts > 1 else ""
-    front = "the Pareto fronts" if fronts > 1 else "the Pareto front"
-    return f"{front}, where no other row{of_group}{alike} is better for as little or less{several}."
+def _seeds(row: Row, column: str) -> "pd.Series[float]":
+    """Return the known numbers of a column by seed."""
+    import pandas as pd
 
-
-def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the corners of a staircase from point to point: first along, then up."""
-    corners = [points[0]]
-    for x, y in points[1:]:
-        corners += [(x, corners[-1][1]), (x, y)]
-    return corners
-
-
-def _dots(numbers: Numbers, column: str, place: int, form: Form) -> Plot:
-    """Draw mean, spread and seeds of a column row by row, with the paper's printed numbers."""
-    figure, (axes,) = canvas(_height(len(numbers.rows)), width=form.width)
-    descriptions = plot_dots(axes, numbers, column, form)
-    name = plain(column, MOST_NAME)
-    axes.set_title(name, loc="left")
-    axes.set_xlabel(unit(numbers))
-    title = f"{name} of each row, mean and spread over seeds: {_few(descriptions)}."
-    return Plot(figure, f"dots{place}", title, f"{name}: {dots_caption(numbers, form)}")
-
-
-def dots_caption(numbers: Numbers, form: Form) -> str:
-    """Return what the marks of :func:`plot_dots` mean."""
-    dashed = f" Dashed: {form.base}{_of_group(numbers)}." if any(row.is_baseline for row in numbers.rows) else ""
-    paper = " Diamonds: the paper's." if any(row.paper for row in numbers.rows) else ""
-    return f"{measure(numbers.score)} in %, seeds (small), mean ± standard deviation.{dashed}{paper}"
-
-
-def unit(numbers: Numbers) -> str:
-    """Return the label of an axis of the numbers."""
-    return f"{measure(numbers.score)} (%)"
-
-
-def plot_dots(axes: Axes, numbers: Numbers, column: str, form: Form) -> list[str]:
-    """Plot mean, spread and seeds of a column row by row; return its numbers by row as texts."""
-    descriptions = []
-    accuracy = numbers.score not in MEASURES
-    for i, row in enumerate(numbers.rows):
-        base = baseline(row, numbers.rows)
-        if base is not None and (base_value := base.values.get(column)) and base_value.mean is not None:
-            axes.vlines(base_value.mean, i - 0.5, i + 0.5, color=GRID, linestyle="--", linewidth=1)
-        value = row.values.get(column)
-        if value is None or value.mean is None:
-            continue
-        seeds = [number for number in row.headline(column).values() if number is not None]
-        axes.plot(seeds, [i + BELOW] * len(seeds), "o", color=GRID, markersize=3)
-        reach = None
-        if value.std is not None:
-            low, high = (min(value.std, value.mean), min(value.std, 100 - value.mean)) if accuracy else (value.std,) * 2
-            reach = [[low], [high]]  # no accuracy lies beyond 0 and 100
-        axes.errorbar(value.mean, i, xerr=reach, fmt="o", color=TEXT if row.is_baseline else OURS, capsize=3)
-        descriptions.append(f"{_label(row)} {value.mean:.2f}" + ("" if value.std is None else f" ± {value.std:.2f}"))
-        if row.paper is not None and (printed := row.paper.values[column]) is not None:
-            axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
-    _name_rows(axes, numbers.rows, form)
-    return descriptions
-
-
-def _curves(numbers: Numbers, form: Form) -> list[Plot]:
-    """Draw AVG of each row over the rounds.
-
-    There is no figure if the score is not taken from rounds, or no run has records of its rounds.
-    """
-    if numbers.score not in BY_ROUND:
-        return []
-    of_rows = [(row, entry) for row in numbers.rows if (entry := _curve(row)) is not None]
-    if not of_rows:
-        return []
-    drawn = [entry for _, entry in of_rows]
-    dashed = False
-    last = max(entry.rounds[-1] for entry in drawn)
-    if len(drawn) <= DOMAINS:
-        figure, (axes,) = canvas(3.4)
-        for i, entry in enumerate(drawn):
-            _plot(axes, entry, TEXT if entry.baseline else domain_colour(i))
-        _rounds_axis(axes, last)
-        axes.set_ylabel("AVG (%)")
-        legend_above(figure, axes)
-    else:
-        lines = -(-len(drawn) // PANELS)
-        figure, places = canvas(0.8 + 1.25 * lines, lines, PANELS, sharex=True, sharey=True)
-        known = {id(row): entry for row, entry in of_rows}
-        for axes, (row, entry) in zip(places, of_rows, strict=False):
-            base = known.get(id(baseline(row, numbers.rows)))
-            if base is not None and base is not entry:
-                axes.plot(base.rounds, base.means, color=GRID, linestyle="--", linewidth=1)
-                dashed = True
-            _plot(axes, entry, TEXT if entry.baseline else OURS)
-            axes.set_title(titled(entry.label, PANEL_TITLE), loc="left", fontsize=9)
-            _rounds_axis(axes, last)
-            axes.set_xlabel("")
-        for axes in places[len(drawn) :]:
-            axes.set_visible(False)
-        figure.supxlabel("round", fontsize=LABEL_SIZE)
-        figure.supylabel("AVG (%)", fontsize=LABEL_SIZE)
-    descriptions = [f"{entry.label} {entry.means[-1]:.2f} in round {entry.rounds[-1]}" for entry in drawn]
-    lacking = len(numbers.rows) - len(drawn)
-    band = " Bands: ± standard deviation over seeds." if any(entry.seeds > 1 for entry in drawn) else ""
-    many = f" Dashed: {form.base}{_of_group(numbers)}." if dashed else ""
-    without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
-    title = f"AVG over the rounds: {_few(descriptions)}."
-    caption = f"Top-1 accuracy in % over the rounds, mean over domains and seeds.{band}{many}{without}"
-    return [Plot(figure, "curves", title, caption)]
-
-
-def _of_group(numbers: Numbers) -> str:
-    return " of the row's group" if len({row.group for row in numbers.rows}) > 1 else ""
-
-
-def _curve(row: Row) -> _Curve | None:
-    """Return the mean over the seeds for the rounds that all seeds scored."""
-    each = row.curves()
-    common = sorted(set.intersection(*(set(by_round) for by_round in each)))
-    if not common:
-        return None
-    step = -(-len(common) // MOST_POINTS)
-    rounds = [n for i, n in enumerate(common) if i % step == 0 or i == len(common) - 1]
-    values = [[by_round[n] for by_round in each] for n in rounds]
-    spreads = [statistics.stdev(at_round) if len(at_round) > 1 else 0.0 for at_round in values]
-    return _Curve(
-        _label(row), row.is_baseline, len(each), rounds, [statistics.fmean(at_round) for at_round in values], spreads
-    )
-
-
-def _plot(axes: Axes, entry: _Curve, colour: str) -> None:
-    marker = "." if len(entry.rounds) == 1 else ""
-    axes.plot(
-        entry.rounds,
-        entry.means,
-        color=colour,
-        label=entry.label,
-        marker=marker,
-        linestyle="--" if entry.baseline else "-",
-    )
-    if entry.seeds > 1:
-        low = [max(mean - std, 0) for mean, std in zip(entry.means, entry.spreads, strict=True)]
-        high = [min(mean + std, 100) for mean, std in zip(entry.means, entry.spreads, strict=True)]
-        axes.fill_between(entry.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _rounds_axis(axes: Axes, last: int) -> None:
-    shown_rounds(axes, last)
-    axes.grid(axis="y")
-
-
-def _name_rows(axes: Axes, rows: Sequence[Row], form: Form) -> None:
-    axes.set_yticks(range(len(rows)), [shortened(_label(row), form.most) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
-    axes.locator_params(axis="x", nbins=6)
+    return pd.Series(row.headline(column), dtype=float).dropna()
 
 
 def _label(row: Row) -> str:
     return plain(named(row), 4 * MOST_NAME)
 
 
-def _height(rows: int) -> float:
-    return 0.95 + 0.24 * rows
+def _few(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_DESCRIBED
+    return "; ".join(texts[:MOST_DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _few(descriptions: Sequence[str]) -> str:
-    more = len(descriptions) - MOST_DESCRIBED
-    return "; ".join(descriptions[:MOST_DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
+def _file_name(column: str, taken: set[str]) -> str:
+    """Return a column's name as that of a file, with a number where another figure has it; it is taken then."""
+    name = re.sub(r"[^\w.=-]+", "-", plain(column, MOST_NAME)).strip("-.") or "column"
+    numbered = chain([name], (f"{name}-{number}" for number in count(2)))
+    unlike = next(each for each in numbered if each.lower() not in taken)
+    taken.add(unlike.lower())
+    return unlike

@@ -1,11 +1,8 @@
 """Names of methods, rows and columns as papers print them, in LaTeX and as plain text."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 
 from fedshift.lab.tables.compare.rows import Row
-from fedshift.lab.tables.compare.table import Numbers
 from fedshift_app.config import registry
 from fedshift_core.plural import capital
 
@@ -21,18 +18,18 @@ _DATA_SETS = {
     "domainnet": "DomainNet", "domainnet10": "DomainNet (ten classes)", "cifar10": "CIFAR-10",
     "camelyon17": "Camelyon17", "fed-isic2019": "Fed-ISIC2019",
 }  # fmt: skip
-_SPECIAL = {
+_SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': "{''}", "±": r"$\pm$", "\u00d7": r"$\times$", "†": r"$\dagger$", "…": r"\dots{}",
-}  # fmt: skip
+})  # fmt: skip
 _POWER = re.compile(r"\$\^(\d)\$")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 
 def escaped(text: str) -> str:
     """Return a text as LaTeX that prints it letter by letter; line ends become spaces."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+    return " ".join(text.split()).translate(_SPECIAL)
 
 
 def method(name: str) -> str:
@@ -61,7 +58,7 @@ def row_text(row: Row) -> str:
 
 def column(name: str) -> str:
     """Return a column's name as papers print it: ``art_painting`` is Art Painting; capitals stay."""
-    return _PRINTED.get(name) or " ".join(map(capital, _words(name)))
+    return _PRINTED.get(name) or " ".join(map(capital, re.split(r"[_\s]+", name)))
 
 
 def data_set(name: str) -> str:
@@ -69,19 +66,9 @@ def data_set(name: str) -> str:
     return _DATA_SETS.get(name, name)
 
 
-def relabelled(numbers: Numbers) -> Numbers:
-    """Return a comparison whose rows are named as papers print them, for figures."""
-    return replace(numbers, rows=tuple(replace(row, label=row_text(row)) for row in numbers.rows))
-
-
-def _words(name: str) -> Sequence[str]:
-    return re.split(r"[_\s]+", name.strip()) or [name]
-
-
 def _brackets(row: Row) -> list[str]:
     """Return what a label says besides the method: an approximation, a search, parameters."""
     known = registry.known(row.method)
-    label = registry.label(row.method)
-    rest = row.label.removeprefix(label).strip()
+    rest = row.label.removeprefix(registry.label(row.method)).strip()
     parts = ["approximation"] if known is not None and known.approximation else []
     return [*parts, *filter(None, re.split(r" (?=[\w.-]+=)", rest))]

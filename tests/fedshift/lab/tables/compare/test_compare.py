@@ -845,12 +845,10 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     assert page.open == [] and page.links == ["../runs/odd%20name%20%231%26/report.html"]
     assert (place.parent / unquote(page.links[0])).resolve() == renamed / "report.html"
     labels = page.labels
-    starts = [label.split(":")[0].split(",")[0] for label in labels]
-    assert starts == [
-        "Difference of AVG to fedavg with 95 % intervals", "AVG over the rounds", "AVG of each row",
-        "scan of each row", "street of each row", "WORST of each row",
-    ]  # fmt: skip
-    assert "i2pfl +2.00 (-0.48 to +4.48)" in labels[0] and "fedavg 52.00 ± 2.00; i2pfl 54.00 ± 2.65" in labels[2]
+    starts = [label.split(":")[0] for label in labels]
+    assert starts == ["AVG - fedavg", "AVG over the rounds", "AVG", "scan", "street", "WORST"]
+    assert "mean of the last" in labels[0] and "i2pfl +2.00 (-0.48 to +4.48)" in labels[0]
+    assert "fedavg 52.00 (50.00 to 54.00); i2pfl 54.00 (51.35 to 56.65)" in labels[2]
     # A round without a domain, and one scored on a part, are no points of a curve.
     assert labels[1] == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
     fields = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
@@ -884,7 +882,9 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
     (curves,) = [figure for figure in figures.draw(table.numbers).overall if "over the rounds" in figure.svg]
     assert "i2pfl tau=10.0 39.00 in round 2" in curves.svg
     rows = table.numbers.rows * 7
-    assert figures.draw(replace(table.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
+    assert figures.draw(replace(table.numbers, rows=rows)) == figures.Figures(
+        lacking=["More than 60 rows: no figures."]
+    )
     (runs[0] / "metrics.jsonl").unlink()
     assert figures.draw(compare(runs[:1]).numbers).lacking == [
         "No curves over the rounds: the files of these runs have none."
@@ -903,7 +903,7 @@ def test_curves_and_dots_show_the_baseline_of_the_row_s_own_group(make_run: Make
             with_rounds(runs[-1], [20.0 + 10 * group, 30.0 + 10 * group + i, 0.0])
     numbers = compare(runs, allow_different=True).numbers
     plotted = figures.plots(numbers)
-    (curves,) = plotted.curves
+    (curves,) = [plot for plot in plotted.overall if plot.name == "curves"]
     panels = [axes for axes in curves.figure.axes if axes.get_visible()]
     expected = {row.group: 30.0 + 10 * i for i, row in enumerate(row for row in numbers.rows if row.is_baseline)}
     assert len(expected) == 2
@@ -914,12 +914,14 @@ def test_curves_and_dots_show_the_baseline_of_the_row_s_own_group(make_run: Make
     assert len({*titles}) == 10 and titles[0] == "i2pfl tau=0.1 [1]"
     assert "Dashed: fedavg of the row's group." in curves.caption
     assert curves.figure.get_supylabel() == "AVG (%)"
-    ticks = [label.get_text() for label in plotted.columns["scan"].figure.axes[0].get_yticklabels()]
-    assert len({*ticks}) == 10 and figures.draw(numbers).lacking[0] == plotted.groups
+    ticks = [label.get_text() for label in plotted.columns[1].figure.axes[0].get_yticklabels()]
+    groups = plotted.lacking[0]
+    assert len({*ticks}) == 10 and groups.startswith("Groups: ")
     for place, name in enumerate(dict.fromkeys(row.group for row in numbers.rows), 1):
-        assert f"[{place}] {name}" in plotted.groups
+        assert f"[{place}] {name}" in groups
     alone = figures.plots(compare(runs[-3:]).numbers)
-    assert "Dashed" not in alone.curves[0].caption + alone.columns["scan"].caption and alone.groups == ""
+    assert not any("Dashed" in plot.caption for plot in (*alone.overall, *alone.columns))
+    assert not any(text.startswith("Groups") for text in alone.lacking)
 
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:
@@ -1099,7 +1101,7 @@ def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(make_run:
     assert rows["f2dc"].difference.mean == pytest.approx(3.05)  # type: ignore[union-attr]
     notes = table.numbers.notes
     assert "difference to fedavg server.optimizer=none: f2dc, fedprox server.optimizer=none" in notes
-    (title,) = [drawing.svg for drawing in figures.draw(table.numbers).overall if "Difference of AVG" in drawing.svg]
+    (title,) = [drawing.svg for drawing in figures.draw(table.numbers).overall if "AVG - fedavg" in drawing.svg]
     assert "fedprox server.optimizer=none +1.50" in title
 
 

@@ -78,12 +78,12 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
         (label,) = [line for line in page.split('aria-label="')[1:] if line.startswith(f"AVG against {what}")]
         assert name in label
     assert "against MB" not in compare([RUNS]).html()
-    (plot, *_) = plots(table.numbers).prices.values()
+    (plot, *_) = plots(table.numbers).prices
     assert "the Pareto front, where no other row is better for as little or less. Crosses" in plot.caption
     local, *others = table.numbers.rows
     both = replace(table.numbers, rows=(replace(local, scored="global"), *others))
-    (plot, *_) = plots(both).prices.values()
-    assert "fronts, where no other row that is scored as it is is better" in plot.caption
+    (plot, *_) = plots(both).prices
+    assert "own, where no other row that is scored as it is is better" in plot.caption
     assert len({line.get_color() for line in plot.figure.axes[0].lines if line.get_linestyle() == "-"}) == 2
 
 
