@@ -120,7 +120,7 @@ def _source(images: ImageSet, place: int) -> str:
     return pictures.uri(pictures.scaled(np.asarray(images.x[place])))
 
 
-def _confusion(domain: str, metrics: Metrics, classes: Sequence[str]) -> list[drawing.Drawing]:
+def _confusion(domain: str, metrics: Metrics, classes: Sequence[str]) -> list[drawing.Plot]:
     with drawing.style():
         return [confusion.confusion_of(plain(domain, MOST_NAME), metrics.confusion, classes, 0, "all own test images")]
 

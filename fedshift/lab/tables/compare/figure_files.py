@@ -18,7 +18,6 @@ from fedshift.lab.tables.compare.rows import named
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.run.html.drawing import MISSING_GLYPH, WIDTH, Plot, canvas, style
-from fedshift.run.html.printing import printed
 from fedshift_core.accuracies import OVERALL
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
@@ -73,8 +72,7 @@ def figure(numbers: Numbers, name: str) -> Figure:
     by_name = plots(numbers)
     if name not in by_name:
         raise ConfigError(f"no figure {as_found(name)}; there are {', '.join(by_name) or 'none'}{meant(name, by_name)}")
-    with style():
-        return printed(by_name[name].figure)
+    return by_name[name].figure
 
 
 def write(numbers: Numbers, folder: Path) -> list[Path]:
@@ -99,7 +97,8 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
         with style(), mpl.rc_context(_KEPT), warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", MISSING_GLYPH, UserWarning)
             for name, plot in by_name.items():
-                drawn = printed(plot.figure)
+                drawn = plot.figure
+                drawn.draw_without_rendering()
                 drawn.set_layout_engine("none")  # it is laid out, which each file would do again
                 for ending in FORMATS:
                     files.append(folder / f"{name}.{ending}")

@@ -18,7 +18,6 @@ from fedshift.run.html.drawing import (
     GRID,
     TEXT,
     WIDTH,
-    Drawing,
     Plot,
     canvas,
     domain_colour,
@@ -106,10 +105,10 @@ class Drawn:
         prices: The headline against each cost.
     """
 
-    overall: list[Drawing] = field(default_factory=list)
-    columns: list[Drawing] = field(default_factory=list)
+    overall: list[Plot] = field(default_factory=list)
+    columns: list[Plot] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
-    prices: list[Drawing] = field(default_factory=list)
+    prices: list[Plot] = field(default_factory=list)
 
 
 def draw(numbers: Numbers) -> Drawn:
@@ -117,7 +116,7 @@ def draw(numbers: Numbers) -> Drawn:
     plotted = plots(numbers)
     with style():
         overall, columns, prices = (
-            [plot.drawing() for plot in some]
+            list(some)
             for some in ((*plotted.differences, *plotted.curves), plotted.columns.values(), plotted.prices.values())
         )
     return Drawn(overall, columns, [*filter(None, [plotted.groups]), *plotted.lacking], prices)

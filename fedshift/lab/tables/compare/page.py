@@ -30,7 +30,7 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     # Difference and curves are large. The figures of columns have one size, so that they can be compared.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    groups = [(some, size) for some, size in ((large, "half"), (small, "third"), (drawn.prices, "third")) if some]
+    groups = [(some, size) for some, size in ((large, "two"), (small, "alike"), (drawn.prices, "alike")) if some]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run[-1]["href"]) for run in runs)
     reports = (

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,7 @@ from fedshift import cli
 from fedshift.lab.tables.compare import Comparison, compare, figure_files, figures
 from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected
-from fedshift.run.html import drawing, printing
+from fedshift.run.html import drawing
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -378,7 +377,7 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     assert names == {f"{name}.{ending}" for name in table.figure_names for ending in ("pdf", "svg", "png")} | {
         "curves.csv", "captions.txt",
     }  # fmt: skip
-    known = {tuple(bytes.fromhex(colour[1:])) for colour in printing.PAPER_DOMAINS}
+    known = {tuple(bytes.fromhex(colour[1:])) for colour in map(drawing.domain_colour, range(8))}
     for file in files:
         if file.suffix == ".png":
             pixels = Image.open(file).convert("RGB")
@@ -432,14 +431,6 @@ def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
         ConfigError, match=r"no figure 'domain'; there are difference, curves, domains, .*did you mean domains"
     ):
         table.figure("domain")
-
-
-def test_paper_colours_are_those_of_the_light_theme() -> None:
-    css = (ROOT / "fedshift" / "html" / "templates" / "light.css").read_text()
-    theme = dict(re.findall(r"--([a-z]+\d?):(#[0-9a-f]{6})", css))
-    assert [theme[f"d{i}"] for i in range(8)] == [*printing.PAPER_DOMAINS]
-    assert (theme["fg"], theme["grid"]) == (printing.PAPER_TEXT, printing.PAPER_GRID)
-    assert all(mpl.colors.is_color_like(colour) for colour in printing.PAPER_DOMAINS)
 
 
 def call(*arguments: object) -> tuple[int, str, str]:
