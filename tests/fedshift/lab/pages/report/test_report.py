@@ -376,7 +376,7 @@ def test_scores_of_client_models_and_of_a_validation_part(run_inline: InlineRun)
     more = f"{QUICK} evaluate.client_models=last allocation.validation_fraction=0.2"
     run = run_inline(rounds=1, nodes=4, set=more)
     page = report(run.folder, "images=20")
-    fields = {row[0]: float(row[1]) for row in page.tables["clients"][1:]}
+    fields = {row[0]: float(row[1]) for row in page.tables["features-1"][1:]}
     scores = run.results["client_models"]
     assert fields["LTA"] == scores["lta"] and fields["ATA scan"] == scores["ata"]["scan"]
     assert "best round (1)+" in page.tables["results"][0]
