@@ -90,11 +90,10 @@ def sentence(sites: Mapping[str, tuple[Triple, Triple]]) -> str:
         return ""
     (a, b), k = found.farthest, found.channel
     who = " and ".join(plain(names[i], MOST_NAME) for i in (a, b))
-    if found.by_mean:
-        text = f"mean of {CHANNELS[k]} {means[a, k]:.2f} and {means[b, k]:.2f}, {found.amount:.1f} standard deviations"
-        text += " apart"
-    else:
-        stds = np.sqrt(variances)
-        text = f"standard deviation of {CHANNELS[k]} {stds[a, k]:.2f} and {stds[b, k]:.2f}, {found.amount:.1f} times"
+    kind, values = ("mean", means) if found.by_mean else ("standard deviation", np.sqrt(variances))
+    pair = values[[a, b]]
+    of = "" if np.allclose(pair, pair[:, :1], atol=0.005) else f" of {CHANNELS[k]}"  # grey images have one number
+    unit = "standard deviations apart" if found.by_mean else "times"
+    text = f"{kind}{of} {pair[0, k]:.2f} and {pair[1, k]:.2f}, {found.amount:.1f} {unit}"
     others = f"; {found.pairs - 1} more of {plural(math.comb(len(names), 2), 'pair')} do" if found.pairs > 1 else ""
     return f"images of {who} differ clearly: {text}{others} ({RULE})"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedshift.lab.pages.report import analysis
+from fedshift.lab.pages.report import maps
 from fedshift_clients.models import networks
 from fedshift_datasets.base import ImageSet, Split
 from fedshift_datasets.sets import handwritten
@@ -52,7 +52,7 @@ def quicker() -> Iterator[None]:
     changes: tuple[tuple[Any, str, Any], ...] = (
         (networks, "bare", _built_once(networks.bare)),
         (handwritten, "draw", _drawn_once(handwritten.draw)),
-        (analysis, "TSNE_STEPS", 250),
+        (maps, "TSNE_STEPS", 250),
     )
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in changes:

@@ -164,12 +164,12 @@ def undrawn() -> Iterator[None]:
 
     The places of t-SNE, which only figures show, are the first two numbers of each feature.
     """
-    from fedshift.lab.pages.report import analysis
+    from fedshift.lab.pages.report import maps
     from fedshift.run.html import drawing  # with matplotlib, which most tests do without
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "Figure", lambda **_: _Blank(1.0))
-        patch.setattr(analysis, "tsne", lambda features, seed: np.asarray(features)[:, :2])
+        patch.setattr(maps, "tsne", lambda features, seed: np.asarray(features)[:, :2])
         yield
 
 

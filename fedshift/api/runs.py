@@ -185,22 +185,19 @@ class Run:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
         return [text for line in lines for text in _log_lines(line)]
 
-    def report(
-        self, *, data_dir: str | Path | None = None, images: int | Literal["all"] = 2000, node: int | None = None
-    ) -> Path:
+    def report(self, *, data_dir: str | Path | None = None, images: int | Literal["all"] = 2000) -> Path:
         """Write the run's report, a page that opens without a network, and return it.
 
         Args:
             data_dir: The folder of the test images, where they were moved.
             images: How many test images of each domain are scored.
-            node: The node whose model is looked at more closely.
 
         Raises:
             FedShiftError: If it cannot be made.
         """
         from fedshift.lab.pages.report import command
 
-        given = {"data-dir": data_dir, "images": images, "node": node}
+        given = {"data-dir": data_dir, "images": images}
         return command.run(self.folder, [f"{key}={value}" for key, value in given.items() if value is not None]).page
 
     def model(self, *, node: int | None = None, round: int | None = None, before_adaptation: bool = False) -> "Model":

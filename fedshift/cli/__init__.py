@@ -340,12 +340,12 @@ def app_dir() -> None:
 @app.command()
 def report(
     folder: Annotated[Path, options.path_argument("A run folder.", "RUN")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
-    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
-    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, with the reason.
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all.
+    The exit code is 5 where something could not be drawn, with the reason.
     """
     from fedshift.lab.pages.report import command
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedshift.export.predicting import Metrics
 from fedshift.run.html import confusion, drawing, pictures
 from fedshift.site import statistics
-from fedshift.site.statistics import CHANNELS, Kept
+from fedshift.site.statistics import Kept
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain, shown
 from fedshift_datasets.base import ImageSet
@@ -120,7 +120,7 @@ def _source(images: ImageSet, place: int) -> str:
     return pictures.uri(pictures.scaled(np.asarray(images.x[place])))
 
 
-def _confusion(domain: str, metrics: Metrics, classes: Sequence[str]) -> list[drawing.Drawing]:
+def _confusion(domain: str, metrics: Metrics, classes: Sequence[str]) -> list[drawing.Plot]:
     with drawing.style():
         return [confusion.confusion_of(plain(domain, MOST_NAME), metrics.confusion, classes, 0, "all own test images")]
 
@@ -152,13 +152,7 @@ def _mistake(scored: Scored, place: int, classes: Sequence[str]) -> dict[str, st
 
 def _since(now: Kept, before: Kept | None, lost: str) -> dict[str, Any]:
     """Return the section about the last report: its rows, or why there are none."""
-    heads = [
-        "split",
-        "new images",
-        "gone",
-        "class mix",
-        *(f"{part}, {name}" for part in ("mean", "std") for name in CHANNELS),
-    ]
+    heads = ["split", "new images", "gone", "class mix", "mean", "std"]
     if before is None:
         return {"heads": heads, "rows": [], "notes": [lost or "There is no earlier report of this node."]}
     when = f"Against the report of {before.time[:19].replace('T', ' ')} UTC."
@@ -168,15 +162,22 @@ def _since(now: Kept, before: Kept | None, lost: str) -> dict[str, Any]:
         return {"heads": heads, "rows": [], "notes": [when, f"The images cannot be compared: {why}."]}
     rows = [
         [name, f"{change.new:,}", f"{change.gone:,}", "-" if change.mix is None else f"{change.mix:.3f}",
-         *(f"{value:+.3f}" for value in (*change.mean, *change.std))]
+         _channels(change.mean), _channels(change.std)]
         for name, change in changes.items()
     ]  # fmt: skip
     notes = [
         when,
-        "Class mix: total variation distance, 0 (the same shares) to 1. Mean and std: of pixels from 0 to 1.",
+        "Class mix: total variation distance, 0 (the same shares) to 1. Mean and std: of pixels from 0 to 1, of red, "
+        "green and blue where they differ.",
         _accuracy(now, before),
     ]
     return {"heads": heads, "rows": rows, "notes": notes}
+
+
+def _channels(values: Sequence[float]) -> str:
+    """Return the change of each channel, of grey images one number."""
+    texts = [f"{value:+.3f}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def _accuracy(now: Kept, before: Kept) -> str:

@@ -12,7 +12,6 @@ from fedshift_datasets.base import ImageSet
 
 VERSION: Literal[1] = 1  # of what a report keeps for the next one
 MEASURED = 1024  # images that are measured at a time
-CHANNELS = ("red", "green", "blue")
 
 
 class Images(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -16,7 +16,7 @@ from fedshift.lab.grid.costs import command as costs
 from fedshift.lab.grid.rescore import command as rescoring
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.tune import requested as tune_requested
-from fedshift.lab.pages.report import summary as report_summary
+from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.claim_rule import NOT_COMPARABLE
 from fedshift.lab.tables.compare.claims import claims
@@ -99,11 +99,11 @@ def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
 
 
 def test_the_report(runs: dict[str, Run]) -> None:
-    content = report_summary.content(read(runs[NAME].folder))
-    assert content["title"] == f"{LABEL} on handwritten"
-    assert dict(content["settings"])["approximation"] == WHY
-    assert dict(content["settings"])["method"].startswith(f"{LABEL}: ")
-    assert "approximation" not in dict(report_summary.content(read(runs["fedavg"].folder))["settings"])
+    ours, others = (dict(record_sections.sections(read(runs[name].folder))[-1].tables[0].rows)
+                    for name in (NAME, "fedavg"))  # fmt: skip
+    assert record_sections.head(read(runs[NAME].folder))["title"] == f"{LABEL} on handwritten"
+    assert ours["approximation"] == WHY and ours["method"].startswith(f"{LABEL}: ")
+    assert "approximation" not in others
 
 
 def test_sweeps() -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy as plain
 import fedshift as fs
 from fedshift.data import init
 from fedshift.lab.grid.costs import measuring
-from fedshift.lab.pages.report import features, predictions
+from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
@@ -247,9 +247,8 @@ def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tm
     run = run_inline(rounds=1, set=asked)
     fs.load(run.folder).save(tmp_path / "saved")
     record = reading.read(run.folder, "report")
-    node = features.chosen_node(record, 0)
-    assert node is not None
-    client = features.after_local_training(record, record.config, node, named=True)
+    node = record.nodes[0]
+    client = predictions.client_of(record, record.config, node.domain, node, trains=True)
     counts = np.sum([node.class_counts for node in record.nodes], axis=0)
     expected = class_loss(record.config.train, counts, client.class_names, client.setup.device)
     assert expected.weights is not None and client.class_loss.weights is not None

@@ -77,5 +77,7 @@ def test_sites_differ_by_means_in_standard_deviations_or_by_contrast() -> None:
     )
     flat = (GRAY, (0.04, 0.04, 0.01))
     assert "standard deviation of blue 0.20 and 0.10, 2.0 times" in site_differences.sentence({"a": even, "b": flat})
+    grey = {"a": ((0.2,) * 3, (0.04,) * 3), "b": ((0.6,) * 3, (0.04,) * 3)}
+    assert "clearly: mean 0.20 and 0.60, 2.0 standard deviations apart" in site_differences.sentence(grey)
     constant = ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0))
     assert site_differences.sentence({"a": constant, "b": constant}) == ""

@@ -1,7 +1,7 @@
 """The style of figures: small inline SVG in the colours of the page's theme.
 
-Matplotlib draws with placeholder colours. Each becomes a CSS variable of the page, so that one figure serves the light
-and the dark theme. Text stays text in the reader's font. A figure is as wide as a phone.
+Figures have the colours of the light theme. On a page each becomes its CSS variable, so that one figure serves both
+themes. Text stays text in the reader's font. A figure is as wide as a phone.
 """
 
 import functools
@@ -13,20 +13,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
+TEMPLATES = Path(__file__).parent / "templates"
+#: By name of a CSS variable, the colours of the light theme.
+THEME: dict[str, str] = dict(re.findall(r"--(\w+):(#\w{6})", (TEMPLATES / "light.css").read_text(encoding="utf-8")))
+TEXT, GRID = THEME["fg"], THEME["grid"]
 WIDTH = 5.0  # inches of 72 units: 360 wide, with text of 9 to 11
-TEXT, GRID = "#010301", "#010302"
 HEAT = "#3d7cc4"  # colour of heat maps, more or less opaque on both themes
 STRONG, OPAQUE = "#ffffff", 0.8  # text on cells that are more opaque than this, in both themes
 DOMAINS = 8  # number of colours and markers for domains
@@ -39,7 +40,7 @@ LABELLED = 40  # up to this number, rows, columns and bars have labels
 MARKERS = "os^DvPX*"
 NAMED_DOMAINS = 24  # up to this number, a figure draws and names each domain
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))  # one for each eight domains
-LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character at least
+LEGEND_HANDLE, LEGEND_LETTER = 32.0, 6.2  # widths in a legend: the handle of an entry, a character
 LEGEND_NAME = 48  # characters of an entry of a legend
 LEGEND_ROWS, LEGEND_LINE = 3, 15.5  # rows that fit into a figure's height; height of each further one
 
@@ -51,19 +52,13 @@ FALLBACKS = (
 )  # fmt: skip
 MISSING_GLYPH = r"Glyph .* missing from "  # how matplotlib's warning begins
 
-_VARIABLES = (
-    {TEXT: "currentColor", GRID: "var(--grid)"}
-    | {f"#0101{i:02x}": f"var(--d{i})" for i in range(DOMAINS)}
-    | {f"#0102{i:02x}": f"var(--k{i})" for i in range(CLASSES)}
-)
+_OF_PAGE = {colour: f"var(--{name})" for name, colour in THEME.items() if name[1:].isdigit() or name == "grid"}
+_OF_PAGE[TEXT] = "currentColor"
+_COLOUR = re.compile("|".join(_OF_PAGE))
 _FONT = re.compile(r"font-family: [^;\"]+")
 _TAG = re.compile(r"<[^<>]+>")  # what is shown holds no < and no >
-_POINTED = re.compile(r'(?:href="#|url\(#)([^")]+)')
-_NAMED = re.compile(r'\bid="([^"]+)"')
-_STYLE = re.compile(r"<style.*?</style>", re.DOTALL)
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "fedshift",
     "text.parse_math": False,  # names are shown as they are
     "font.size": 11,
     "axes.titlesize": 11,
@@ -91,24 +86,11 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure of the page.
-
-    Attributes:
-        svg: The ``<svg>`` element.
-        caption: The text under it, with further notes.
-    """
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True)
 class Plot:
-    """A figure before it is an element of a page.
+    """A figure and what is said of it.
 
     Attributes:
-        figure: The figure, in placeholder colours.
+        figure: The figure.
         name: Its name on the page, which no other figure has.
         title: A text alternative of one or two sentences.
         caption: The text under it.
@@ -119,14 +101,34 @@ class Plot:
     title: str
     caption: str
 
-    def drawing(self) -> Drawing:
-        """Return it as an element of the page."""
-        return finish(self.figure, self.name, self.title, self.caption)
+    @functools.cached_property
+    def svg(self) -> str:
+        """The figure as an ``<svg>`` element of a page."""
+        file = io.StringIO()
+        without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with style(), mpl.rc_context({"svg.hashsalt": self.name}):  # ids of figures on a page differ
+            self.figure.savefig(file, format="svg", transparent=True, metadata=without, dpi=144)
+        label = escape(self.title)
+        head = f'<svg class="plot" role="img" \\1 aria-label="{label}"><title>{label}</title>'
+        drawn = re.sub(
+            r'.*<svg [^>]*(viewBox="[^"]+")[^>]*>',
+            lambda found: found.expand(head),
+            file.getvalue(),
+            count=1,
+            flags=re.DOTALL,
+        )
+        return str(_TAG.sub(_themed, drawn))
+
+
+def _themed(tag: re.Match[str]) -> str:
+    """Return a tag in the colours and the font of the page; names of groups, which all figures have alike, go."""
+    text = tag[0] if tag[0].startswith("<svg") else re.sub(r'<g id="[^"]+"', "<g", tag[0])
+    return _FONT.sub("font-family: inherit", _COLOUR.sub(lambda colour: _OF_PAGE[str(colour[0])], text))
 
 
 def domain_colour(index: int) -> str:
-    """Return the placeholder of a domain's colour, the same in all figures."""
-    return f"#0101{index % DOMAINS:02x}"
+    """Return a domain's colour, the same in all figures."""
+    return THEME[f"d{index % DOMAINS}"]
 
 
 def domain_marker(index: int) -> str:
@@ -142,7 +144,7 @@ def domain_dash(index: int) -> Any:
 def class_colour(index: int, classes: int) -> str:
     """Return a class's colour: one of ten, or a place on the colour wheel for more classes."""
     if classes <= CLASSES:
-        return f"#0102{index:02x}"
+        return THEME[f"k{index}"]
     return mpl.colors.to_hex(tuple(mpl.colors.hsv_to_rgb((index / classes, 0.65, 0.75)).tolist()))
 
 
@@ -178,44 +180,11 @@ def canvas(
     return figure, list(axes.flat)
 
 
-def finish(figure: Figure, name: str, title: str, caption: str = "") -> Drawing:
-    """Turn a figure into an element of the page.
-
-    Args:
-        figure: The figure.
-        name: Its name on the page, which no other figure has.
-        title: A text alternative of one or two sentences.
-        caption: The text under it; by default the title.
-    """
-    file = io.StringIO()
-    without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(file, format="svg", transparent=True, metadata=without, dpi=144)
-    return Drawing(_svg(file.getvalue(), name, title), caption or title)
-
-
-def _svg(drawn: str, name: str, title: str) -> str:
-    body = _STYLE.sub("", drawn[drawn.index("<svg") :])
-    body = body[body.index(">") + 1 :].strip()
-    box = re.search(r'viewBox="([^"]+)"', drawn)
-    assert box is not None  # matplotlib always writes one
-    pointed = {found for tag in _TAG.findall(body) for found in _POINTED.findall(tag)}
-
-    def of_page(tag: str) -> str:
-        for colour, variable in _VARIABLES.items():
-            tag = tag.replace(colour, variable)
-        tag = _FONT.sub("font-family: inherit", tag).replace("xlink:href", "href")
-        # Names are unique on a page; those that nothing points to go.
-        tag = _NAMED.sub(lambda m: f'id="{name}-{m[1]}"' if m[1] in pointed else "", tag)
-        return tag.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-
-    body = _TAG.sub(lambda tag: of_page(tag[0]), body)
-    label = escape(title)
-    return f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{label}"><title>{label}</title>\n{body}'
-
-
-def text_width(text: str, size: float) -> float:
-    """Return the width of a line of text in points, in the font of the figures; readers' fonts differ a little."""
-    return float(TextPath((0, 0), text, size=size).get_extents().x1)
+def bare(axes: Axes) -> None:
+    """Take ticks and frame off axes whose numbers mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:
@@ -224,67 +193,55 @@ def legend_above(figure: Figure, axes: Axes) -> None:
     if not labels:
         return
     labels = [short(label, LEGEND_NAME) for label in labels]
-    size = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()  # by itself a word
-    wide = [LEGEND_HANDLE + max(LEGEND_LETTER * len(label), text_width(label, size)) for label in labels]
+    wide = [LEGEND_HANDLE + LEGEND_LETTER * len(label) for label in labels]
     room = 72 * figure.get_figwidth()
     columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
     rows = -(-len(labels) // columns)
     if rows > LEGEND_ROWS:
         figure.set_figheight(figure.get_figheight() + (rows - LEGEND_ROWS) * LEGEND_LINE / 72)
-    figure.legend(
-        handles, labels, loc="outside upper left", ncols=-(-len(labels) // rows),
-        handlelength=1.6, handletextpad=0.5, columnspacing=1.0, borderaxespad=0.2,
-    )  # fmt: skip
+    spacing = {"handlelength": 1.6, "handletextpad": 0.5, "columnspacing": 1.0, "borderaxespad": 0.2}
+    figure.legend(handles, labels, loc="outside upper left", ncols=-(-len(labels) // rows), **spacing)
 
 
-def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None) -> None:
-    """Draw a matrix of numbers from 0 to 1 as cells; larger numbers are more opaque.
-
-    Args:
-        axes: The axes of the map.
-        shares: The numbers, (R, C).
-        texts: The text of each cell, (R, C).
-    """
+def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] = ()) -> None:
+    """Draw a matrix (R, C) of numbers from 0 to 1 as cells, with a text each; larger numbers are more opaque."""
     red, green, blue = mpl.colors.to_rgb(HEAT)
     cells = [[(red, green, blue, min(max(value, 0.0), 1.0)) for value in row] for row in shares]
     axes.imshow(cells, interpolation="nearest", aspect="auto")
     axes.tick_params(length=0)
-    for i, row in enumerate(texts or ()):
+    for i, row in enumerate(texts):
         for j, text in enumerate(row):
             colour = STRONG if shares[i][j] > OPAQUE else TEXT
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
 
 
-def heat_key(figure: Figure, axes: Axes, least: float, most: float, what: str) -> None:
-    """Draw the colour key of a heat map below ``axes``."""
+def heat_key(figure: Figure, axes: Axes, most: float, what: str) -> None:
+    """Draw the colour key of a heat map, from 0 to ``most``, below ``axes``."""
     red, green, blue = mpl.colors.to_rgb(HEAT)
     ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
     colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
-    norm = mpl.colors.Normalize(least, most if most > least else least + 1e-9)
-    _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), what).locator = MaxNLocator(nbins=5)
+    _key(figure, axes, mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours), what, MaxNLocator(nbins=5))
 
 
-def class_key(figure: Figure, axes: Axes | Sequence[Axes], classes: Sequence[str]) -> None:
+def class_key(figure: Figure, axes: Axes, classes: Sequence[str]) -> None:
     """Draw the key of the colour wheel below ``axes`` with the names of some classes."""
     count = len(classes)
     colours = mpl.colors.ListedColormap([class_colour(k, count) for k in range(count)])
     norm = mpl.colors.BoundaryNorm([k - 0.5 for k in range(count + 1)], count)
-    key = _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), "class")
     named = sorted({round(i * (count - 1) / (KEYED - 1)) for i in range(KEYED)})
-    key.set_ticks(named, labels=[short(classes[k]) for k in named])
-    key.ax.minorticks_off()
-    key.ax.tick_params(rotation=90 if max(len(classes[k]) for k in named) > 3 else 0)
+    key = _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), "class", named)
+    key.set_xticklabels([short(classes[k]) for k in named], rotation=90)
+    key.minorticks_off()
 
 
-def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, what: str) -> Colorbar:
-    key = figure.colorbar(colours, ax=axes, orientation="horizontal", fraction=0.05, pad=0.03, aspect=45)
+def _key(figure: Figure, axes: Axes, colours: ScalarMappable, what: str, ticks: Any) -> Axes:
+    key = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=45, ticks=ticks)
     assert key.solids is not None  # a key of colours that fill
-    key.solids.set_rasterized(True)  # otherwise the file has one path per colour
-    key.solids.set_edgecolor("none")
+    key.solids.set(rasterized=True, edgecolor="none")  # otherwise the file has one path per colour
     key.outline.set_visible(False)
     key.ax.tick_params(length=2, labelsize=9)
     key.set_label(what, fontsize=9)
-    return key
+    return key.ax
 
 
 def short(name: str, most: int = SHORT) -> str:

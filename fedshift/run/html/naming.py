@@ -1,24 +1,32 @@
 """Places names next to the points of a figure without overlaps."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import pairwise, product
 
 from matplotlib.axes import Axes
+from matplotlib.textpath import TextPath
 from matplotlib.transforms import Bbox
 
-from fedshift.run.html.drawing import GRID, text_width
+from fedshift.run.html.drawing import GRID
 
 SIZE = 9  # of the text
 LINE = 11.0  # height of a line of the text
 GAP, POINT = 5.0, 3.0  # distance between a point and its name; radius of a point
 FARTHEST = 14  # largest distance by which a name is moved up or down, in lines
 
+Point = tuple[float, float]
+#: The places of a name, the nearest first: lines above its point, and side.
+PLACES = sorted(
+    product((half / 2 for half in range(-2 * FARTHEST, 2 * FARTHEST + 1)), (1, -1)),
+    key=lambda place: (abs(place[0]), -place[0], -place[1]),
+)
+
 
 def name_points(
     axes: Axes,
     named: Sequence[tuple[float, float, str]],
-    others: Sequence[tuple[float, float]] = (),
-    lines: Sequence[Sequence[tuple[float, float]]] = (),
+    others: Sequence[Point] = (),
+    lines: Sequence[Sequence[Point]] = (),
 ) -> None:
     """Write a name next to each point, in the nearest free place, from the highest point down.
 
@@ -31,48 +39,36 @@ def name_points(
     figure = axes.figure.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # the layout decides where points are
-    scale = 72 / figure.dpi
-    frame = axes.get_window_extent()
+    scale, frame = 72 / figure.dpi, axes.get_window_extent()
     room = Bbox.from_extents(frame.x0 * scale, frame.y0 * scale, figure.bbox.x1 * scale, figure.bbox.y1 * scale)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        right, up = axes.transData.transform((x, y))
-        return float(right) * scale, float(up) * scale
+    def around(x: float, y: float) -> Bbox:
+        right, up = axes.transData.transform((x, y)) * scale
+        return Bbox.from_extents(right - POINT, up - POINT, right + POINT, up + POINT)
 
-    points = [_around(*place(x, y)) for x, y, _ in named]
-    crowd = [_around(*place(x, y)) for x, y in others]
-    for line in lines:
-        corners = [_around(*place(x, y), 0.5) for x, y in line]
-        crowd += [Bbox.union(both) for both in pairwise(corners)]
+    points = [around(x, y) for x, y, _ in named]
+    crowd = [around(*point) for point in others]
+    crowd += [Bbox.union((around(*a), around(*b))).padded(0.5 - POINT) for line in lines for a, b in pairwise(line)]
     taken: list[Bbox] = []
     for x, y, name in sorted(named, key=lambda point: (-point[1], point[0])):
-        at = place(x, y)
-        tried = [candidate for candidate in _boxes(*at, name) if _within(candidate[2], room)]
-        free = [candidate for candidate in tried if not any(map(candidate[2].fully_overlaps, [*taken, *points]))]
-        clear = [candidate for candidate in free if not any(map(candidate[2].fully_overlaps, crowd))]
-        up, side, box = next(iter([*clear, *free, *tried, *_boxes(*at, name)]))
+        at, width = around(x, y), float(TextPath((0, 0), name, size=SIZE).get_extents().x1)
+        best = None
+        for up, side in PLACES:
+            left = (at.x0 + at.x1) / 2 + (GAP if side > 0 else -GAP - width)
+            bottom = (at.y0 + at.y1) / 2 + (up - 0.5) * LINE
+            box = Bbox.from_extents(left, bottom, left + width, bottom + LINE)
+            out = box.x0 < room.x0 or box.y0 < room.y0 or box.x1 > room.x1 or box.y1 > room.y1
+            hidden = any(map(box.fully_overlaps, [*taken, *points]))
+            cost = (out, hidden, any(map(box.fully_overlaps, crowd)))
+            if best is None or cost < best[0]:
+                best = cost, up, side, box
+            if not any(cost):
+                break
+        assert best is not None
+        _, up, side, box = best
         taken.append(box)
+        line = None if abs(up) < 1 else {"arrowstyle": "-", "color": GRID, "linewidth": 0.6}
         axes.annotate(
             name, (x, y), xytext=(side * GAP, up * LINE), textcoords="offset points", fontsize=SIZE, va="center",
-            ha="left" if side > 0 else "right",
-            arrowprops=None if abs(up) < 1 else {"arrowstyle": "-", "color": GRID, "linewidth": 0.6},
+            ha="left" if side > 0 else "right", arrowprops=line,
         ).set_in_layout(False)  # fmt: skip
-
-
-def _around(right: float, up: float, reach: float = POINT) -> Bbox:
-    return Bbox.from_extents(right - reach, up - reach, right + reach, up + reach)
-
-
-def _within(inner: Bbox, outer: Bbox) -> bool:
-    return outer.contains(inner.x0, inner.y0) and outer.contains(inner.x1, inner.y1)
-
-
-def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, Bbox]]:
-    """Return possible places of a name, the nearest first: lines above its point, side, rectangle."""
-    width = text_width(name, SIZE)
-    for line in sorted(
-        (half / 2 for half in range(-2 * FARTHEST, 2 * FARTHEST + 1)), key=lambda line: (abs(line), -line)
-    ):
-        for side in (1, -1):
-            left = right + GAP if side > 0 else right - GAP - width
-            yield line, side, Bbox.from_extents(left, up + (line - 0.5) * LINE, left + width, up + (line + 0.5) * LINE)

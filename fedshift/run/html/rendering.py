@@ -12,16 +12,6 @@ from fedshift_core.plural import plural
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def widths(count: int) -> list[str]:
-    """Return the width of each figure as a CSS class, so that no row has a gap.
-
-    Rows have three figures. The last rows have two where three would leave a single one. The text of a single figure is
-    next to it.
-    """
-    halves = {0: 0, 1: 4, 2: 2}[count % 3]
-    return ["whole"] if count == 1 else ["third"] * (count - halves) + ["half"] * halves
-
-
 def render(template: str, content: Mapping[str, Any]) -> str:
     """Return a page.
 
@@ -36,6 +26,5 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["widths"] = widths
     environment.globals["plural"] = plural
     return encodable(environment.get_template(f"{template}.html.j2").render(content)) + "\n"

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fedshift.run.html.drawing import Drawing
+from fedshift.run.html.drawing import Plot
 
 
 @dataclass(frozen=True)
@@ -12,19 +13,23 @@ class Table:
 
     Attributes:
         id: Its name on the page.
-        heads: Headings of its columns.
-        rows: Its cells.
+        heads: Headings of its columns; none where each row has one.
+        rows: Its cells. A float is an accuracy in percent, None a missing one.
         folded: The summary line under which it can be folded.
         open: Whether it is open at first.
-        next_to_figure: Whether it is placed next to the first figure and cannot be folded.
+        beside: Whether it is placed next to the first figure and cannot be folded.
+        kind: Its style: ``words`` or, of domains, AVG and STD, ``domains``.
+        notes: Notes under it.
     """
 
     id: str
-    heads: list[str]
-    rows: list[list[str]]
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]
     folded: str = ""
     open: bool = True
-    next_to_figure: bool = False
+    beside: bool = False
+    kind: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclass
@@ -38,7 +43,6 @@ class Section:
         lacks: Reasons why figures could not be drawn, by name; not of figures that a run like this never has.
         notes: Notes on its figures.
         figures: Its figures.
-        strips: By domain, images.
         tables: Its tables.
     """
 
@@ -47,27 +51,30 @@ class Section:
     missing: str = ""
     lacks: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    figures: list[Drawing] = field(default_factory=list)
-    strips: list[tuple[str, list[dict[str, str]]]] = field(default_factory=list)
+    figures: list[Plot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
         """Whether it has only the reason why it is missing."""
-        return bool(self.missing) and not (self.figures or self.strips or self.tables)
+        return bool(self.missing) and not (self.figures or self.tables)
+
+    def leave_out(self, why: str) -> None:
+        """Set the reason why nothing of it can be drawn."""
+        self.missing = f"{why[:1].upper()}{why[1:]}."
+        self.lacks[self.name] = why
 
 
 def folded(sections: Sequence[Section]) -> list[Section]:
-    """Return the sections with content, and one that lists the reasons for the others.
-
-    Otherwise a deployment, or a domain without images, would have five headings with the same sentence.
-    """
+    """Return the sections with content, and one that lists the reasons for the others, each once."""
     why: dict[str, list[str]] = {}
     for section in sections:
         if section.empty:
             why.setdefault(section.missing, []).append(section.name)
-    if not why:
-        return list(sections)
-    lines = [f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}: {reason}"
-             for reason, names in why.items()]  # fmt: skip
-    return [*(section for section in sections if not section.empty), Section("not-shown", "Not shown", notes=lines)]
+    shown = [section for section in sections if not section.empty]
+    return [*shown, Section("not-shown", "Not shown", notes=by_reason(why))] if why else shown
+
+
+def by_reason(why: dict[str, list[str]]) -> list[str]:
+    """Return a line for each reason, with the names that it holds for."""
+    return [f"{', '.join(names)}: {reason}" for reason, names in why.items()]

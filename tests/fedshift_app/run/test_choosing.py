@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from killing import KEEPING, NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
-from fedshift.lab.pages.report import summary as report_summary
+from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.results import loading
 from fedshift.run import reading
@@ -364,7 +364,7 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
     why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
     assert result.facts == (why,)
     assert f"fedavg, seed 0: {why}" in compare([run.folder]).json()
-    assert f"S{why[1:]}." in report_summary.content(reading.read(run.folder))["accuracy"].notes
+    assert f"S{why[1:]}." in record_sections.sections(reading.read(run.folder))[0].notes
     assert f"{why}\n" in capsys.readouterr().out
 
 

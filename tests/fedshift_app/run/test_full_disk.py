@@ -312,7 +312,6 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
     monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: predictions.Sight())
     monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
-    monkeypatch.setattr(report_build.papers, "add", lambda *given: None)
 
 
 @pytest.mark.long

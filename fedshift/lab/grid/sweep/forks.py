@@ -17,7 +17,7 @@ from fedshift_core.env import FORK_SERVER
 
 FEWEST_RUNS = 2  # for fewer there is nothing to gain
 #: What draws a report: a run that writes one needs it at its end.
-OF_REPORTS = ("fedshift.lab.pages.report.build", "sklearn.manifold", "sklearn.metrics", "captum.attr")
+OF_REPORTS = ("fedshift.lab.pages.report.build", "sklearn.manifold", "sklearn.metrics")
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedshift.run.html.drawing import (  # fmt: skip
-    GRID,
-    LABELLED,
-    TEXT,
-    Drawing,
-    canvas,
-    domain_colour,
-    finish,
-    short,
-    titled,
-)
+from fedshift.run.html.drawing import GRID, LABELLED, TEXT, Plot, canvas, domain_colour, short, titled
 from fedshift.run.html.sections import Section, Table
 from fedshift_app.features.figures.show import SHORT, Figures, Of
 from fedshift_core.accuracies import percent
@@ -20,10 +10,7 @@ from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
 from fedshift_core.plural import plural
 from fedshift_core.rounds import round_name
 
-HEADS = {
-    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",
-    "ece": "calibration error",
-}  # fmt: skip
+HEADS = ("accuracy", "balanced accuracy", "macro-F1", "AUC", "calibration error")  # of SHORT
 ALL = "all together"
 OPEN = 24  # the table of classes is open up to this number of classes
 DRAWN = 8  # number of domains whose classes have bars
@@ -39,14 +26,11 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     part = Section("by-class", "By class")
     if figures is None:
         part.missing = "No node counted by class (evaluate.figures; runs of earlier versions did not)."
-        if requested:
-            part.lacks[part.name] = "no node counted by class"
+        part.lacks = {part.name: "no node counted by class"} if requested else {}
         return part
     domains = few(figures.domains)
-    shown: dict[str, Of] = {name: counts for name, counts in domains.items() if counts is not None}
-    if figures.overall is not None and len(figures.domains) > 1:
-        shown[ALL] = figures.overall
-    if not shown:
+    shown = {name: counts for name, counts in domains.items() if counts is not None}
+    if not shown and figures.overall is None:
         part.missing = "No node let out counts by class (docs/deploy/policy.md: figures)."
         return part
     part.notes = [
@@ -54,40 +38,48 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
         "macro-F1: means over the classes that have test images; AUC: each class against all others; "
         "calibration error: 15 bins."
     ]
-    lacking = [name for name, counts in domains.items() if counts is None]
-    if lacking:
+    if lacking := [name for name in domains if name not in shown]:
         part.notes.append(f"Missing: no node counted the images of {', '.join(lacking)}.")
-    if len(figures.domains) > MOST_SHOWN:
-        part.notes.append(
-            f"{plural(len(figures.domains) - MOST_SHOWN, 'more domain is', 'more domains are')} in results.json."
-        )
+    if (more := len(figures.domains) - MOST_SHOWN) > 0:
+        part.notes.append(f"{plural(more, 'more domain is', 'more domains are')} in results.json.")
+    classes = [plain(name, MOST_NAME) for name in figures.classes]
+    if bars := _bars(classes, shown, list(figures.domains)):
+        part.figures.append(bars)
+    if figures.overall is not None and len(figures.domains) > 1:
+        shown[ALL] = figures.overall
     rows = [
         [name, counts.images_text, *(_percent(getattr(counts, key)) for key in SHORT)] for name, counts in shown.items()
     ]
-    heads = ["domain", "test images", *(HEADS[key] for key in SHORT)]
-    part.tables.append(Table("figures", heads, rows, next_to_figure=True))
-    if classes := _by_class(figures, shown):
-        part.tables.append(classes)
-    if bars := _bars(figures, {name: counts for name, counts in shown.items() if name != ALL}, list(figures.domains)):
-        part.figures.append(bars)
+    part.tables.append(Table("figures", ["domain", "test images", *HEADS], rows, beside=True))
+    part.tables += _by_class(classes, shown)
     return part
 
 
-def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing | None:
+def _complete(shown: Mapping[str, Of], number: int) -> dict[str, Of]:
+    """Return the counts that have a number of each class."""
+    return {
+        name: counts
+        for name, counts in shown.items()
+        if number
+        and {len(of) for of in (counts.per_class.recall, counts.per_class.precision, counts.per_class.n)} == {number}
+    }
+
+
+def _bars(classes: list[str], shown: Mapping[str, Of], domains: list[str]) -> Plot | None:
     """Draw the recall of each class by domain; a class without test images has a mark."""
-    number = len(figures.classes)
-    drawable = {name: counts for name, counts in shown.items() if number and len(counts.per_class.recall) == number}
+    number, drawable = len(classes), _complete(shown, len(classes))
     complete = few(drawable, DRAWN)
     if not complete:
         return None
     figure, places = canvas(0.9 + 0.75 * len(complete), len(complete), 1, sharex=True, sharey=True)
     least: list[str] = []
+    marked = False
     for axes, (name, counts) in zip(places, complete.items(), strict=True):
-        recall = counts.per_class.recall
-        known = [(value, k) for k, value in enumerate(recall) if value is not None]
-        axes.bar([k for _, k in known], [value for value, _ in known], width=0.75,
-                 color=domain_colour(domains.index(name)), label=name)  # fmt: skip
-        axes.plot([k for k, value in enumerate(recall) if value is None], [4] * (number - len(known)), "x", color=GRID)
+        known = {k: value for k, value in enumerate(counts.per_class.recall) if value is not None}
+        axes.bar(list(known), list(known.values()), width=0.75, color=domain_colour(domains.index(name)), label=name)
+        without = [k for k in range(number) if k not in known]
+        axes.plot(without, [4] * len(without), "x", color=GRID)
+        marked |= bool(without)
         if counts.balanced_accuracy is not None:
             axes.axhline(counts.balanced_accuracy, color=TEXT, linestyle="--", linewidth=1)
         axes.set_ylim(0, 100)
@@ -96,44 +88,27 @@ def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Draw
         axes.set_axisbelow(True)
         axes.set_title(titled(name), loc="left", fontsize=10)
         if known:
-            value, k = min(known)
-            least.append(f"{name} {plain(figures.classes[k], MOST_NAME)} {percent(value)}")
-    last = places[-1]
-    names = [short(plain(name, MOST_NAME)) for name in figures.classes]
-    turned = 90 if max(map(len, names)) > 2 else 0
-    if number <= LABELLED:
-        last.set_xticks(range(number), names, rotation=turned)
-    else:
-        last.set_xticks([])
-    marked = any(value is None for counts in complete.values() for value in counts.per_class.recall)
+            k = min(known, key=known.__getitem__)
+            least.append(f"{name} {classes[k]} {percent(known[k])}")
+    ticks = range(number if number <= LABELLED else 0)
+    places[-1].set_xticks(ticks, [short(classes[k]) for k in ticks], rotation=90 if max(map(len, classes)) > 2 else 0)
     cross = " A cross: no test image of the class." if marked else ""
     title = f"Recall of each class by domain in percent; lowest: {'; '.join(least) or 'missing'}."
     left = len(drawable) - len(complete)
     more = f" Not drawn: {plural(left, 'more domain')}; the table by class has them." if left else ""
-    return finish(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}{more}")
+    return Plot(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}{more}")
 
 
-def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:
-    """Return recall, precision and number of scores of each class."""
-    number = len(figures.classes)
-    complete = {
-        name: counts.per_class for name, counts in shown.items()
-        if {len(counts.per_class.recall), len(counts.per_class.precision), len(counts.per_class.n)} == {number}
-    }  # fmt: skip
-    if not complete or not number:
-        return None
-    rows = [
-        [
-            plain(label, MOST_NAME),
-            *(
-                cell for counts in complete.values()
-                for cell in (_percent(counts.recall[k]), _percent(counts.precision[k]), str(counts.n[k]))
-            ),
-        ]
-        for k, label in enumerate(figures.classes)
-    ]  # fmt: skip
+def _by_class(classes: list[str], shown: Mapping[str, Of]) -> list[Table]:
+    """Return recall, precision and number of scores of each class, as a table if any domain has them."""
+    complete = {name: counts.per_class for name, counts in _complete(shown, len(classes)).items()}
+    rows = [[name] for name in classes]
+    for k, row in enumerate(rows):
+        for of in complete.values():
+            row += [_percent(of.recall[k]), _percent(of.precision[k]), str(of.n[k])]
     heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "images"))]
-    return Table("classes", heads, rows, "Recall and precision by class", number <= OPEN)
+    folded = "Recall and precision by class"
+    return [Table("classes", heads, rows, folded, len(classes) <= OPEN)] if complete else []
 
 
 def _percent(value: float | None) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedshift")
 
-KEYS = ("data-dir", "images", "node")
+KEYS = ("data-dir", "images")
 ALL = "all"
 MAX_IMAGES = 2000  # of each domain; default of the key ``images``
 
@@ -38,14 +38,13 @@ def run(folder: Path, arguments: list[str]) -> "Made":
     given = dict(_pair(argument) for argument in arguments)
     data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
     limit = _limit(given.get("images", str(MAX_IMAGES)))
-    node = _count("node", given["node"]) if "node" in given else None
     console.set_up()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of libraries for their developers
             from fedshift.lab.pages.report import build  # imports matplotlib, torch and scikit-learn: only for a report
 
-            return build.make(folder, data_dir, limit, node)
+            return build.make(folder, data_dir, limit)
     except FedShiftError:
         raise
     except Exception as error:  # the run is finished even if a figure fails
@@ -54,19 +53,17 @@ def run(folder: Path, arguments: list[str]) -> "Made":
 
 
 def _pair(argument: str) -> tuple[str, str]:
-    key, separator, value = argument.partition("=")
-    if not separator or not value:
+    key, _, value = argument.partition("=")
+    if not value:
         raise ConfigError(f"{as_found(argument)} is not of the form key=value")
+    if key == "node":
+        script = "examples/figures/features.py RUN --node K (docs/guide/paper-figures.md)"
+        raise ConfigError(
+            f"node: a report has no figures of one node, found {as_found(value)}; they are drawn by {script}"
+        )
     if key not in KEYS:
         raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}{meant(key, KEYS)}")
     return key, value
-
-
-def _count(key: str, value: str) -> int:
-    number = int(value) if value.isdecimal() and len(value) < 20 else -1
-    if not 0 <= number <= LARGEST_COUNT:
-        raise ConfigError(f"{key}: expected a whole number, found {as_found(value)}")
-    return number
 
 
 def _limit(value: str) -> int | None:

@@ -1,79 +1,77 @@
-"""Figures of predictions and features of the last weights, and of the server's prototypes."""
+"""Figures of what nodes held, and of features in the plane."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedshift.lab.pages.report.analysis import Floats, Ints
-from fedshift.lab.pages.report.predictions import View
-from fedshift.run.html.confusion import NAMED, confusion_of, label, row_shares
+from fedshift.run.html.confusion import NAMED, Ints, label
 from fedshift.run.html.drawing import (
     CLASSES,
-    GRID,
-    LABELLED,
     NAMED_DOMAINS,
-    ROW_NAME,
     TEXT,
-    Drawing,
+    Plot,
+    bare,
     canvas,
     class_colour,
     class_key,
     domain_colour,
-    domain_dash,
     domain_marker,
-    finish,
     heat_key,
     heat_map,
     legend_above,
     short,
-)  # fmt: skip
+)
 from fedshift_core.plural import plural
 from fedshift_strategies.federation.roster import Node
 
 EACH_NODE = 48  # up to this number, each node has a row of its own
-FLOOR = 1e-8  # of the largest singular value; smaller values are rounding errors
+TSNE_LEAST = 5  # smallest number of points for t-SNE
+TSNE_STEPS = 1000
+PERPLEXITY = 30.0
+
+Floats = NDArray[np.float64]
 
 
-def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
-    """Draw a domain's confusion matrix, rows in percent of the class."""
-    part = f"{len(view.y):,} of" if len(view.y) < view.total else "all"
-    scored = f"{view.domain}: on {part} {plural(view.total, 'test image', form=',')}"
-    return confusion_of(view.domain, counts, classes, place, scored)
-
-
-def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:
+def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Plot:
     """Draw the number of training images of each class on each node; many nodes are summed by domain."""
-    ordered = sorted(nodes, key=lambda node: (domains.index(node.domain), node.index))
-    each = len(ordered) <= EACH_NODE
-    if each:
-        names = [node.domain for node in ordered]
-        counts = np.array([node.class_counts for node in ordered], dtype=np.int64)
-    else:
-        names = [domain for domain in domains if any(node.domain == domain for node in ordered)]
-        counts = np.array(
-            [np.sum([node.class_counts for node in ordered if node.domain == domain], axis=0) for domain in names]
-        )
-    most = max(int(counts.max()), 1)
-    figure, (axes,) = canvas(1.3 + 0.24 * max(len(counts), 4))
-    texts = None
-    if len(classes) <= NAMED and len(str(most)) <= 4:
-        texts = [list(map(str, row)) for row in counts]
-    heat_map(axes, (counts / most).tolist(), texts)
-    label(axes, classes, names)
-    heat_key(figure, axes, 0, most, "training images of the class")
-    who = f"{plural(len(ordered), 'node')}" if each else f"{plural(len(ordered), 'node')}, those of a domain together,"
-    title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
-    rows = (
-        "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
-    )
-    caption = f"{rows}; a column is a class: how many training images it holds."
-    return finish(figure, "class-counts", title, caption)
+    rows = [
+        (node.domain, list(node.class_counts))
+        for node in sorted(nodes, key=lambda n: (domains.index(n.domain), n.index))
+    ]
+    said = "A row is a node, by domain"
+    if len(nodes) > EACH_NODE:
+        said = f"A row is a domain, all its nodes together ({len(nodes)} in all)"
+        sums = {domain: np.sum([counts for of, counts in rows if of == domain], axis=0).tolist() for domain, _ in rows}
+        rows = list(sums.items())
+    most = max(max(max(counts) for _, counts in rows), 1)
+    figure, (axes,) = canvas(1.3 + 0.24 * max(len(rows), 4))
+    texts = [list(map(str, counts)) for _, counts in rows] if len(classes) <= NAMED and most < 10_000 else ()
+    heat_map(axes, [[count / most for count in counts] for _, counts in rows], texts)
+    label(axes, classes, [name for name, _ in rows])
+    heat_key(figure, axes, most, "training images of the class")
+    title = f"Training images of each class on {plural(len(nodes), 'node')}: at most {most} of one class. {said}."
+    return Plot(figure, "class-counts", title, f"{said}; a column is a class: how many training images it holds.")
 
 
-def tsne(
+def tsne(features: Floats, seed: int) -> Floats:
+    """Return the t-SNE of features (N, D) in the plane, (N, 2); N is at least ``TSNE_LEAST``."""
+    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+
+    scaled = (features - features.mean(axis=0)) / (features.std() or 1.0)
+    if not scaled.any():  # all alike: PCA has no direction to start from
+        return np.zeros((len(features), 2))
+    start = "pca" if scaled.shape[1] > 1 else "random"
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    made = TSNE(init=start, perplexity=perplexity, random_state=seed % 2**32, max_iter=TSNE_STEPS)
+    placed: Floats = made.fit_transform(scaled)
+    return placed
+
+
+def by_class_and_domain(
     placed: Floats, y: Ints, domain_of: Ints, domains: Sequence[str], classes: Sequence[str]
-) -> tuple[Drawing, Drawing]:
-    """Draw t-SNE twice: coloured by class and by domain; markers show the domain.
+) -> list[Plot]:
+    """Draw t-SNE (N, 2) twice: coloured by class and by domain; markers show the domain.
 
     Args:
         placed: (N, 2).
@@ -82,113 +80,29 @@ def tsne(
         domains: Names of all domains.
         classes: Names of all classes.
     """
-    shown = [i for i in range(len(domains)) if (domain_of == i).any()]
+    shown = sorted(set(domain_of.tolist()))
     named = len(shown) <= NAMED_DOMAINS
-    drawings = []
+    unnamed = "" if named else f" Markers of the {len(shown)} domains repeat, and no key names them."
+    names, drawn = ", ".join(domains[i] for i in shown), []
     for by in ("class", "domain"):
         figure, (axes,) = canvas(4.4)
         for i in shown:
-            own = domain_colour(i)
-            x, up = placed[domain_of == i].T
-            colours = [class_colour(int(k), len(classes)) if by == "class" else own for k in y[domain_of == i]]
+            of, own = domain_of == i, domain_colour(i)
+            colours = [class_colour(int(k), len(classes)) if by == "class" else own for k in y[of]]
+            x, up = placed[of].T
             axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
-            shown_as = TEXT if by == "class" else own
             if named:
-                axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
-        if by == "class" and len(classes) > CLASSES:
+                key = TEXT if by == "class" else own
+                axes.scatter([], [], s=22, color=key, marker=domain_marker(i), label=domains[i])
+        wheel = by == "class" and len(classes) > CLASSES
+        if wheel:
             class_key(figure, axes, classes)
-        elif by == "class":
-            for k in sorted(set(y.tolist())):
-                axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.spines[:].set_visible(False)
+        for k in sorted(set(y.tolist())) if by == "class" and not wheel else ():
+            axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
+        bare(axes)
         legend_above(figure, axes)
-        names = ", ".join(domains[i] for i in shown)
-        title = (
-            f"t-SNE of the features of {plural(len(y), 'test image')} of {names}, coloured by {by}; the "
-            "marker is the domain."
-        )
-        more = " The colour wheel stands for the classes." if by == "class" and len(classes) > CLASSES else ""
-        more += "" if named else unnamed(len(shown))
-        drawings.append(finish(figure, f"tsne-{by}", title, f"Coloured by {by}; the marker is the domain.{more}"))
-    return drawings[0], drawings[1]
-
-
-def unnamed(domains: int) -> str:
-    """Return a sentence on domains that are too many to have a key."""
-    return f" Markers of the {domains} domains repeat, and no key names them."
-
-
-def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: Mapping[str, float]) -> Drawing:
-    """Draw the singular values of the features' covariance, largest first, of each domain.
-
-    Args:
-        values: By domain, largest first.
-        places: The place of each in the order of domains.
-        ranks: Effective rank by domain.
-    """
-    figure, (axes,) = canvas(3.2)
-    extremes = {min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)} if ranks else set()
-    named = set(values) if len(values) <= NAMED_DOMAINS else extremes
-    for place, (domain, spectrum) in zip(places, values.items(), strict=True):
-        largest = spectrum[0] if len(spectrum) else 0.0
-        shown = np.log10(spectrum[spectrum > FLOOR * largest])
-        at = np.arange(1, len(shown) + 1)
-        if domain in named:
-            axes.plot(at, shown, color=domain_colour(place), linestyle=domain_dash(place), label=domain, zorder=3)
-        else:
-            axes.plot(at, shown, color=GRID, linewidth=0.6)
-    axes.set_xlabel("place by size")
-    axes.set_ylabel("log10 of singular value")
-    axes.grid(axis="y")
-    legend_above(figure, axes)
-    ranks_text = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
-    few_named = " Named: the domains of the least and the largest effective rank." if len(named) < len(values) else ""
-    title = f"Singular values of the covariance of the features; effective rank: {ranks_text}."
-    return finish(
-        figure, "singular", title,
-        f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
-        f"below 1e{int(np.log10(FLOOR))} of the largest.{few_named} Effective rank (Roy & Vetterli, 2007): "
-        f"{ranks_text}.",
-    )  # fmt: skip
-
-
-def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, caption: str) -> Drawing:
-    """Draw cosines (P, P); the palest cell is the smallest of them.
-
-    Args:
-        matrix: (P, P).
-        groups: The group of each row, (P,); neighbours with the same name are named once.
-        key: Name of the figure.
-        what: What the rows are, for the text alternative.
-        caption: The text under it.
-    """
-    least = float(matrix.min())
-    shares = (matrix - least) / (1 - least) if least < 1 else np.ones_like(matrix)
-    figure, (axes,) = canvas(4.2)
-    texts = [[f"{value:.2f}" for value in row] for row in matrix] if len(matrix) <= NAMED else None
-    heat_map(axes, shares.tolist(), texts)
-    label(axes, groups)
-    heat_key(figure, axes, least, 1.0, "cosine")
-    off = matrix[~np.eye(len(matrix), dtype=bool)]
-    mean = f", on average {off.mean():.2f}" if len(off) else ""
-    title = f"Cosine similarity of {what}: {len(matrix)} by {len(matrix)}, the smallest is {least:.2f}{mean}."
-    return finish(figure, key, title, f"{caption} Smallest {least:.2f}{mean}.")
-
-
-def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str, what: str, caption: str) -> Drawing:
-    """Draw the share of each domain's nodes or images (row) in each cluster (column)."""
-    figure, (axes,) = canvas(0.9 + 0.32 * len(rows))
-    texts = None
-    if len(columns) <= 2 * NAMED:
-        texts = [[str(value) if value else "" for value in row] for row in table]
-    heat_map(axes, row_shares(table).tolist(), texts)
-    axes.set_yticks(range(len(rows)), [short(name, ROW_NAME) for name in rows])
-    if len(columns) <= LABELLED:
-        turned = 90 if len(columns) > 8 else 0
-        axes.set_xticks(range(len(columns)), columns, rotation=turned)
-    else:
-        axes.set_xticks([])
-    title = f"{what}: {plural(len(rows), 'domain')} and {plural(len(columns), 'cluster')}."
-    return finish(figure, key, title, caption)
+        title = f"t-SNE of the features of {plural(len(y), 'test image')} of {names}, coloured by {by}."
+        more = " The colour wheel stands for the classes." if wheel else ""
+        caption = f"Coloured by {by}; the marker is the domain.{more}{unnamed}"
+        drawn.append(Plot(figure, f"tsne-{by}", title, caption))
+    return drawn

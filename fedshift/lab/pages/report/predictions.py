@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift.lab.pages.report import grad_cam
-from fedshift.lab.pages.report.analysis import Floats, Ints
+from fedshift.run.html.confusion import Ints
 from fedshift.run.reading import Record
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.class_balance import node as class_balance
@@ -32,31 +31,11 @@ from fedshift_clients.base import DomainClient, RoundInputs
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.plural import plural
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io.files import check_data_dir
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
-
-EXAMPLES = 4  # images of each domain for Grad-CAM
-
-
-@dataclass(frozen=True)
-class Example:
-    """A test image with the Grad-CAM of its predicted class.
-
-    Attributes:
-        image: (H, W, 3), uint8.
-        heat: Grad-CAM of the predicted class, (H, W), 0 to 1.
-        true: Its class.
-        predicted: The predicted class.
-    """
-
-    image: NDArray[np.uint8]
-    heat: Floats
-    true: int
-    predicted: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +50,6 @@ class View:
         y: True classes of the scored images, (N,).
         predicted: Predicted classes, (N,).
         features: (N, D).
-        examples: A few of them.
     """
 
     domain: str
@@ -80,8 +58,7 @@ class View:
     total: int
     y: Ints
     predicted: Ints
-    features: Floats
-    examples: list[Example]
+    features: NDArray[np.float64]
 
     @property
     def accuracy(self) -> float:
@@ -99,8 +76,6 @@ class Sight:
         nothing: Reason why no domain could be scored; empty otherwise.
         personal: Whether each domain was scored with the private parts of one of its nodes.
         alone: Whether the prediction of an image is independent of other images.
-        layer: The layer of Grad-CAM; empty if the network has no convolution.
-        config: The run's configuration, as the images were scored here.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -108,8 +83,6 @@ class Sight:
     nothing: str = ""
     personal: bool = False
     alone: bool = True
-    layer: str = ""
-    config: RunConfig | None = None
 
 
 def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
@@ -125,12 +98,14 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     """
     if record.lacking:
         return Sight(nothing=f"the model's code is not here: {record.lacking}")
+    config = record.config
+    personal = setup.is_personal(config, setup.initial_model(config))
     if data_dir is not None:
-        _check_data_dir(record, data_dir)
+        if not (record.deployed and personal):  # else no folder would help
+            check_data_dir(data_dir)
+        config = _with(config, "dataset", data_dir=str(data_dir))
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
-    config = _with_data(record.config, data_dir)
-    personal = setup.is_personal(record.config, setup.initial_model(record.config))
     command = f"fedshift report {shlex.quote(str(record.folder))} data-dir=DIR"
     if record.deployed and personal:
         return Sight(nothing="the test images and the private parts of the models are on the nodes", personal=True)
@@ -140,19 +115,17 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     missing: dict[str, str] = {}
     elsewhere = True  # another folder would help
     threads = torch.get_num_threads()
-    layer = ""
     try:
         for domain in config.dataset.domains:
             try:
-                views[domain], layer, config = _view_anyhow(record, config, domain, limit)
+                views[domain] = _view(record, config, domain, limit)
             except FedShiftError as error:
                 missing[domain] = str(error).replace("\n", "; ")
                 elsewhere &= isinstance(error, DataError)
     finally:
         torch.set_num_threads(threads)
-    alone = setup.scores_images_alone(config)
     if views:
-        return Sight(views, missing, "", personal, alone, layer, config)
+        return Sight(views, missing, "", personal, setup.scores_images_alone(config))
     reasons = "; ".join(dict.fromkeys(missing.values()))
     if data_dir is not None and elsewhere:
         raise DataError(f"data-dir {data_dir}: the test images cannot be scored there: {reasons}")
@@ -160,76 +133,53 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     return Sight(nothing=f"the test images cannot be scored here: {reasons}{advice}", personal=personal)
 
 
-def _check_data_dir(record: Record, data_dir: Path) -> None:
-    """Refuse a missing folder, unless the private parts of models are on real nodes.
-
-    In that case no folder would help.
-    """
-    if not (record.deployed and setup.is_personal(record.config, setup.initial_model(record.config))):
-        check_data_dir(data_dir)
+def _with(config: RunConfig, section: str, **changes: object) -> RunConfig:
+    """Return the configuration with changed settings of a section."""
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=changes)})
 
 
-def _with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
-    """Return the configuration with ``data_dir`` as the folder of images, if it is given."""
-    if data_dir is None:
-        return config
-    return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
-
-
-def _without_features(config: RunConfig) -> RunConfig:
-    """Return the configuration with ``model.precompute=off``: images pass through the whole network."""
-    return config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
-
-
-def _view_anyhow(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str, RunConfig]:
-    """Return a view, its layer, and how it was scored: on the whole network where features cannot be kept here."""
+def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> View:
+    """Return a view, of the whole network where what it computes once cannot be kept here."""
     try:
-        return *_view(record, config, domain, limit), config
+        return _scored(record, config, domain, limit)
     except DataError:
         if not config.model.precompute:
             raise
-        whole = _without_features(config)
-        return *_view(record, whole, domain, limit), whole
+        return _scored(record, _with(config, "model", precompute=False), domain, limit)
 
 
-def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
+def _scored(record: Record, config: RunConfig, domain: str, limit: int | None) -> View:
     assert record.checkpoint is not None
     chosen = _who(record, domain)
-    _check_trained(record, chosen, domain)
     client = client_of(record, config, domain, chosen)
     total = len(client.test_set(domain))
     if total == 0:
         raise FedShiftError(f"{domain} has no test images")
     drawn = total if limit is None else min(limit, total)
-    with _watched(client, domain, drawn) as seen:
+    with _watched(client) as seen:
         request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
         client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
     # Scores before an adaptation come first.
     y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
     anew = bool(record.checkpoint.memory) and not client.memory
-    view = View(domain, chosen, anew, total, y, predicted, features, seen.examples)
-    return view, grad_cam.layer_name(client.model)
+    return View(domain, chosen, anew, total, y, predicted, features)
 
 
 def _who(record: Record, domain: str) -> Node:
-    """Return the first node of a domain that has private parts, or its first node.
+    """Return the first node of a domain that has private parts, or its first node; of a held-out domain, of all nodes.
 
-    For a held-out domain, all nodes are considered.
+    Raises:
+        FedShiftError: If no node of the domain has trained the private parts of its model, unless such models count.
     """
     assert record.checkpoint is not None
-    nodes = record.checkpoint.nodes
-    held = [n for n in nodes if n.domain == domain] or nodes
-    return next((n for n in held if n.index in record.checkpoint.memory), held[0])
-
-
-def _check_trained(record: Record, chosen: Node, domain: str) -> None:
-    """Refuse a model whose private parts no node of a domain has trained, unless such models count."""
-    assert record.checkpoint is not None
-    if chosen.index in record.checkpoint.memory or record.config.evaluate.untrained == "count":
-        return
-    if setup.has_own_parts(record.config, setup.initial_model(record.config)):
+    trained, config = record.checkpoint.memory, record.config
+    held = [n for n in record.checkpoint.nodes if n.domain == domain] or record.checkpoint.nodes
+    chosen = next((n for n in held if n.index in trained), held[0])
+    counts = chosen.index in trained or config.evaluate.untrained == "count"
+    if not counts and setup.has_own_parts(config, setup.initial_model(config)):
         raise FedShiftError(f"no node of {domain} has trained yet, and parts of its model are its own")
+    return chosen
 
 
 def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:
@@ -278,21 +228,16 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
 
 @dataclass
 class _Seen:
-    """The records of a client's scorings in order; the examples belong to the last one."""
+    """The records of a client's scorings in order."""
 
     y: list[Ints] = field(default_factory=list)
     predicted: list[Ints] = field(default_factory=list)
     features: list[NDArray[np.float32]] = field(default_factory=list)
-    examples: list[Example] = field(default_factory=list)
 
 
 @contextmanager
-def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
-    """Record prediction and features of each image that ``client`` scores.
-
-    Scorings by another rule than the client's own (``predict`` given) are not recorded. Each time all ``drawn`` images
-    have been scored, examples are taken from the last call.
-    """
+def _watched(client: DomainClient) -> Iterator[_Seen]:
+    """Record prediction and features of each image that ``client`` scores by its own rule, not by one it is given."""
     seen = _Seen()
     latest: list[Tensor] = []
     forward, score = client.forward, client.score
@@ -316,14 +261,9 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
         return logits
 
     def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
-        if predict is not None:
-            return score(images, predict)
-        before = len(seen.predicted)
-        result = score(images, watching_predict)
-        seen.y.append(images.y)
-        if sum(map(len, seen.y)) % drawn == 0:  # at the last batch, if a method scores batch by batch
-            seen.examples = _examples(client, domain, images, np.concatenate(seen.predicted[before:]))
-        return result
+        if predict is None:
+            seen.y.append(images.y)
+        return score(images, predict or watching_predict)
 
     own = vars(client)  # hides the methods of the class for this object only
     own |= {"forward": watching_forward, "score": watching_score}
@@ -331,21 +271,3 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
         yield seen
     finally:
         del own["forward"], own["score"]
-
-
-def _examples(client: DomainClient, domain: str, images: ImageSet, predicted: Ints) -> list[Example]:
-    """Draw images of different classes; the last one is misclassified, if any is."""
-    order = generator(client.setup.seed, f"report-examples-{domain}").permutation(len(images))
-    wrong = [i for i in order if predicted[i] != images.y[i]][:1]
-    chosen = [int(i) for i in wrong]
-    for i in order:
-        if len(chosen) < EXAMPLES and images.y[i] not in images.y[chosen]:
-            chosen.append(int(i))
-    index = np.array([*chosen[len(wrong) :], *chosen[: len(wrong)]], dtype=np.int64)
-    picked = images.select(index)
-    with client.on_images():
-        heats = grad_cam.heat_maps(client, picked, predicted[index])
-    return [
-        Example(x, heat, int(true), int(taken))
-        for x, heat, true, taken in zip(picked.x, heats, picked.y, predicted[index], strict=False)
-    ]

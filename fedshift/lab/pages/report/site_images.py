@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from fedshift.run.html.drawing import TEXT, Drawing, canvas, finish
+from fedshift.run.html.drawing import TEXT, Plot, canvas
 from fedshift.run.html.sections import Section, Table
 from fedshift_app.features.statistics.show import Site, Statistics
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
-from fedshift_core.site_differences import CHANNELS, channels_text
+from fedshift_core.site_differences import channels_text
 from fedshift_core.wire.site_images import FEW, POLICY
 
 COLOURS = ("#c0504d", "#4f9d4f", "#3d7cc4")  # of red, green and blue, on both themes
@@ -66,7 +66,7 @@ def _kinds(kinds: dict[str, int]) -> str:
     return ", ".join([*named, *more]) or "-"
 
 
-def _histograms(sites: Sequence[Site]) -> Drawing:
+def _histograms(sites: Sequence[Site]) -> Plot:
     columns = min(COLUMNS, len(sites))
     rows = -(-len(sites) // columns)
     figure, axes = canvas(0.4 + 1.05 * rows, rows, columns, sharex=True, sharey=True)
@@ -85,8 +85,6 @@ def _histograms(sites: Sequence[Site]) -> Drawing:
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1])
     means = ", ".join(f"{site.site} {channels_text(site.mean)}" for site in sites if site.mean is not None)
-    title = (
-        f"Histograms of the pixels of {plural(len(sites), 'site')} by channel ({', '.join(CHANNELS)}); means: {means}."
-    )
+    title = f"Histograms of the pixels of {plural(len(sites), 'site')} by channel; means: {means}."
     caption = "Histograms of pixels by site: red, green and blue, or one where all three are the same."
-    return finish(figure, "site-histograms", title, caption)
+    return Plot(figure, "site-histograms", title, caption)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from fedshift.lab.tables.compare import formats, run_facts
 from fedshift.lab.tables.compare.board import STATISTICS, UNSEEN, Board, Table
+from fedshift.lab.tables.compare.page import headline_first
 from fedshift.lab.tables.compare.row_commands import commands, from_here, scored_again
 from fedshift.lab.tables.compare.rows import Row, baseline
 from fedshift.lab.tables.results.loading import Run
@@ -23,6 +24,7 @@ from fedshift.run.html.rendering import TEMPLATES, render
 from fedshift_app.config import files, registry
 from fedshift_app.run.logs import cleaned
 from fedshift_core import json_text
+from fedshift_core.accuracies import mean
 
 TITLE = "Leaderboard"
 #: Returns the address of a method's page; empty if it has none.
@@ -30,6 +32,8 @@ PageOf = Callable[[str], str]
 #: Folder of the pages of methods, of a checkout.
 _PAGES = Path("docs") / "methods"
 _SCRIPT = "board.js"
+#: Heading of the column of costs; seeds of a row that says how much seeds differ.
+COST, REPEATED = "MB a round", 3
 #: Characters that end a script; JSON may have them as escapes, as it has those that end a line (``json_text``).
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -60,11 +64,20 @@ def embedded(data: Any) -> str:
 def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
     """Return what the page holds: tables with their rows, methods with their pages."""
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
+    first = max(board.tables, key=lambda table: _headline(table, board.tables))
     return {
-        "statistics": STATISTICS, "baseline": BASELINE,
+        "statistics": STATISTICS, "baseline": BASELINE, "first": [first.dataset, first.network, first.statistics],
         "methods": {name: _method(name, page_of) for name in methods},
         "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
     }  # fmt: skip
+
+
+def _headline(table: Table, tables: Sequence[Table]) -> tuple[bool, bool, int, int]:
+    """Return the sort key, the highest first, of what a board opens on: with a held-out twin, pretrained, repeated."""
+    twins = {other.split for other in tables if (other.dataset, other.network) == (table.dataset, table.network)}
+    rows = table.numbers.rows
+    pretrained = bool(table.runs[0].config.get("model.weights_sha256"))
+    return len(twins) > 1, pretrained, sum(len(row.seeds) >= REPEATED for row in rows), len(rows)
 
 
 def _method(name: str, page_of: PageOf) -> dict[str, str]:
@@ -82,8 +95,9 @@ def _file_of(method: str, where: Path | None) -> str:
 
 def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
     numbers = table.numbers
-    head, lines = formats.grid(numbers)
+    head, lines = headline_first(numbers)
     known = formats.content(numbers)
+    head = [*head, COST]
     rows = [
         record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where)
         | {"base": _base(row, numbers.rows)}
@@ -109,12 +123,20 @@ def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[s
 def _row(row: Row, line: formats.Line, where: Path | None) -> dict[str, Any]:
     """Return what the page has of a row besides its record: text of its cells, marks, runs and commands."""
     runs = list(row.runs)
+    cost = mean(_megabytes(run) for run in runs)
     return {
-        "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
+        "cells": [*(cleaned(cell, len(cell)) for cell in line.cells), "-" if cost is None else f"{cost:.2f}"],
+        COST: cost, "best": sorted(line.best), "tuned": row.tuned,
         "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
         "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
         "commands": commands(runs), "scored again": scored_again(runs),
     }  # fmt: skip
+
+
+def _megabytes(run: Run) -> float | None:
+    """Return the megabytes of all messages of a round, both ways; None for a run that does not say."""
+    up, down, rounds = run.results.bytes_up, run.results.bytes_down, run.last_round
+    return None if up is None or down is None or not rounds else (up + down) / rounds / 1e6
 
 
 def _base(row: Row, rows: Sequence[Row]) -> int | None:

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from fedshift.lab.tables.compare import figures, frame
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.run.html.drawing import MISSING_GLYPH, Plot, style
-from fedshift.run.html.printing import printed
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
@@ -46,7 +45,7 @@ def figure(numbers: Numbers, name: str) -> Figure:
     if name not in by_name:
         raise ConfigError(f"no figure {as_found(name)}; there are {', '.join(by_name) or 'none'}{meant(name, by_name)}")
     with style():
-        return printed(by_name[name].figure)
+        return by_name[name].figure
 
 
 def write(numbers: Numbers, folder: Path) -> list[Path]:
@@ -74,7 +73,8 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
         with style(), mpl.rc_context(_KEPT), warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", MISSING_GLYPH, UserWarning)
             for name, plot in by_name.items():
-                drawn = printed(plot.figure)
+                drawn = plot.figure
+                drawn.draw_without_rendering()
                 drawn.set_layout_engine("none")  # it is laid out, which each file would do again
                 for ending, metadata in FORMATS.items():
                     drawn.savefig(folder / f"{name}.{ending}", dpi=DPI, metadata=metadata)

@@ -98,16 +98,6 @@ class _Look:
         return f" Dashed: {self.base}{where}."
 
 
-def draw(numbers: Numbers) -> Figures:
-    """Draw the figures for which the runs have numbers, as elements of a page."""
-    made = plots(numbers)
-    with style():
-        overall, columns, prices = (
-            [plot.drawing() for plot in some] for some in (made.overall, made.columns, made.prices)
-        )
-    return Figures(overall, columns, prices, made.lacking)
-
-
 def plots(numbers: Numbers, *, files: bool = False) -> Figures:
     """Draw the figures for which the runs have numbers.
 

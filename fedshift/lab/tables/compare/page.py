@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,12 +26,12 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         numbers: The comparison.
         where: The file to which the page will be written, for relative links to reports; None for no links.
     """
-    head, lines = formats.grid(numbers)
-    drawn = figures.draw(numbers)
+    head, lines = headline_first(numbers)
+    drawn = figures.plots(numbers)
     # Difference and curves are large. The figures of columns have one size, so that they can be compared.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    groups = [(some, size) for some, size in ((large, "half"), (small, "third"), (drawn.prices, "third")) if some]
+    groups = [(some, size) for some, size in ((large, "two"), (small, "alike"), (drawn.prices, "alike")) if some]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run[-1]["href"]) for run in runs)
     reports = (
@@ -44,6 +45,19 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         "words": words,
     }  # fmt: skip
     return render("compare", content)
+
+
+def headline_first(numbers: Numbers) -> tuple[list[str], list[formats.Line]]:
+    """Return heads and lines of a table with the headline next to the names, where a phone shows it."""
+    head, lines = formats.grid(numbers)
+    if numbers.headline not in head:
+        return list(head), lines
+    at = head.index(numbers.headline)
+    order = [0, at, *(k for k in range(1, len(head)) if k != at)]
+    return [head[k] for k in order], [
+        replace(line, cells=tuple(line.cells[k] for k in order), best=frozenset(map(order.index, line.best)))
+        for line in lines
+    ]
 
 
 def words(text: str) -> list[list[tuple[str, bool]]]:

@@ -62,6 +62,8 @@ class Results(FromFile):
     seed: int
     evaluated: str  # global model, personal models
     rounds: int | None = Field(None, ge=0, le=MOST_ROUNDS)  # the last one, or of models scored again theirs
+    bytes_up: int | None = None  # of all rounds, as bytes_down
+    bytes_down: int | None = None
     averaged_rounds: int
     averaged_over: tuple[int, ...] = Field((), max_length=LAST_ROUNDS)  # only where these are not the last ones
     domains: Domains

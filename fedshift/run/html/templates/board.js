@@ -4,13 +4,13 @@
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const ALL = "all";
+const ALL = "all", REPEATED = 3;
 const MODELS = {global: "global", personal: "personal", [ALL]: "both"};
 const PARAMETERS = {[ALL]: "all", plain: "not searched", tuned: "found by a search"};
 const CHOICES = [
   ["data", "Data set", (table) => table.dataset, false],
   ["net", "Network", (table) => table.network, true],
-  ["split", "Split", (table) => table.split, false],
+  ["split", "Split", (table) => table.split, true],
   ["bn", "BatchNorm statistics", (table) => table.statistics, false],
 ];
 const state = {};
@@ -44,11 +44,8 @@ function link(text, href) {
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const first = data.tables.reduce((most, table) => (table.rows.length > most.rows.length ? table : most));
-  Object.assign(state, {
-    data: first.dataset, net: first.network, split: first.split, bn: first.statistics, models: "global", params: ALL,
-    sort: "", dir: "descending",
-  });
+  const [dataset, net, bn] = data.first;
+  Object.assign(state, {data: dataset, net, split: ALL, bn, models: "global", params: ALL, sort: "", dir: "descending"});
   for (const key of Object.keys(state)) if (given.has(key)) state[key] = given.get(key);
   if (!Object.hasOwn(MODELS, state.models)) state.models = "global";
   if (!Object.hasOwn(PARAMETERS, state.params)) state.params = ALL;
@@ -124,7 +121,9 @@ function sorted(table, rows) {
   const column = sortColumn(table);
   const sign = state.sort && state.dir === "ascending" ? 1 : -1;
   const keyed = rows.map((row, i) => [sortValue(table, row, column), i, row]);
-  keyed.sort(([a, i], [b, j]) => {
+  const single = (row) => !state.sort && Object.keys(row.by_seed).length < REPEATED; // at first, rows of several seeds
+  keyed.sort(([a, i, one], [b, j, other]) => {
+    if (single(one) !== single(other)) return single(one) - single(other);
     if (a === null || b === null) return (a === null) - (b === null) || i - j;
     return sign * compared(a, b) || i - j;
   });
@@ -212,11 +211,11 @@ function showTable(table) {
   const drawn = make("table", {}, make("caption", {class: "unseen", text: table.title}), make("thead", {}, head), body);
   return make("section", {id: table.id},
     make("h2", {text: table.name}),
-    make("p", {class: "note", text: `${table.title}; ${table.split}`}), budget(table),
+    make("p", {class: "note", text: `${table.title}; ${table.split}`}),
     ...table.warnings.map((text) => make("p", {class: "warn", text})),
     make("p", {class: "hint", text: "Wider than the screen: swipe it sideways."}),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `table of ${table.name}`}, drawn),
-    command(table.command), notes(table));
+    budget(table), command(table.command), notes(table));
 }
 
 /* A label breaks at spaces and after the signs of its parameters, never within a word or a number. */
@@ -353,11 +352,17 @@ function setTheme(name) {
 
 /* --- All of it --- */
 
+/* In-domain and held out by turns, the first of each first. */
+function ordered(tables) {
+  const place = (table) => tables.filter((other) => other.split === table.split).indexOf(table);
+  return [...tables].sort((a, b) => place(a) - place(b) || (a.split < b.split) - (a.split > b.split));
+}
+
 function show() {
   settle();
   showForm();
   views = [];
-  const tables = data.tables.filter((table) => fits(table) && shownRows(table).length);
+  const tables = ordered(data.tables.filter((table) => fits(table) && shownRows(table).length));
   byId("tables").replaceChildren(...tables.map(showTable));
   const rows = views.reduce((sum, [, of]) => sum + of.length, 0);
   const said = `${tables.length} ${tables.length === 1 ? "table" : "tables"}, ${rows} ${rows === 1 ? "row" : "rows"}`;

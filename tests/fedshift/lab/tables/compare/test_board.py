@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,7 +96,8 @@ def test_a_table_of_the_kept_runs_is_that_of_compare(
         assert {key: row[key] for key in other} == other
     printed = compare(paths, **options).text(width=10_000)
     for row in table["rows"]:
-        assert all(cell in printed for cell in row["cells"])
+        assert all(cell in printed for cell in row["cells"][:-1]) and row["cells"][-1] == f"{row['MB a round']:.2f}"
+    assert table["head"][1] == "AVG" and table["head"][-1] == "MB a round"
     # The command of the table prints it.
     done = CliRunner().invoke(cli.app, [*shlex.split(table["command"])[1:], "--json"])
     assert json.loads(done.stdout)["rows"] == expected["rows"]
@@ -180,6 +182,17 @@ def test_a_kept_round_is_in_the_command(make_run: MakeRun) -> None:
 
 
 # --- Which runs stand in one table ---
+
+
+def test_a_board_opens_on_what_was_scored_held_out_too_and_counts_bytes() -> None:
+    folders = [RESULTS / name for name in ("pacs-cnn3", "pacs-pretrained-out", "pacs-pretrained")]
+    made = board.board(folders)
+    data = board_page.content(made, None, lambda _: "")
+    assert data["first"] == ["pacs", "timm:tf_efficientnet_lite0", "averaged"]
+    (row,) = [row for table in data["tables"] for row in table["rows"] if row["row"] == "fedavg" and table["split"] ==
+              "in-domain" and table["network"] == data["first"][1]]  # fmt: skip
+    kept = [json.loads(file.read_text()) for file in (RESULTS / "pacs-pretrained").glob("*-fedavg-*.json")]
+    assert row["MB a round"] == pytest.approx(np.mean([(run["bytes_up"] + run["bytes_down"]) / 1e8 for run in kept]))
 
 
 def test_budgets_stand_apart_and_say_what_they_are(make_run: MakeRun) -> None:
