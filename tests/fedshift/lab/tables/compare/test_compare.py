@@ -879,14 +879,14 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
         runs.append(make_run("i2pfl", 0, two(50 + i, 40), flat={"set": f"{SCAN_STREET} method.tau={i + 1}"}))
         with_rounds(runs[-1], [20.0, 30.0 + i, 0.0])
     table = compare(runs)
-    (curves,) = [figure for figure in figures.draw(table.numbers).overall if "over the rounds" in figure.svg]
+    (curves,) = [figure for figure in figures.plots(table.numbers).overall if "over the rounds" in figure.svg]
     assert "i2pfl tau=10.0 39.00 in round 2" in curves.svg
     rows = table.numbers.rows * 7
-    assert figures.draw(replace(table.numbers, rows=rows)) == figures.Figures(
+    assert figures.plots(replace(table.numbers, rows=rows)) == figures.Figures(
         lacking=["More than 60 rows: no figures."]
     )
     (runs[0] / "metrics.jsonl").unlink()
-    assert figures.draw(compare(runs[:1]).numbers).lacking == [
+    assert figures.plots(compare(runs[:1]).numbers).lacking == [
         "No curves over the rounds: the files of these runs have none."
     ]
 
@@ -1101,7 +1101,7 @@ def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(make_run:
     assert rows["f2dc"].difference.mean == pytest.approx(3.05)  # type: ignore[union-attr]
     notes = table.numbers.notes
     assert "difference to fedavg server.optimizer=none: f2dc, fedprox server.optimizer=none" in notes
-    (title,) = [drawing.svg for drawing in figures.draw(table.numbers).overall if "AVG - fedavg" in drawing.svg]
+    (title,) = [drawing.svg for drawing in figures.plots(table.numbers).overall if "AVG - fedavg" in drawing.svg]
     assert "fedprox server.optimizer=none +1.50" in title
 
 

@@ -398,7 +398,7 @@ def test_letters_that_no_font_has_are_named_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure_files.write(numbers, tmp_path / "figures")
-        assert "北京" in figures.draw(numbers).columns[0].svg
+        assert "北京" in figures.plots(numbers).columns[0].svg
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("--figures: no font of this machine has all letters")
 
