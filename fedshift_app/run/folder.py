@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, tracking
+from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, trackers
 from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.shown import of_features
@@ -121,7 +121,7 @@ class RunFolder:
             more = {"asked": asked, "arithmetic": arithmetic, "scored_again": dict(scored_again or {})}
             self._begin(output_dir, name, content, more)
         settings = config.model_dump(mode="json") | self._approximation()
-        self._tracker = tracking.tracker(config.tracking, self.path, self.run_id, settings, self.history)
+        self._trackers = trackers.Trackers(config.tracking, self.path, self.run_id, settings, self.history)
 
     def _begin(self, output_dir: Path, name: str, content: dict[str, Any], more: dict[str, Any]) -> None:
         """Make the folder of a new run with its ``config.yaml``: the content, and what there is of more."""
@@ -211,7 +211,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the trackers and release the lock, so that others can continue the run."""
-        self._tracker.close()
+        self._trackers.close()
         self._lock.release()
 
     def add_round(
@@ -262,7 +262,7 @@ class RunFolder:
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()
-        self._tracker.add(result)
+        self._trackers.add(result)
         self.writing += time.perf_counter() - started
 
     def _keep_sections(self, result: RoundResult, nodes: Sequence[Node]) -> None:
