@@ -114,7 +114,7 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     if least := worst(result.accuracy):
         parts.append(f"worst {least} {percent(result.accuracy[least])}")
     if result.evaluated_share < 1:
-        parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
+        parts.append(share_text(result.evaluated_share))
     if "loss" in result.losses:
         parts.append(f"loss {result.losses['loss']:.3f}")
     if result.lost:
@@ -122,6 +122,11 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
     return "  ".join(parts)
+
+
+def share_text(share: float) -> str:
+    """Return on which share of the test images an accuracy is; empty for all."""
+    return "" if share == 1 else f"(on {100 * share:.3g} % of the test images)"
 
 
 def table(results: Mapping[str, Any], config: RunSettings) -> str:
