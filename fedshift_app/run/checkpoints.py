@@ -85,7 +85,7 @@ class Checkpoint:
         return {**self.weights, **self.averaged}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Past:
     """The state that an interrupted run left in its folder (``fedshift_app.run.resuming``).
 
@@ -96,12 +96,12 @@ class Past:
         num_nodes: Number of nodes at its start.
         images: The fingerprints of its images by domain and split (``node.data``).
         resumed_after: The rounds after which it was resumed before.
+        lock: The lock of the process that continues it.
+        checkpoint: Its state after the last full round; None if there is none.
+        history: Its rounds up to the checkpoint.
         repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
         repeated: Those, and the ones of earlier times that it was resumed.
         changed: The settings that were changed between rounds, as ``results.json`` has them.
-        checkpoint: Its state after the last full round; None if there is none.
-        history: Its rounds up to the checkpoint.
-        lock: The lock of the process that continues it.
     """
 
     path: Path
@@ -110,9 +110,9 @@ class Past:
     num_nodes: int
     images: Mapping[str, Mapping[str, str]]
     resumed_after: tuple[int, ...]
-    checkpoint: Checkpoint | None
-    history: "list[RoundResult]"
     lock: Lock | None
+    checkpoint: Checkpoint | None = None
+    history: "Sequence[RoundResult]" = ()
     repeats: int = 0
     repeated: int = 0
     changed: tuple[Mapping[str, Any], ...] = ()

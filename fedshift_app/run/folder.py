@@ -272,7 +272,7 @@ class RunFolder:
         for feature, shown in of_features(round_alone):
             if shown.section is not None:
                 self._sections[feature.file] = finite(shown.section)
-                for file in sections.files(self.path, feature.file, number, chosen=number in self.chosen):
+                for file in sections.files(self.path, feature.file, number)[: 1 + (number in self.chosen)]:
                     write_atomically(file, as_text(self._sections[feature.file]))
 
     @property
