@@ -1,4 +1,17 @@
-"""Writes the folder of a run: configuration, one line per round, checkpoints of five rounds, summary."""
+"""Writes the folder of a run: configuration, one line per round, checkpoints of five rounds, summary.
+
+    config.yaml          at the start and each time that the run goes on; without it the folder is of no run
+    lock                 held by the process that writes here, by which a run counts as going on
+    metrics.jsonl        a line per round, synced before its checkpoint; a broken last line does not count
+    checkpoint/          after a round (``checkpoints``): what a resumed run begins from
+    NAME.json            of features: of the last scored round (``sections``), or of the whole run at its end
+    results.json         the summary, written last: a run is finished if and only if it is there
+    status.json          the state, several times a round (``status``); nothing depends on it
+    log.jsonl            the log (``logs``)
+
+All but the log and ``status.json`` are complete on the disk or not there, whenever a process is killed. Readers:
+``resuming`` (to go on), ``status``, ``fedshift.run.reading`` (all of it, for reports and saved models).
+"""
 
 import hashlib
 import json
