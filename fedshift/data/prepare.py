@@ -33,7 +33,6 @@ from fedshift_datasets.corruptions import CORRUPTIONS
 from fedshift_datasets.io import feature_store, looks
 from fedshift_datasets.io.decode import Progress as Report
 from fedshift_datasets.io.decode import no_progress
-from fedshift_datasets.io.feature_store import Done
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.quality import checkup
 from fedshift_datasets.quality.corruption_sheet import corruption_sheet
@@ -132,19 +131,16 @@ def _kept_bytes() -> int:
     return sum(store.bytes for store in feature_store.kept())
 
 
-def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], Done]:
+def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], None]:
     """Return what moves the progress bar as features are computed."""
     advance, last = report(missing), 0
 
-    def of_set(before: int) -> Done:
-        def done(number: int, _: int) -> None:
-            nonlocal last
-            advance(before + number - last)
-            last = before + number
+    def done(number: int) -> None:
+        nonlocal last
+        advance(number - last)
+        last = number
 
-        return done
-
-    return of_set
+    return done
 
 
 def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None, int | None]:

@@ -2,28 +2,21 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, sections, summary
+from fedshift_app.run import agreement, checkpoints, config_file, model_selection, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
-from fedshift_app.run.shown import features_of
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
-from fedshift_core.registry import imported
 from fedshift_core.shown import History
 from fedshift_core.wire.names import DEPLOYMENT
-from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -99,61 +92,36 @@ def read(folder: Path, command: str = "report") -> Record:
         ConfigError: If it is no run folder, or has a file that no run writes.
     """
     path = user_path(folder)
-    if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    recorded = read_yaml(path / CONFIG_FILE)
-    config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    recorded = config_file.read(path, command, ("resolved", "engine", "nodes"))
     settings = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
     config, lacking = written.read_back(settings), written.lacking(settings)
-    lines = files.full_lines(path / METRICS_FILE)
-    results = _results(path / RESULTS_FILE, command)
-    if results is not None and not lines:
+    lines, results = full_lines(path / METRICS_FILE), _results(path / RESULTS_FILE, command)
+    finished = results is not None
+    if finished and not lines:
         raise ConfigError(
             f"{command}: {path / METRICS_FILE} holds no full round, but {RESULTS_FILE} those of a finished run: it is "
             "missing or damaged, expected is a line for each round"
         )
-    history = [summary.round_of(line) for line in lines]
-    kept_round = _kept_round(history, config)
+    history, contradicts = [summary.round_of(line) for line in lines], agreement.contradictions(results or {}, lines)
+    best = model_selection.best(history) if config.keep == model_selection.BEST else None
+    kept_round = 0 if best is None else int(best.server_round)
     checkpoint = _checkpoint(path / checkpoints.FOLDER, kept_round, command)
+    so_far = History(config, history, checkpoint.nodes if checkpoint else ())
+    scored = scored_rounds(lines)
+    of_round = results if results is not None else sections.kept(path, scored[-1] if scored else None, config)
     return Record(
         folder=path,
         config=config,
         config_file=recorded,
         lines=lines,
-        results=_so_far(History(config, history, checkpoint.nodes if checkpoint else ()))
-        if results is None
-        else results,
-        finished=results is not None,
+        results=summary.finite(summary.summary(so_far)) if results is None and scored else results,
+        finished=finished,
         checkpoint=checkpoint,
         kept_round=kept_round,
-        sections=_sections(path, results, lines, config, command),
+        sections=sections.models(of_round, config, f"{command}: {path / RESULTS_FILE}"),
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
-        contradiction="; ".join(
-            filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
-        ),
+        contradiction="; ".join(filter(None, [agreement.edited(path, recorded), contradicts])),
     )
-
-
-def _sections(
-    path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig, command: str
-) -> dict[str, Any]:
-    """Return what features made of one round of a run.
-
-    An unfinished run has that of its last round that was scored on all test images.
-    """
-    scored = scored_rounds(lines)
-    known = sections.kept(path, scored[-1] if scored else None, config) if results is None else results
-    made = {}
-    for feature in features_of(config):
-        try:
-            if feature.section and known.get(feature.file) is not None:
-                made[feature.file] = imported(feature.section).model_validate(known[feature.file])
-        except ValidationError as error:
-            problem, given = config_file.first_problem(error)
-            raise ConfigError(
-                f"{command}: {path / RESULTS_FILE}: {feature.file}: {problem}, found {as_found(given)}"
-            ) from None
-    return made
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:
@@ -166,17 +134,6 @@ def _results(path: Path, command: str) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
     return content
-
-
-def _so_far(history: History) -> dict[str, Any] | None:
-    """Summarise the rounds of an unfinished run."""
-    return summary.finite(summary.summary(history)) if history.scored else None
-
-
-def _kept_round(history: Sequence[RoundResult], config: RunConfig) -> int:
-    """Return the round that the run has chosen so far; 0 if it keeps the last."""
-    kept = model_selection.best(history) if config.keep == model_selection.BEST else None
-    return 0 if kept is None else int(kept.server_round)
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

@@ -30,13 +30,13 @@ def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]
         results: The content of ``results.json``.
         lines: The full lines of ``metrics.jsonl``.
     """
-    changed = _changed(results)
-    if not lines:
-        return changed
-    differ = list(_differing(results, lines))
-    more = f", and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
-    which = f"{', '.join(differ[:_MOST_NAMED])}{more}"
-    return "; ".join(filter(None, [changed, f"results.json contradicts metrics.jsonl: {which}" if differ else ""]))
+    try:
+        changed = changed_text(results["changed"]) if results.get("changed") else ""
+    except (LookupError, TypeError, ValueError, AttributeError):
+        changed = "results.json: changed is not what a run writes"
+    differ = list(_differing(results, lines)) if lines else []
+    texts = [f"results.json contradicts metrics.jsonl: {some(differ, _MOST_NAMED)}"] if differ else []
+    return "; ".join([changed, *texts] if changed else texts)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -68,36 +68,23 @@ def edited(path: Path, recorded: Mapping[str, Any]) -> str:
     return f"{CONFIG_FILE} was edited after the run: {some(texts, _MOST_NAMED)}" if texts else ""
 
 
-def _changed(results: Mapping[str, Any]) -> str:
-    try:
-        return changed_text(results["changed"]) if results.get("changed") else ""
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return "results.json: changed is not what a run writes"
-
-
 def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rounds = results.get("rounds")
     if isinstance(rounds, int) and rounds != lines[-1].get("round", len(lines)):
         yield f"{plural(rounds, 'round')} and {len(lines)}"
-    accuracies = [
-        line["accuracy"]
-        for line in lines
-        if isinstance(line.get("accuracy"), Mapping) and line["accuracy"] and "evaluated_share" not in line
-    ]
-    if not accuracies:
+    scored = {line.get("round"): line.get("accuracy") for line in lines if "evaluated_share" not in line}
+    last = [accuracy for accuracy in scored.values() if isinstance(accuracy, Mapping) and accuracy][-LAST_ROUNDS:]
+    if not last:
         return
-    last = accuracies[-LAST_ROUNDS:]
-    means = {name: mean(_number(accuracy.get(name)) for accuracy in last) for name in accuracies[-1]}
+    means = {name: mean(_number(accuracy.get(name)) for accuracy in last) for name in last[-1]}
     yield from _unequal("domains", results.get("domains"), means)
-    yield from _unequal("final", results.get("final"), accuracies[-1])
-    for key in (key for key in results if key.startswith("best_")):
-        best = results.get(key)
-        number = best.get("round") if isinstance(best, Mapping) else None
-        if not isinstance(best, Mapping) or not isinstance(number, int):
-            continue
-        if line := next((line for line in lines if line.get("round") == number), None):
-            yield from _unequal(key, best.get("domains"), line.get("accuracy"))
-        else:
+    yield from _unequal("final", results.get("final"), last[-1])
+    of_round = {line.get("round"): line.get("accuracy") for line in lines}
+    for key, best in results.items():
+        number = best.get("round") if key.startswith("best_") and isinstance(best, Mapping) else None
+        if isinstance(number, int) and number in of_round:
+            yield from _unequal(key, best.get("domains"), of_round[number])
+        elif isinstance(number, int):
             yield f"{key} is in round {number} of {len(lines)}"
 
 
@@ -106,15 +93,12 @@ def _unequal(key: str, in_results: Any, in_rounds: Any) -> Iterator[str]:
     if not isinstance(in_results, Mapping) or not isinstance(in_rounds, Mapping):
         return
     for name in dict.fromkeys([*in_results, *in_rounds]):
-        first, second = _number(in_results.get(name)), _number(in_rounds.get(name))
-        same = first == second or (first is not None and second is not None and abs(first - second) < _CLOSE)
-        if not same:
-            yield f"{key} {plain(str(name), MOST_NAME)} is {_shown(first)} and {_shown(second)}"
+        pair = [_number(numbers.get(name)) for numbers in (in_results, in_rounds)]
+        known = [number for number in pair if number is not None]
+        if len(known) == 1 or (len(set(known)) == 2 and not abs(known[0] - known[1]) < _CLOSE):
+            first, second = ("missing" if number is None else f"{number:.2f}" for number in pair)
+            yield f"{key} {plain(str(name), MOST_NAME)} is {first} and {second}"
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _shown(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.2f}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
@@ -20,8 +21,10 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
 from fedshift_core.features import on_in
 from fedshift_core.limits import some
+from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
@@ -63,12 +66,27 @@ def prepare(
     if start is None:  # a run that goes on was checked when it began
         _check_shared(config, shared)
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
-    _check_privacy(config, model, shared)
+    _check_networks(config, model, client_class, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
-    if client_class.equal_features:
-        _check_widths(config, model.feature_dim)
     _check_statistics(config, batchnorms, frozen=bool(layers(model)) and not free_layers(model))
-    facts = ModelFacts(
+    facts = _facts(config, initial, shared, batchnorms, start, frozen)
+    deployed = engine == setup.DEPLOYMENT
+    where = Engine(
+        engine if deployed else setup.SIMULATION,
+        min_nodes=config.federation.min_nodes if deployed else 1,  # a simulation counts its own nodes
+        # No simulated node is absent: one that does not answer runs on a busy machine.
+        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
+        queues=engine == setup.SIMULATION,
+    )
+    return encode(sent), RunContext(config, facts, where, config.model_dump_json())
+
+
+def _facts(
+    config: RunConfig, initial: InitialModel, shared: Arrays, batchnorms: tuple[str, ...], start: Arrays,
+    frozen: frozenset[str],
+) -> ModelFacts:  # fmt: skip
+    model = initial.model
+    return ModelFacts(
         num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
         personal=setup.is_personal(config, model),
@@ -81,21 +99,7 @@ def prepare(
         start=start,
         frozen=frozen,
         knowledge=initial.knowledge,
-        prototypes=client_class.sends_prototypes,
-    )
-    return encode(sent), RunContext(config, facts, _engine(config, engine), config.model_dump_json())
-
-
-def _engine(config: RunConfig, engine: str) -> Engine:
-    """Return what the strategy must know of where the run is."""
-    deployed = engine == setup.DEPLOYMENT
-    return Engine(
-        setup.DEPLOYMENT if deployed else setup.SIMULATION,
-        # A simulation counts its own nodes.
-        min_nodes=config.federation.min_nodes if deployed else 1,
-        # No simulated node is absent: one that does not answer runs on a busy machine.
-        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
-        queues=engine == setup.SIMULATION,
+        prototypes=config.declared.client_class().sends_prototypes,
     )
 
 
@@ -303,34 +307,80 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     strategy.resume(checkpoint.server_round, checkpoint.knowledge, checkpoint.state, checkpoint.moments)
 
 
-def _check_privacy(config: RunConfig, model: SplitModel, shared: Arrays) -> None:
-    """Refuse noise on weights that do not travel, and networks without gradients of single images (``dp-sgd``).
+def _check_networks(config: RunConfig, model: SplitModel, client_class: type[DomainClient], shared: Arrays) -> None:
+    """Refuse noise on weights that do not travel, and networks that a run cannot be made of.
+
+    They lack gradients of single images (``dp-sgd``), or their features have different widths.
 
     Raises:
-        ConfigError: With the key, or the names of their modules.
+        ConfigError: With the key, or the names of their modules, or the width of each.
     """
     check_shared(config, shared)
-    if not config.privacy.of_images:
-        return
-    size = config.dataset.pixels
-    check_network(config, model, size)
-    for name in config.model.per_node:
-        own = config.model.model_copy(update={"name": name})
-        check_network(config, setup.initial_model(config, own), size)
-
-
-def _check_widths(config: RunConfig, feature_dim: int) -> None:
-    """Refuse networks whose features have different widths.
-
-    Raises:
-        ConfigError: With the width of each.
-    """
-    widths = {config.model.name: feature_dim}
-    for name in config.model.per_node:
-        own = config.model.model_copy(update={"name": name})
-        widths[name] = setup.initial_model(config, own).feature_dim
-    if config.model.per_node and len(set(widths.values())) > 1:
-        listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+    models = {config.model.name: model}
+    if config.privacy.of_images or client_class.equal_features:
+        own = {name: config.model.model_copy(update={"name": name}) for name in config.model.per_node}
+        models |= {name: setup.initial_model(config, network) for name, network in own.items() if name not in models}
+    for each in models.values() if config.privacy.of_images else ():
+        check_network(config, each, config.dataset.pixels)
+    if client_class.equal_features and len({each.feature_dim for each in models.values()}) > 1:
+        listed = ", ".join(f"{name} {each.feature_dim}" for name, each in models.items())
         raise ConfigError(
             f"model.per_node: features must be equally wide on all nodes (and as in model.name): {listed}"
         )
+
+
+def idle_terms_line(config: RunConfig, model: SplitModel) -> str:
+    """Return a line about the method's terms that have no gradient; an empty text if all have one.
+
+    Args:
+        config: The run.
+        model: Its model, with what is frozen.
+    """
+    methods = methods_of(config)
+    params = config.params()
+    idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
+    # Modules have terms of their own, and may change the way to the features.
+    if not idle or not model.frozen or config.modules or _trains_features(model, config.dataset.pixels):
+        return ""
+    several = len(idle) > 1
+    line = (
+        f"model.freeze={config.model.freeze} without model.projection: features never change, so the "
+        f"term{'s' * several} {' and '.join(idle)} of {config.method['name']} "
+        f"{'have' if several else 'has'} no gradient and change{'s' * (not several)} nothing"
+    )
+    if not any({*m.terms, *m.other_terms} - {*m.of_features} for m in methods):
+        line += "; that leaves cross-entropy, FedAvg's only term"
+    return f"{line}; model.projection=256 puts a trainable layer there"
+
+
+def second_view_line(config: RunConfig) -> str:
+    """Return a line about a second view of each image that nothing reads; an empty text if something may read it.
+
+    A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
+    """
+    method = config.declared
+    modules = [str(entry["name"]) for entry in config.modules]
+    origins = [registry.METHODS.origin(method.name), *map(registry.MODULES.origin, modules)]
+    reads = method.defaults.get("images", {}).get("views") == 2
+    if config.images.views == 1 or reads or any(origin != OURS for origin in origins):
+        return ""
+    return (
+        f"images.views=2: the method {method.name!r} reads one view of an image; the second takes time and changes "
+        "nothing; images.views=1 leaves it out"
+    )
+
+
+def _is_on(params: Params, switches: str) -> bool:
+    """Tell whether all parameters are on that a term needs."""
+    values = ((getattr(params, name), wanted) for name, _, wanted in (each.partition("=") for each in switches.split()))
+    return all(str(value) == wanted if wanted else value for value, wanted in values)
+
+
+def _trains_features(model: SplitModel, size: int) -> bool:
+    """Tell whether features depend on a weight that trains; two images are tried."""
+    mode = model.training
+    images = torch.zeros(2, 3, size, size, device=next(model.parameters()).device)
+    with torch.enable_grad():
+        features, _ = model.eval()(images)
+    model.train(mode)
+    return features.requires_grad

@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # it imports Flower, which `fedshift compare` does without
 
 FORMAT = 2  # of the JSON file; 1 had no state
 NODES_FOLDER = "nodes"
+NEEDED = ("weights", "knowledge")
+KINDS = (*NEEDED, "state", "moments", "averaged")  # of arrays
 _JSON = re.compile(r"round-(\d{5,})\.json")
 _NODE_FIELDS = tuple(each.name for each in fields(Node) if each.compare)
 _FILE = re.compile(r"[a-z_]+-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
@@ -85,7 +87,7 @@ class Checkpoint:
         return {**self.weights, **self.averaged}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Past:
     """The state that an interrupted run left in its folder (``fedshift_app.run.resuming``).
 
@@ -96,12 +98,12 @@ class Past:
         num_nodes: Number of nodes at its start.
         images: The fingerprints of its images by domain and split (``node.data``).
         resumed_after: The rounds after which it was resumed before.
+        lock: The lock of the process that continues it.
+        checkpoint: Its state after the last full round; None if there is none.
+        history: Its rounds up to the checkpoint.
         repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
         repeated: Those, and the ones of earlier times that it was resumed.
         changed: The settings that were changed between rounds, as ``results.json`` has them.
-        checkpoint: Its state after the last full round; None if there is none.
-        history: Its rounds up to the checkpoint.
-        lock: The lock of the process that continues it.
     """
 
     path: Path
@@ -110,9 +112,9 @@ class Past:
     num_nodes: int
     images: Mapping[str, Mapping[str, str]]
     resumed_after: tuple[int, ...]
-    checkpoint: Checkpoint | None
-    history: "list[RoundResult]"
     lock: Lock | None
+    checkpoint: Checkpoint | None = None
+    history: "Sequence[RoundResult]" = ()
     repeats: int = 0
     repeated: int = 0
     changed: tuple[Mapping[str, Any], ...] = ()
@@ -133,9 +135,9 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         folder.mkdir(exist_ok=True)
     number = checkpoint.server_round
     files = {}
-    for kind in ("weights", "knowledge", "state", "moments", "averaged"):
+    for kind in KINDS:
         arrays: Arrays = getattr(checkpoint, kind)
-        if kind not in ("weights", "knowledge") and not arrays:
+        if kind not in NEEDED and not arrays:
             continue
         data = atomic_io.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
@@ -208,13 +210,10 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] not in formats:
             raise Damaged(f"{path}: format {content['format']!r}, expected {' or '.join(map(str, formats))}")
+        files = {kind: {} for kind in NEEDED} | content["files"]
         return Checkpoint(
             server_round=int(content["round"]),
-            weights=_arrays(folder, content["files"]["weights"]),
-            knowledge=_arrays(folder, content["files"]["knowledge"]),
-            state=_arrays(folder, content["files"]["state"]) if "state" in content["files"] else {},
-            averaged=_arrays(folder, content["files"]["averaged"]) if "averaged" in content["files"] else {},
-            moments=_arrays(folder, content["files"]["moments"]) if "moments" in content["files"] else {},
+            **{kind: _arrays(folder, files[kind]) if kind in files else {} for kind in KINDS},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
             nodes=[_node(values) for values in content["nodes"]],
             seconds=float(content["seconds"]),

@@ -1,13 +1,16 @@
-"""Checks ``config.yaml`` of a run folder before anything uses it."""
+"""Reads ``config.yaml`` of a run folder and checks it before anything uses it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found
 from fedshift_core.params import Arithmetic
+from fedshift_core.yaml_files import read_yaml
 
 
 class _Resumed(BaseModel, extra="allow"):
@@ -37,6 +40,20 @@ class _ConfigFile(BaseModel, extra="allow"):
 def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of the file that decide a run's numbers, which each checkpoint records."""
     return {key: content[key] for key in ("resolved", "arithmetic", "plugins") if key in content}
+
+
+def read(folder: Path, command: str, needed: Sequence[str]) -> dict[str, Any]:
+    """Read the file of a run folder, with these keys; messages name ``command``.
+
+    Raises:
+        ConfigError: If it is no run folder, or has a file that no run writes.
+    """
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"{command}: {folder} is not the folder of a run: it has no {CONFIG_FILE}")
+    content = read_yaml(file)
+    check(content, f"{command}: {file}", needed)
+    return content
 
 
 def check(content: Mapping[str, Any], place: str, needed: Sequence[str]) -> None:

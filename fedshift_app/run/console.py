@@ -21,7 +21,7 @@ from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.rounds import INITIAL_MODEL
 from fedshift_core.run_settings import RunSettings
-from fedshift_core.shown import Cell, History
+from fedshift_core.shown import History
 from fedshift_core.text_columns import columns
 from fedshift_strategies.features.catalog import Features
 from fedshift_strategies.federation.context import RoundResult
@@ -114,7 +114,7 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     if least := worst(result.accuracy):
         parts.append(f"worst {least} {percent(result.accuracy[least])}")
     if result.evaluated_share < 1:
-        parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
+        parts.append(share_text(result.evaluated_share))
     if "loss" in result.losses:
         parts.append(f"loss {result.losses['loss']:.3f}")
     if result.lost:
@@ -122,6 +122,11 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
     return "  ".join(parts)
+
+
+def share_text(share: float) -> str:
+    """Return on which share of the test images an accuracy is; empty for all."""
+    return "" if share == 1 else f"(on {100 * share:.3g} % of the test images)"
 
 
 def table(results: Mapping[str, Any], config: RunSettings) -> str:
@@ -139,21 +144,16 @@ def table(results: Mapping[str, Any], config: RunSettings) -> str:
         f"{results['model']}, bn={results['bn']}, {plural(len(results['nodes']), 'node')}, seed {results['seed']}"
     )
     changed = [changed_text(results["changed"])] if results.get("changed") else []
-    marks = {name: f" ({mark})" for name, mark in final.marks.items() if mark}
-    rows = [
-        (str(name), f"{_text(first)}{marks.get(str(name), '')}", *map(_text, cells))
-        for name, first, *cells in final.rows
-    ]
+    rows = []
+    for name, *cells in final.rows:
+        first, *others = (str(cell) if isinstance(cell, int | str) else percent(cell) for cell in cells)
+        mark = final.marks.get(str(name))
+        rows.append((str(name), f"{first} ({mark})" if mark else first, *others))
     lines = ["", title, *_columns(("domain", *final.heads), rows, below=2)]
     lines += [*final.notes, *final.facts, *changed, ""]
     for below in final.tables:
         lines += [*_columns(below.head, below.rows, below.below), *below.notes, ""]
     return "\n".join(lines)
-
-
-def _text(cell: Cell) -> str:
-    """Return an accuracy as text, and a number or a text as it is."""
-    return str(cell) if isinstance(cell, int | str) else percent(cell)
 
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
@@ -173,10 +173,7 @@ def duration(seconds: float) -> str:
 
 def describe(config: RunConfig, engine: str, nodes: list[Node], features: Features | None = None) -> str:
     """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
-    held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
-    for n in nodes:
-        for domain in n.domains:
-            held[domain].append(n)
+    held = {domain: [node for node in nodes if domain in node.domains] for domain in config.dataset.domains}
     epochs = plural(config.train.epochs, "local epoch")
     rounds = f"{plural(config.rounds, 'round')} of {epochs}" if config.rounds else "no training (rounds=0)"
     what = registry.label(config.method["name"]) if config.rounds else INITIAL_MODEL
@@ -192,19 +189,18 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Featur
             f"  before the last {plural(config.evaluate.last, 'round')} accuracy is that on "
             f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
         )
-    lines += [f"  {line}" for line in (features.describe(nodes) if features is not None else ())]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {line}" for line in (features.describe(nodes) if features is not None else ()))])
 
 
 def _held_by(nodes: list[Node]) -> str:
     """Return who holds a domain, each node by name while a line has room for that."""
     if not nodes:
         return "held by no node"
-    if len(nodes) <= NAMED_NODES:
-        return "node " + ", ".join(f"{n.index} ({plural(n.num_examples, 'image')}{_with_others(n)})" for n in nodes)
-    sizes = [n.num_examples for n in nodes]
-    return f"{plural(len(nodes), 'node')}, {min(sizes)} to {plural(max(sizes), 'image')} each, {sum(sizes)} in all"
-
-
-def _with_others(node: Node) -> str:
-    return f" of {plural(len(node.domains), 'domain')}" if node.held_tests else ""
+    sizes = [node.num_examples for node in nodes]
+    if len(nodes) > NAMED_NODES:
+        return f"{plural(len(nodes), 'node')}, {min(sizes)} to {plural(max(sizes), 'image')} each, {sum(sizes)} in all"
+    several = [f" of {plural(len(node.domains), 'domain')}" if node.held_tests else "" for node in nodes]
+    images = [plural(size, "image") for size in sizes]
+    return "node " + ", ".join(
+        f"{n.index} ({n_images}{of})" for n, n_images, of in zip(nodes, images, several, strict=True)
+    )

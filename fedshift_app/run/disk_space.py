@@ -13,7 +13,6 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
 from fedshift_clients.base import DomainClient
-from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import on_in
 from fedshift_core.kept_rounds import KEEP_STEPS
@@ -91,9 +90,7 @@ def free(folder: Path) -> int:
     Raises:
         ConfigError: If the system does not tell.
     """
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         return shutil.disk_usage(existing).free
     except OSError as error:
@@ -110,16 +107,14 @@ def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> in
 
     The number of classes stands for a dimension that each node chooses.
     """
-    kept: Arrays = {**strategy.knowledge, **strategy.state}
-    if kept:
+    if kept := {**strategy.knowledge, **strategy.state}:
         return sum(int(array.nbytes) for array in kept.values())
-    sizes = {"D": strategy.federation.feature_dim}
-    classes = strategy.federation.num_classes
-    shapes = (
-        [sizes.get(part, classes) if isinstance(part, str) else part for part in shape]
+    sizes, classes = {"D": strategy.federation.feature_dim}, strategy.federation.num_classes
+    numbers = (
+        math.prod(sizes.get(part, classes) if isinstance(part, str) else part for part in shape)
         for shape in strategy.expected().values()
     )
-    return (nodes + 1) * sum(4 * math.prod(shape) for shape in shapes) + strategy.state_bytes(initial, nodes)
+    return (nodes + 1) * 4 * sum(numbers) + strategy.state_bytes(initial, nodes)
 
 
 def _kept(config: RunConfig, weights: int) -> int:

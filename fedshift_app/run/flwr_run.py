@@ -25,11 +25,6 @@ def usual_nodes(config: RunConfig) -> int:
     return config.allocation.num_nodes() or NODES_PER_DOMAIN * len(_domains(config))
 
 
-def least_nodes(config: RunConfig) -> int:
-    """Return the smallest number of nodes that covers each training domain."""
-    return config.allocation.num_nodes() or max(2, len(_domains(config)))
-
-
 def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
     """Return the line about the number of nodes with which a run begins.
 
@@ -41,23 +36,24 @@ def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
     Raises:
         ConfigError: With the option to give, if the experiment needs another number or no node would hold a domain.
     """
-    fixed = nodes_before or config.allocation.num_nodes()
-    least, usual = (fixed, fixed) if fixed else (least_nodes(config), usual_nodes(config))
+    fixed, domains = nodes_before or config.allocation.num_nodes(), _domains(config)
+    usual, least = fixed or usual_nodes(config), fixed or max(2, len(domains))  # which covers each training domain
+    if nodes_before:
+        reason = "as many as the run had before"
+    elif fixed:
+        dealt = config.allocation.deal(config.dataset.domains, usual, config.seed)
+        reason = ", ".join(f"{domain} {dealt.count(domain)}" for domain in domains)
+    else:
+        reason = f"two for each of {', '.join(domains)}; one for each is enough"
     present = _present(grid, least)
-    wants = f"{config.experiment} wants {plural(usual, 'node')} ({_dealt(config, usual, fixed, nodes_before)})"
+    wants = f"{config.experiment} wants {plural(usual, 'node')} ({reason})"
     if present < least or (fixed and present != fixed):
+        # Not the whole command: the app does not know from which folder it was started.
+        option = f'--federation-config "num-supernodes={usual} client-resources-num-cpus=1"'
         raise ConfigError(
-            f"{wants}, this federation has {present}; give the same `flwr run` once more, with", remedy=option(usual)
+            f"{wants}, this federation has {present}; give the same `flwr run` once more, with", remedy=option
         )
     return f"{wants}; this federation has {present} (Flower's lines above about 10 and 2 nodes describe its default)"
-
-
-def option(nodes: int) -> str:
-    """Return the option of ``flwr run`` that simulates this number of nodes.
-
-    Not the whole command: the app does not know from which folder it was started.
-    """
-    return f'--federation-config "num-supernodes={nodes} client-resources-num-cpus=1"'
 
 
 def run_config_text(run_config: Mapping[str, Any]) -> str:
@@ -68,16 +64,6 @@ def run_config_text(run_config: Mapping[str, Any]) -> str:
 
 def _domains(config: RunConfig) -> tuple[str, ...]:
     return config.allocation.training_domains(config.dataset.domains)
-
-
-def _dealt(config: RunConfig, usual: int, fixed: int | None, nodes_before: int | None) -> str:
-    """Return the reason for the number of nodes."""
-    if nodes_before:
-        return "as many as the run had before"
-    if not fixed:
-        return f"two for each of {', '.join(_domains(config))}; one for each is enough"
-    dealt = config.allocation.deal(config.dataset.domains, usual, config.seed)
-    return ", ".join(f"{domain} {dealt.count(domain)}" for domain in _domains(config))
 
 
 def _present(grid: Grid, least: int) -> int:

@@ -1,4 +1,17 @@
-"""Writes the folder of a run: configuration, one line per round, checkpoints of five rounds, summary."""
+"""Writes the folder of a run: configuration, one line per round, checkpoints of five rounds, summary.
+
+    config.yaml          at the start and each time that the run goes on; without it the folder is of no run
+    lock                 held by the process that writes here, by which a run counts as going on
+    metrics.jsonl        a line per round, synced before its checkpoint; a broken last line does not count
+    checkpoint/          after a round (``checkpoints``): what a resumed run begins from
+    NAME.json            of features: of the last scored round (``sections``), or of the whole run at its end
+    results.json         the summary, written last: a run is finished if and only if it is there
+    status.json          the state, several times a round (``status``); nothing depends on it
+    log.jsonl            the log (``logs``)
+
+All but the log and ``status.json`` are complete on the disk or not there, whenever a process is killed. Readers:
+``resuming`` (to go on), ``status``, ``fedshift.run.reading`` (all of it, for reports and saved models).
+"""
 
 import hashlib
 import json
@@ -13,12 +26,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from flwr.app import ArrayRecord
 
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, tracking
+from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, trackers
 from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.shown import of_features
@@ -33,7 +45,7 @@ from fedshift_core.losses import Losses
 from fedshift_core.shown import History
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
-from fedshift_core.yaml_files import as_yaml
+from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
@@ -102,10 +114,12 @@ class RunFolder:
         self.history: list[RoundResult] = []
         self._weights = ArrayRecord()
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
+        reason = config.declared.approximation
+        self._approximation = {"approximation": reason} if reason else {}  # why the method is not that of its paper
         self.start_clock()
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
-            self._go_on(past, now, command)
+            content = self._go_on(past, {"engine": engine, "command": command, "time": now})
         else:
             content = {
                 "resolved": config.model_dump(mode="json"),
@@ -117,65 +131,71 @@ class RunFolder:
                 "command": command,
                 "started": now,
             }
-            asked = {key: list(values) for key, values in (requested or {}).items()}
-            more = {"asked": asked, "arithmetic": arithmetic, "scored_again": dict(scored_again or {})}
-            self._begin(output_dir, name, content, more)
-        settings = config.model_dump(mode="json") | self._approximation()
-        self._tracker = tracking.tracker(config.tracking, self.path, self.run_id, settings, self.history)
+            more = {
+                "asked": {key: list(values) for key, values in (requested or {}).items()},
+                "arithmetic": arithmetic,
+                "scored_again": dict(scored_again or {}),
+                "git": os.environ.get(COMMIT),
+            }
+            content |= {key: value for key, value in more.items() if value}
+            self._begin(output_dir, name, content)
+        self._recorded = config_file.deciding(content)
+        settings = config.model_dump(mode="json") | self._approximation
+        self._trackers = trackers.Trackers(config.tracking, self.path, self.run_id, settings, self.history)
 
-    def _begin(self, output_dir: Path, name: str, content: dict[str, Any], more: dict[str, Any]) -> None:
-        """Make the folder of a new run with its ``config.yaml``: the content, and what there is of more."""
+    def _begin(self, output_dir: Path, name: str, content: dict[str, Any]) -> None:
+        """Make the folder of a new run with its ``config.yaml``."""
         self.run_id = content["run_id"]
-        shown = self.config.method["name"] + "-approximation" * bool(self._approximation())  # trackers show this name
+        shown = self.config.method["name"] + "-approximation" * bool(self._approximation)  # trackers show this name
         self.path = naming.make_folder(output_dir, name, self.config, shown)
-        content |= {key: value for key, value in (more | {"git": os.environ.get(COMMIT)}).items() if value}
         try:
             with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
                 if kept := plugins.keep(self.config, self.path):
                     content[plugins.KEPT] = kept
-            _write_config(self.path, content)
+            write_atomically(self.path / CONFIG_FILE, as_yaml(content))
         except (OSError, ConfigError):
             shutil.rmtree(self.path, ignore_errors=True)
             raise
-        self._recorded = config_file.deciding(content)
 
     @property
     def nodes_folder(self) -> Path:
         """The folder of the private parts of simulated nodes."""
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
 
-    def _go_on(self, past: Past, now: str, command: str) -> None:
+    def _go_on(self, past: Past, resumed: dict[str, Any]) -> dict[str, Any]:
         """Continue the run of ``past``: remove everything after its last checkpoint, and note that in ``config.yaml``.
 
         A finished run that gets more rounds has a summary, by which it counts as finished: this is removed first.
+
+        Returns:
+            The content of ``config.yaml``.
         """
         assert past.lock is not None  # the process that continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         self.changed, self.repeated = past.changed, past.repeated
-        resumed: dict[str, Any] = {"time": now, "after_round": past.completed, "repeats": past.repeats}
-        resumed |= {"engine": self.engine, "command": command}
-        content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        self.resumed_after = (*past.resumed_after, past.completed)
+        content = read_yaml(self.path / CONFIG_FILE)
+        resolved = content["resolved"]
         trained = past.checkpoint.config if past.checkpoint is not None and past.checkpoint.config else content
         if (rounds_before := trained["resolved"]["rounds"]) != self.config.rounds:
             resumed |= {"rounds_before": rounds_before}
-            content["resolved"]["rounds"] = self.config.rounds
-        if (keep_rounds := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
-            content["resolved"]["keep_rounds"] = keep_rounds  # or the next resume would remove what this one keeps
+        resolved["rounds"] = self.config.rounds
+        if self.config.keep_rounds or "keep_rounds" in resolved:
+            resolved["keep_rounds"] = list(self.config.keep_rounds)  # or the next resume would remove what this keeps
         if self.changed:
-            before = content["resolved"]["train"].get("arithmetic", "")
-            content["resolved"] = self.config.model_dump(mode="json")
-            content["resolved"]["train"]["arithmetic"] = before  # which nodes settled on is recorded apart
-        self._recorded = config_file.deciding(content)
-        content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
-        with atomic_io.writing(self.path):
-            (self.path / RESULTS_FILE).unlink(missing_ok=True)
+            before = resolved["train"].get("arithmetic", "")
+            content["resolved"] = resolved = self.config.model_dump(mode="json")
+            resolved["train"]["arithmetic"] = before  # which nodes settled on is recorded apart
+        resumed |= {"after_round": past.completed, "repeats": past.repeats, "versions": versions(self.config)}
+        content.setdefault("resumed", []).append(resumed)
         # Checkpoints first, from the last one back: if this process is killed, the last one left matches the private
         # parts of the nodes. Then the configuration, after which private parts of later rounds do not count any more.
+        with atomic_io.writing(self.path):
+            (self.path / RESULTS_FILE).unlink(missing_ok=True)
         checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
-        _write_config(self.path, content)
-        self.resumed_after = (*past.resumed_after, past.completed)
+        write_atomically(self.path / CONFIG_FILE, as_yaml(content))
         with atomic_io.writing(self.nodes_folder):
             self.nodes_folder.mkdir(parents=True, exist_ok=True)
         metrics = self.path / METRICS_FILE
@@ -188,6 +208,7 @@ class RunFolder:
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
+        return content
 
     def take_over(self, history: Iterable[RoundResult], seconds: float, repeated: int = 0) -> None:
         """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
@@ -211,7 +232,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the trackers and release the lock, so that others can continue the run."""
-        self._tracker.close()
+        self._trackers.close()
         self._lock.release()
 
     def add_round(
@@ -262,30 +283,17 @@ class RunFolder:
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()
-        self._tracker.add(result)
+        self._trackers.add(result)
         self.writing += time.perf_counter() - started
 
     def _keep_sections(self, result: RoundResult, nodes: Sequence[Node]) -> None:
         """Write what features have of a round for the summary."""
-        number = result.server_round
-        round_alone = History(self.config, (result,), nodes, classes=self.config.dataset.known().classes)
-        for feature, shown in of_features(round_alone):
+        number, classes = result.server_round, self.config.dataset.known().classes
+        for feature, shown in of_features(History(self.config, (result,), nodes, classes=classes)):
             if shown.section is not None:
                 self._sections[feature.file] = finite(shown.section)
-                for file in sections.files(self.path, feature.file, number, chosen=number in self.chosen):
+                for file in sections.files(self.path, feature.file, number)[: 1 + (number in self.chosen)]:
                     write_atomically(file, as_text(self._sections[feature.file]))
-
-    @property
-    def _evaluated(self) -> str:
-        """The models that the run's accuracies belong to."""
-        if not self.personal:
-            return "global model"
-        return ON_ALL if any(result.spread for result in self.history) else "personal models"
-
-    def _approximation(self) -> dict[str, str]:
-        """Return the reason why the run's method is an approximation of its paper; empty if it is none."""
-        reason = self.config.declared.approximation
-        return {"approximation": reason} if reason else {}
 
     def end(self) -> str:
         """Write the files that features have of the whole run; return their texts for the log."""
@@ -300,14 +308,16 @@ class RunFolder:
 
         Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
         """
-        many = len(nodes) > MOST_INDENTED
+        many, of_all = len(nodes) > MOST_INDENTED, "personal models"
+        if any(result.spread for result in self.history):
+            of_all = ON_ALL
         results = summary(History(self.config, self.history, nodes, repeated=self.repeated)) | {
             "method": self.config.method["name"],
             "experiment": self.config.experiment,
             "dataset": self.config.dataset.name,
             "model": self.config.model.name,
             "bn": self.config.model.bn,
-            "evaluated": self._evaluated,
+            "evaluated": of_all if self.personal else "global model",
             "seed": self.config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
@@ -315,11 +325,8 @@ class RunFolder:
             "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
             "weights_sha256": weights_hash(decode(self._weights)),
         }
-        results |= self._approximation()
-        if self.resumed_after:
-            results["resumed_after"] = self.resumed_after
-        if self.changed:
-            results["changed"] = self.changed
+        more = {"resumed_after": self.resumed_after, "changed": self.changed}
+        results |= self._approximation | {key: value for key, value in more.items() if value}
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
         results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
@@ -345,10 +352,6 @@ def _with_nodes(text: str, nodes: Sequence[Node]) -> Iterator[str]:
     yield before
     yield from atomic_io.json_list(len(nodes), lambda start, stop: [_summary_of(node) for node in nodes[start:stop]])
     yield after
-
-
-def _write_config(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path / CONFIG_FILE, as_yaml(content))
 
 
 def as_text(content: Mapping[str, Any]) -> str:

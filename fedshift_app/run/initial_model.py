@@ -62,7 +62,10 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
         initial.model.encoder.check(size)
     if not config.model.weights and not config.model.download:
         return config, initial
-    tensors, config = _fetched(config) if config.model.download else _read(config)
+    if config.model.download:
+        tensors, config = _fetched(config)
+    else:
+        tensors = weights.read(packages.located(config.model.weights), config.model.weights_sha256)
     knowledge = {} if config.rounds else _taken_out(tensors, config)
     source = Path(config.model.weights).name or f"the weights of {config.model.name}"
     packaged = packages.of(config.model.weights)
@@ -76,10 +79,12 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
     )
     left_out = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
     follows, mismatch = _normalisation(config, source, packaged)
-    messages = (message + left_out, *([follows] if follows else []))
-    warnings = (mismatch,) if mismatch else ()
     return config, replace(
-        initial, from_file=frozenset(fitted.values), knowledge=knowledge, messages=messages, warnings=warnings
+        initial,
+        from_file=frozenset(fitted.values),
+        knowledge=knowledge,
+        messages=tuple(filter(None, (message + left_out, follows))),
+        warnings=tuple(filter(None, (mismatch,))),
     )
 
 
@@ -87,19 +92,13 @@ def slow(config: RunConfig) -> str:
     """Return a warning if a network for small images gets large ones; otherwise an empty text."""
     size = config.dataset.pixels
     names = dict.fromkeys((config.model.name, *config.model.per_node))
-    small = [name for name in names if NETWORKS[name].work]
-    if not small or size <= LARGE:
+    work, name = max((NETWORKS[name].work, name) for name in names)
+    if not work or size <= LARGE:
         return ""
-    name = max(small, key=lambda name_of_network: NETWORKS[name_of_network].work)
     return (
         f"model.name={name} is made for images of up to {LARGE}x{LARGE} pixels, found {size}x{size}; an image takes "
-        f"{NETWORKS[name].work} times the work of torchvision:resnet18, as the first layers keep its size"
+        f"{work} times the work of torchvision:resnet18, as the first layers keep its size"
     )
-
-
-def _read(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
-    path = packages.located(config.model.weights)
-    return weights.read(path, config.model.weights_sha256), config
 
 
 def _taken_out(tensors: dict[str, Tensor], config: RunConfig) -> Arrays:

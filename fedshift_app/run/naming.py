@@ -38,19 +38,15 @@ def check_free(output_dir: Path, name: str, resumed: Path | None = None) -> None
     Raises:
         ConfigError: With the folder.
     """
-    if resumed is None:
-        check_place(output_dir)
-    if not name:
-        return
     if resumed is not None:
-        if name != resumed.name:
+        if name not in ("", resumed.name):
             raise ConfigError(
                 f"{run_name.KEY}: the run that is resumed is called {as_found(resumed.name)}, requested is "
                 f"{as_found(name)}; leave the key out"
             )
         return
-    path = user_path(output_dir, "output-dir") / name
-    if path.exists() or path.is_symlink():
+    check_place(output_dir)
+    if name and os.path.lexists(path := user_path(output_dir, "output-dir") / name):
         raise ConfigError(f"{run_name.KEY}: {shown(path)} exists already; choose another name, or remove it")
 
 
@@ -67,20 +63,17 @@ def make_folder(output_dir: Path, name: str, config: RunConfig, method: str) -> 
         ConfigError: If it cannot be made.
     """
     base = user_path(output_dir, "output-dir")
-    if name:
-        check_free(base, name)
     stem = name or f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1 if name else MOST_OF_A_SECOND):
-        path = base / (stem if attempt == 0 else f"{stem}-{attempt}")
+        path = base / (f"{stem}-{attempt}" if attempt else stem)
         try:
             path.mkdir(parents=True)
+            return path
         except FileExistsError:
             if not base.is_dir():
                 raise ConfigError(f"output-dir: {base} is not a folder") from None
-            continue
         except OSError as error:
             raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
-        return path
-    if name:  # another run has taken it in this moment
-        raise ConfigError(f"{run_name.KEY}: {shown(base / name)} exists already; choose another name")
+    if name:
+        raise ConfigError(f"{run_name.KEY}: {shown(base / name)} exists already; choose another name, or remove it")
     raise ConfigError(f"output-dir: {base} holds too many runs of the same second")

@@ -7,6 +7,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.checkpoints import Past
 from fedshift_clients.training import precision
 from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.plural import plural
 
 EMULATED = "; this machine has no instructions for bfloat16 and computes it slowly"
 
@@ -28,23 +29,21 @@ def settle(
     train = config.train
     if train.precision != "auto":
         return config, ""
-    chosen, text = train.arithmetic, ""
-    if not chosen and not fastest:
-        chosen, text = "hardware", "by each node's hardware, as no node reported what is fastest"
-    elif not chosen:
-        chosen, votes = agreed(fastest)
-        number = len(fastest)
-        all_voters = "the node" if number == 1 else f"all {number} nodes"
-        voters = f"{votes} of {number} nodes" if votes < number else all_voters
-        text = f"{chosen}, which trains fastest on the machines of {voters}"
-    elif chosen == "hardware":
-        meaning = f" ({precision.by_hardware(precision.default_device())} here)" if here else ""
+    chosen, device = train.arithmetic, precision.default_device()
+    if chosen == "hardware":
+        meaning = f" ({precision.by_hardware(device)} here)" if here else ""
         text = f"by each node's hardware{meaning}, as in runs of earlier versions"
-    else:
+    elif chosen:
         reason = "at the beginning of the run" if past is not None else "in the configuration or the repeated run"
-        slow = here and chosen.startswith("bf16") and not precision.has_bf16(precision.default_device())
+        slow = here and chosen.startswith("bf16") and not precision.has_bf16(device)
         text = f"{chosen}, as {reason}; nothing is measured{EMULATED if slow else ''}"
-    return config if chosen == train.arithmetic else _with(config, chosen), f"train.precision=auto: {text}"
+    elif fastest:
+        chosen, votes = agreed(fastest)
+        text = f"{chosen}, which trains fastest on the machines of {votes} of {plural(len(fastest), 'node')}"
+    else:
+        chosen, text = "hardware", "by each node's hardware, as no node reported what is fastest"
+    settled = config.model_copy(update={"train": train.model_copy(update={"arithmetic": chosen})})
+    return settled, f"train.precision=auto: {text}"
 
 
 def agreed(fastest: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:
@@ -52,7 +51,3 @@ def agreed(fastest: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:
     count = Counter(fastest.values())
     chosen = max(ARITHMETICS, key=lambda name: count[name])
     return chosen, count[chosen]
-
-
-def _with(config: RunConfig, arithmetic: str) -> RunConfig:
-    return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": arithmetic})})

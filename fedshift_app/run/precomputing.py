@@ -20,12 +20,10 @@ from fedshift_clients.models.shortcut import Shortcut, depth_of
 from fedshift_clients.training import precision
 from fedshift_clients.training.precomputed import PLAIN, FrozenFeatures
 from fedshift_datasets import catalog
-from fedshift_datasets.io.feature_store import Done
 from fedshift_datasets.listing import ImageSet
 
-#: Given how many images and views are missing, returns what is given how many are done before a set.
-Show = Callable[[int], Callable[[int], Done]]
-_Counts = tuple[int, int]
+#: Given how many images and views are missing, returns what is given how many of them are done.
+Show = Callable[[int], Callable[[int], None]]
 TELL_SECONDS = 0.5  # shortest interval between two reports of how far the work is
 log = logging.getLogger("fedshift")
 
@@ -61,43 +59,28 @@ def ahead(
         return
     features = _features(config, model, start)
 
-    def said(missing: int) -> Callable[[int], Done]:
+    def begin(missing: int) -> Callable[[int], None]:
         log.info(
             "model.precompute=on: the %s of %s is computed once for %s images and views",
             features.depth, config.model.name, f"{missing:,}",
         )  # fmt: skip
-        progress = _Progress(missing, tell)
+        logged, began = features.said(0, missing), time.monotonic()
+        last = began
+        tell({"done": 0, "of": missing, "seconds_left": None})
 
-        def of_set(before: int) -> Done:
-            line = features.said(before, missing)
+        def done(number: int) -> None:  # not more often than a terminal is drawn
+            nonlocal last
+            logged(number, missing)
+            now = time.monotonic()
+            if number and (now - last >= TELL_SECONDS or number == missing):
+                last = now
+                left = (now - began) / number * (missing - number)
+                tell({"done": number, "of": missing, "seconds_left": round(left, 1)})
 
-            def done(number: int, number_of_set: int) -> None:
-                line(number, number_of_set)
-                progress.at(before + number)
+        return done
 
-            return done
-
-        return of_set
-
-    _compute(features, lambda: _sets(config, num_nodes), said)
+    _compute(features, lambda: _sets(config, num_nodes), begin)
     tell(None)
-
-
-class _Progress:
-    """Tells how far the work is, not more often than a terminal is drawn."""
-
-    def __init__(self, number: int, tell: Callable[[dict[str, Any] | None], None]) -> None:
-        self._of, self._tell = number, tell
-        self._began = self._told = time.monotonic()
-        tell({"done": 0, "of": number, "seconds_left": None})
-
-    def at(self, done: int) -> None:
-        """Take in that so many images and views are done."""
-        now = time.monotonic()
-        if done and (now - self._told >= TELL_SECONDS or done == self._of):
-            self._told = now
-            left = (now - self._began) / done * (self._of - done)
-            self._tell({"done": done, "of": self._of, "seconds_left": round(left, 1)})
 
 
 def for_all_runs(config: RunConfig, num_nodes: int, show: Show) -> tuple[str, int, int]:
@@ -125,7 +108,9 @@ def for_all_runs(config: RunConfig, num_nodes: int, show: Show) -> tuple[str, in
     return features.depth, number + more, new + more
 
 
-def _compute(features: FrozenFeatures, sets: Callable[[], Iterable[tuple[ImageSet, int]]], show: Show) -> _Counts:
+def _compute(
+    features: FrozenFeatures, sets: Callable[[], Iterable[tuple[ImageSet, int]]], show: Show
+) -> tuple[int, int]:
     """Compute what sets of images lack; return how many images and views they have, and how many are new.
 
     Raises:
@@ -138,11 +123,15 @@ def _compute(features: FrozenFeatures, sets: Callable[[], Iterable[tuple[ImageSe
     if not missing:
         return number, 0
     features.check_room(missing)
-    begun, done = show(missing), 0
+    report, done = show(missing), 0
     for images, view in sets():  # again: all nodes' images together may not fit into memory
-        before = features.missing(images, view)
-        features.of(images, view, begun(done))
-        done += before
+        new = features.missing(images, view)
+
+        def of_set(number: int, _: int, before: int = done) -> None:
+            report(before + number)
+
+        features.of(images, view, of_set)
+        done += new
     return number, done
 
 

@@ -1,33 +1,43 @@
-"""Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts."""
+"""Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts.
+
+The settings with which a run goes on are held against those of its last round, which the checkpoint has recorded.
+"""
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config import plugins
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import changes, checkpoints, config_file, model_selection
+from fedshift_app.run import agreement, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged, Past
-from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, changed_text, full_lines
 from fedshift_app.run.summary import round_of
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.features import on_in, value_of
-from fedshift_core.limits import MOST_ROUNDS, as_found, whole
+from fedshift_core.limits import MOST_ROUNDS, as_found, some, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
-from fedshift_core.yaml_files import read_yaml
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
+
+ALLOW_CHANGED = "allow-changed"
+#: Settings that may change between two rounds; the network, its images and its number format may not.
+CHANGEABLE = (
+    "train.", "method.", "evaluate.every", "evaluate.fraction", "evaluate.last", "evaluate.patience", "federation.",
+)  # fmt: skip
+FIXED = ("method.name", "train.precision", "train.arithmetic", "federation.secure_sums")
+MOST_NAMED = 3  # settings of a message
 
 
 def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | None]:
@@ -46,33 +56,41 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         ConfigError: As ``config.resolve``, and if the run of the folder cannot be continued with these keys.
     """
     keys = dict(flat)
-    folder_name, server_round = str(keys.pop("resume", "")), _round(keys.pop("round", 0))
-    allowed = bool(keys.pop(changes.ALLOW_CHANGED, False))
+    folder_name, given = str(keys.pop("resume", "")), keys.pop("round", 0)
+    allowed = bool(keys.pop(ALLOW_CHANGED, False))
+    if (server_round := whole(given, 0, MOST_ROUNDS)) is None:
+        raise ConfigError(f"round: expected a whole number from 0 to {MOST_ROUNDS}, found {as_found(given)}")
     if not folder_name:
-        _check_new(server_round, allowed)
+        if server_round:
+            raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
+        if allowed:
+            raise ConfigError(f"{ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given")
         return configuration.resolve(keys), None
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
     trained = checkpoints.last_config(path / checkpoints.FOLDER, server_round)
-    kept = changes.as_trained(trained or recorded, config)
+    kept = _as_trained(trained or recorded, config)
     config = as_kept(config, kept)
-    has_more_rounds = config.rounds > kept.rounds
-    if (path / RESULTS_FILE).exists() and not has_more_rounds:
+    if (path / RESULTS_FILE).exists() and config.rounds <= kept.rounds:
         advice = f"; to repeat the rounds after {server_round}, remove it" if server_round else ""
         raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
     if hold:
         _compare_versions(recorded, kept)
-    changes.found(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
-    if has_more_rounds:
-        _check_more_rounds(path, kept, config)
-    lock = _locked(path)
+    _changes(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
+    _check_more_rounds(path, kept, config)
+    try:
+        lock = Lock(path / LOCK_FILE)
+    except InUse as holder:
+        raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
         if past.checkpoint is not None and past.checkpoint.config:
-            kept = changes.as_trained(past.checkpoint.config, config)
-        past = changes.noted(past, changes.found(path, kept, config, allowed=allowed))
-        if has_more_rounds and model_selection.is_over(kept, past.history):
+            kept = _as_trained(past.checkpoint.config, config)
+        past.changed = _noted(past, _changes(path, kept, config, allowed=allowed))
+        if config.rounds > kept.rounds and model_selection.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
                 f"evaluate.patience={kept.evaluate.patience}; with rounds={config.rounds} it would have, too"
@@ -85,16 +103,9 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     return config, past
 
 
-def _check_new(server_round: int, allowed: bool) -> None:
-    """Refuse keys that only a run to continue has.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    if server_round:
-        raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
-    if allowed:
-        raise ConfigError(f"{changes.ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given")
+def read_config(path: Path) -> dict[str, Any]:
+    """Read ``config.yaml`` of a run folder."""
+    return config_file.read(path, "resume", ("resolved", "run_id", "engine", "nodes"))
 
 
 def _check_more_rounds(path: Path, kept: RunConfig, config: RunConfig) -> None:
@@ -103,26 +114,24 @@ def _check_more_rounds(path: Path, kept: RunConfig, config: RunConfig) -> None:
     Raises:
         ConfigError: With both numbers and what depends on them.
     """
+    if config.rounds <= kept.rounds:
+        return
     if not kept.rounds:
         raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
     if reason := _use_of_rounds(config):
         raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
 
 
-def _locked(path: Path) -> Lock:
-    try:
-        return Lock(path / LOCK_FILE)
-    except InUse as holder:
-        raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
-    except OSError as error:
-        raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
-
-
-def _round(value: Any) -> int:
-    number = whole(value, 0, MOST_ROUNDS)
-    if number is None:
-        raise ConfigError(f"round: expected a whole number from 0 to {MOST_ROUNDS}, found {as_found(value)}")
-    return number
+def _use_of_rounds(config: RunConfig) -> str:
+    """Return the part of a run that depends on the number of its rounds; empty if none does."""
+    if config.train.needs_rounds:
+        return f"train.schedule={config.train.schedule} depends on it"
+    for feature, _ in on_in(config):
+        if feature.rounds_key and value_of(config, feature.rounds_key) is not None:
+            return f"{feature.setting(config, feature.rounds_key)} depends on it"
+    method = config.declared
+    reason = method.strategy_class().uses_rounds(config.params())
+    return f"the method {method.name!r} depends on it, {reason}" if reason else ""
 
 
 def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
@@ -130,6 +139,70 @@ def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
     if config.train.arithmetic or config.train.precision != kept.train.precision:
         return config
     return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})})
+
+
+def _as_trained(recorded: Mapping[str, Any], config: RunConfig) -> RunConfig:
+    """Return the configuration that a checkpoint has recorded, or ``config.yaml`` of a run without one.
+
+    Raises:
+        ConfigError: If the run's own Python files are not those of ``config``, with which it goes on.
+    """
+    files = [file for file in config.plugins if Path(file).suffix == ".py"]
+    if (before := plugins.code(recorded)) and before != [plugins.sha256(Path(file)) for file in files]:
+        raise ConfigError(
+            f"resume: plugins are {as_found(list(recorded['resolved']['plugins']))} there with other code than "
+            f"{as_found(files)} have; a run goes on with the code that it began with"
+        )
+    return validate(sections_of_run(recorded) | {"plugins": list(config.plugins)})
+
+
+def _changes(path: Path, kept: RunConfig, config: RunConfig, *, allowed: bool) -> dict[str, list[Any]]:
+    """Return the settings that are not those of the last round, by key.
+
+    Raises:
+        ConfigError: If they are not ``allowed`` to differ, or one must not: what is trained would be another network
+            on other images, or a promise of privacy be about neither part of the run.
+    """
+    changes = agreement.differences(*(each.model_dump(mode="json") for each in (kept, config)))
+    private = kept.privacy.name != "none"
+    fixed = [key for key in changes if private or not key.startswith(CHANGEABLE) or key in FIXED]
+    if not fixed and (allowed or not changes):
+        return changes
+    named = fixed if allowed else changes
+    texts = [f"{key} is {as_found(changes[key][0])} there, requested is {as_found(changes[key][1])}" for key in named]
+    texts.sort(
+        key=lambda text: (not text.startswith("method.name "), len(text))
+    )  # short ones first, as a line is short
+    raise ConfigError(
+        f"resume: the run in {path} has other settings: {some(texts, MOST_NAMED, '; ')}",
+        f"within a run these cannot change: start a new one, or restore {CONFIG_FILE}"
+        if fixed
+        else "to go on with the new values, which its results then name: --allow-changed, "
+        f"or {ALLOW_CHANGED}=true in the --run-config of flwr run",
+    )
+
+
+def _noted(past: Past, changes: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return all changes of settings between rounds, those of the next round last; say them where the run goes on."""
+    checkpoint, aloud = past.checkpoint, past.lock is not None
+    if aloud and checkpoint is not None and not checkpoint.config:
+        log.warning(
+            "round %d was trained by an earlier version, which kept no configuration with it: that of %s counts",
+            past.completed, past.path / CONFIG_FILE,
+        )  # fmt: skip
+    changed = () if checkpoint is None else tuple(checkpoint.changed)
+    if changes:
+        changed += ({"from_round": past.completed + 1, "settings": dict(changes)},)
+        if aloud:
+            log.warning("%s", changed_text(changed), extra={"event": "changed"})
+    return changed
+
+
+def _compare_versions(recorded: Mapping[str, Any], config: RunConfig) -> None:
+    before, after = dict(recorded.get("versions", {})), versions(config)
+    differing = [f"{name} {before.get(name)}, now {now}" for name, now in after.items() if before.get(name) != now]
+    if differing:
+        log.warning("the run was made with other versions, so its numbers may change: %s", "; ".join(differing))
 
 
 def check_engine(past: Past, engine: str) -> None:
@@ -196,152 +269,117 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> list[Node]:
     """
     nodes_before = {node.index: node for node in past.checkpoint.nodes} if past.checkpoint else {}
     for node in nodes:
-        if node.index not in nodes_before:
-            continue
-        node_before = nodes_before.pop(node.index)
-        if node.domains != node_before.domains:
-            now, before = (", ".join(map(repr, each.domains)) for each in (node, node_before))
-            raise FederationError(f"resume: node {node.index} holds {now}, it held {before}")
-        if node.public != node_before.public:
-            raise FederationError(
-                f"resume: {node} has a different public set of {plural(node.num_public, 'image')}; it had "
-                f"{node_before.num_public}"
-            )
-        if node.class_counts != node_before.class_counts:
-            message = f"{node} has other images than before: now {node.num_examples}, before {node_before.num_examples}"
+        before = nodes_before.pop(node.index, node)
+        if node.domains != before.domains:
+            now, held = (", ".join(map(repr, each.domains)) for each in (node, before))
+            raise FederationError(f"resume: node {node.index} holds {now}, it held {held}")
+        if node.public != before.public:
+            images = plural(node.num_public, "image")
+            raise FederationError(f"resume: {node} has a different public set of {images}; it had {before.num_public}")
+        if node.class_counts != before.class_counts:
+            message = f"{node} has other images than before: now {node.num_examples}, before {before.num_examples}"
             if past.engine != DEPLOYMENT:
                 raise FederationError(f"resume: {message}")
-            fields = {"event": "other_images", "node": node.index, "domain": node.domain}
-            log.warning("%s", message, extra=fields)
+            _warn("other_images", node, message)
     for missing in nodes_before.values():
-        fields = {"event": "missing_node", "node": missing.index, "domain": missing.domain}
-        log.warning("%s is not connected, the run continues without it", missing, extra=fields)
+        _warn("missing_node", missing, f"{missing} is not connected, the run continues without it")
     return list(nodes_before.values())
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read ``config.yaml`` of a run folder."""
-    file = path / CONFIG_FILE
-    if not file.is_file():
-        raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    recorded = read_yaml(file)
-    config_file.check(recorded, f"resume: {file}", ("resolved", "run_id", "engine", "nodes"))
-    return recorded
-
-
-def _compare_versions(recorded: Mapping[str, Any], config: RunConfig) -> None:
-    before, after = dict(recorded.get("versions", {})), versions(config)
-    differing = [f"{name} {before.get(name)}, now {now}" for name, now in after.items() if before.get(name) != now]
-    if differing:
-        log.warning("the run was made with other versions, so its numbers may change: %s", "; ".join(differing))
-
-
-def _use_of_rounds(config: RunConfig) -> str:
-    """Return the part of a run that depends on the number of its rounds; empty if none does."""
-    if config.train.needs_rounds:
-        return f"train.schedule={config.train.schedule} depends on it"
-    on = [(feature, feature.rounds_key) for feature, _ in on_in(config) if feature.rounds_key]
-    for feature, key in on:
-        if value_of(config, key) is not None:
-            return f"{feature.setting(config, key)} depends on it"
-    method = config.declared
-    reason = method.strategy_class().uses_rounds(config.params())
-    return f"the method {method.name!r} depends on it, {reason}" if reason else ""
+def _warn(event: str, node: Node, message: str) -> None:
+    log.warning("%s", message, extra={"event": event, "node": node.index, "domain": node.domain})
 
 
 def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
-    """Return the run with its checkpoint of ``server_round``, or for 0 with the last usable one."""
-    resumed_after = tuple(int(resumed["after_round"]) for resumed in recorded.get("resumed", ()))
+    """Return the run with its checkpoint of ``server_round``, or for 0 with the last usable one.
+
+    Args:
+        path: The run folder.
+        recorded: The content of ``config.yaml``.
+        config: The configuration with which it goes on.
+        lock: The lock of the process that continues the run; None where it is only looked at, without warnings.
+        server_round: The round; 0 for the last one.
+
+    Raises:
+        ConfigError: If there is none, but rounds.
+    """
+    resumed = recorded.get("resumed", ())
     past = Past(
         path=path,
         run_id=str(recorded["run_id"]),
         engine=str(recorded["engine"]),
         num_nodes=int(recorded["nodes"]),
         images=dict(recorded.get("images", {})),  # older versions have none, so they are not compared
-        resumed_after=resumed_after,
-        checkpoint=None,
-        history=[],
+        resumed_after=tuple(int(each["after_round"]) for each in resumed),
         lock=lock,
     )
-    lines = full_lines(path / METRICS_FILE)
-    damaged = []
-    kept = checkpoints.rounds(path / checkpoints.FOLDER)
+    lines, kept = full_lines(path / METRICS_FILE), checkpoints.rounds(path / checkpoints.FOLDER)
     if server_round and server_round not in kept:
         raise ConfigError(
             f"round: {server_round} is not kept in {path}; kept are {', '.join(map(str, kept)) or 'none'}"
         )
-    for number in [server_round] if server_round else kept:
+    damaged = _take_up(past, config, lines, [server_round] if server_round else kept)
+    reasons = "; ".join(damaged)
+    if past.checkpoint is not None:
+        if damaged and lock is not None:
+            log.warning(
+                "a damaged checkpoint is skipped, the run continues after round %d: %s", past.completed, reasons
+            )
+    elif damaged and server_round:
+        raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {reasons}")
+    elif damaged:
+        raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons.replace(f'{path}/', '')}")
+    elif len(lines) > 1:
+        raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
+    # The round after the last full one is begun once more where the run did not finish: nodes may have answered in it.
+    begun = len(lines) + (not (path / RESULTS_FILE).exists())
+    past.repeats = max(min(begun, int(recorded["resolved"]["rounds"])) - past.completed, 0)
+    past.repeated = past.repeats + sum(int(each.get("repeats", 0)) for each in resumed)
+    return past
+
+
+def _take_up(past: Past, config: RunConfig, lines: Sequence[Mapping[str, Any]], numbers: Iterable[int]) -> list[str]:
+    """Give the run the first of these checkpoints that can be used, with the rounds up to it.
+
+    It cannot if it lacks what belongs to it: private parts, the best round that the run keeps, lines of rounds.
+
+    Returns:
+        What is wrong with those before it.
+    """
+    damaged = []
+    for number in numbers:
         try:
-            usable = _with_checkpoint(past, config, lines, number)
+            checkpoint = _with_memory(past, number)
+            history = list(map(round_of, lines[:number]))
+            best = model_selection.best(history) if config.keep == model_selection.BEST else None
+            if best is not None and best.server_round != len(history):
+                _with_memory(past, best.server_round)
+            if len(lines) < number:
+                raise Damaged(f"{past.path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as damage:
             damaged.append(str(damage))
             continue
-        if damaged and lock is not None:
-            log.warning(
-                "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
-            )
-        return _counted(usable, recorded, len(lines))
-    if damaged and server_round:
-        raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
-    if damaged:
-        reasons = "; ".join(damaged).replace(f"{path}/", "")
-        raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
-    if len(lines) > 1:
-        raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
-    return _counted(past, recorded, len(lines))
+        past.checkpoint, past.history = checkpoint, history
+        break
+    return damaged
 
 
-def _with_checkpoint(past: Past, config: RunConfig, lines: Sequence[Mapping[str, Any]], number: int) -> Past:
-    """Return the run with its checkpoint of a round, and the rounds of these lines up to it.
+def _with_memory(past: Past, server_round: int) -> Checkpoint:
+    """Return the checkpoint of a round, once the private parts of simulated nodes that belong to it are checked.
 
     Raises:
-        Damaged: If it cannot be used, or lacks what belongs to it: private parts, the best round, lines of rounds.
+        Damaged: If it cannot be used, or those of a node are missing or have changed.
     """
-    checkpoint = checkpoints.load(past.path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
-    _check_memory(past, checkpoint)
-    history = list(map(round_of, lines[:number]))
-    _check_chosen(past, config, history)
-    if len(lines) < number:
-        raise Damaged(f"{past.path / METRICS_FILE} lacks round {len(lines) + 1}")
-    return replace(past, checkpoint=checkpoint, history=history)
-
-
-def _counted(past: Past, recorded: Mapping[str, Any], full_rounds: int) -> Past:
-    """Return the run with the number of its rounds that are begun once more, now and when it was resumed before.
-
-    The round after the last full one is among them where the run did not finish: nodes may have answered in it.
-    """
-    begun = full_rounds + (not (past.path / RESULTS_FILE).exists())
-    repeats = max(min(begun, int(recorded["resolved"]["rounds"])) - past.completed, 0)
-    before = sum(int(resumed.get("repeats", 0)) for resumed in recorded.get("resumed", ()))
-    return replace(past, repeats=repeats, repeated=before + repeats)
-
-
-def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult]) -> None:
-    """Check the checkpoint of the best round by validation, if the run keeps it.
-
-    Raises:
-        Damaged: If it is missing or has changed.
-    """
-    kept = model_selection.best(history) if config.keep == model_selection.BEST else None
-    if kept is not None and kept.server_round != len(history):
-        _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, kept.server_round, (checkpoints.FORMAT,)))
-
-
-def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
-    """Check the private parts of simulated nodes that belong to a checkpoint.
-
-    Raises:
-        Damaged: If those of a node are missing or have changed.
-    """
-    if past.engine == DEPLOYMENT:
-        return  # the nodes hold them, and report if they do not
-    base = past.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
-    resumed_after = (*past.resumed_after, checkpoint.server_round)
-    for index, expected in checkpoint.memory.items():
+    folder = past.path / checkpoints.FOLDER
+    checkpoint = checkpoints.load(folder, server_round, (checkpoints.FORMAT,))
+    resumed_after = (*past.resumed_after, server_round)
+    # Real nodes hold theirs, and report if they do not.
+    for index, expected in checkpoint.memory.items() if past.engine != DEPLOYMENT else ():
+        place = state_store.simulated(folder / checkpoints.NODES_FOLDER, index)
         try:
-            kept, _ = StateStore(state_store.simulated(base, index), resumed_after).recall()
+            kept, _ = StateStore(place, resumed_after).recall()
         except FedShiftError as error:
             raise Damaged(str(error)) from None
         if kept < expected:
-            raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
+            raise Damaged(f"{place} lacks the private parts of round {expected}")
+    return checkpoint

@@ -12,7 +12,6 @@ from fedshift_app.run import (
     build,
     checkpoints,
     console,
-    idle_terms,
     initial_model,
     model_selection,
     precision,
@@ -54,7 +53,7 @@ def ready(grid: Grid, config: RunConfig, past: Past | None, engine: str, observe
         beginning = initial_model.plain(config)
     initial, federation = build.prepare(config, engine, beginning, start)
     federation = replace(federation, repeated=0 if past is None else past.repeated)
-    idle = idle_terms.warning(config, beginning.model), idle_terms.second_view(config)
+    idle = build.idle_terms_line(config, beginning.model), build.second_view_line(config)
     for warning in filter(None, (initial_model.slow(config), *beginning.warnings, *idle)):
         console.log.warning("%s", warning)
     strategy = build.strategy_of(config, federation, observer)

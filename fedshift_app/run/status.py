@@ -6,15 +6,13 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, config_file, console, exit_codes
+from fedshift_app.run import checkpoints, console, exit_codes
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, changed_text
 from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.logs import utc
@@ -34,6 +32,7 @@ WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"
 COMPLETED, DEGRADED, FAILED, INTERRUPTED = "completed", "degraded", "failed", "interrupted"
 GATHERING = "gathering"  # never written: a run is being resumed, and its nodes are not connected yet
 GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
+HOLDER = ("pid", "host")  # keys of the process that writes the file
 SAVE_SECONDS = 1.0  # shortest interval between two writes for answers and fast rounds
 MOST_ERROR = 1000  # characters
 MOST_LINE = 2 * MOST_REMEDY  # characters of a printed line
@@ -47,14 +46,12 @@ class StatusFile(Listener):
 
     def __init__(self, folder: RunFolder, config: RunConfig, nodes: Sequence[Node]) -> None:
         """Replace the file of an earlier process."""
-        self._path, self._folder = folder.path / FILE, folder
-        self._failed = False
-        self._saved = 0.0
-        self._nodes = nodes
+        self._folder, self._nodes = folder, nodes
+        self._failed, self._saved = False, 0.0
         self._absent: set[int] = set()  # ids of nodes that are not connected
         self._asked: dict[int, bool] = {}  # by node id, whether it has answered in this phase
-        self._left_out: list[dict[str, Any]] = []
         self._silent: dict[int, float] = {}  # by node id, the time of its last sign
+        self._left_out: list[dict[str, Any]] = []
         self._left: float | None = None
         self._fields: dict[str, Any] = {
             "state": TRAINING,
@@ -74,21 +71,22 @@ class StatusFile(Listener):
 
     def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         """Record that too few nodes are connected for the next round."""
-        self._connect(present, nodes)
+        self.connected(present, nodes)
         self._asked = {}
         self._change(WAITING, min(len(self._folder.history) + 1, self._fields["rounds"]))
 
     def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
         """Record that messages of a phase are sent to nodes, to some of them again."""
         state = TRAINING if training else EVALUATING
-        if (state, server_round) != (self._fields["state"], self._fields["round"]) or training:
+        if training or (state, server_round) != (self._fields["state"], self._fields["round"]):
             self._asked = {}
         self._asked |= {node.node_id: False for node in nodes}
         self._change(state, server_round)
 
     def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         """Record the connected nodes; the next change writes them."""
-        self._connect(present, nodes)
+        self._nodes = nodes
+        self._absent = {node.node_id for node in nodes} - {node.node_id for node in present}
 
     def silent(self, since: Mapping[int, float]) -> None:
         """Record the nodes that do not answer; the next change writes them."""
@@ -96,20 +94,19 @@ class StatusFile(Listener):
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
         """Record that a node's answer in a round is not used."""
-        self._left_out = [entry for entry in self._left_out if entry["round"] >= server_round - 1]
+        self._forget_before(server_round - 1)
         self._left_out.append({"round": server_round, "node": node.index, "domain": node.domain, "reason": reason})
 
     def answered(self, node_ids: Collection[int]) -> None:
         """Record that nodes have answered."""
-        new = [node_id for node_id in node_ids if self._asked.get(node_id) is False]
-        if new:
+        if new := [node_id for node_id in node_ids if self._asked.get(node_id) is False]:
             self._asked |= dict.fromkeys(new, True)
             self._save(soon=True)
 
     def full_round(self, result: RoundResult, left: float) -> None:
         """Record that a round is in the run folder."""
         self._left = left
-        self._left_out = [entry for entry in self._left_out if entry["round"] >= result.server_round]
+        self._forget_before(result.server_round)
         self._save(soon=True)
 
     def end(self, state: str, error: str | None) -> None:
@@ -122,14 +119,10 @@ class StatusFile(Listener):
 
     @property
     def _full_rounds(self) -> int:
-        history = self._folder.history
-        return history[-1].server_round if history else 0
+        return self._folder.history[-1].server_round if self._folder.history else 0
 
-    def _connect(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-        self._absent = set()
-        if len(present) < len(nodes):
-            self._absent = {node.node_id for node in nodes} - {node.node_id for node in present}
+    def _forget_before(self, server_round: int) -> None:
+        self._left_out = [entry for entry in self._left_out if entry["round"] >= server_round]
 
     def _change(self, state: str, server_round: int) -> None:
         if (state, server_round) != (self._fields["state"], self._fields["round"]):
@@ -137,68 +130,52 @@ class StatusFile(Listener):
         self._save()
 
     def _save(self, *, soon: bool = False) -> None:
-        now = time.monotonic()
+        now, path = time.monotonic(), self._folder.path / FILE
         if soon and now - self._saved < SAVE_SECONDS:
             return
         self._saved = now
         try:
-            atomic_io.write_atomically(self._path, json.dumps(self._content(), ensure_ascii=False) + "\n")
+            atomic_io.write_atomically(path, json.dumps(self._content(), ensure_ascii=False) + "\n")
         except OSError as error:
             if not self._failed:
-                console.log.warning(
-                    "cannot write %s, the run continues without it: %s",
-                    self._path,
-                    error.strerror,
-                    extra={"event": "status_failed"},
-                )
+                line, fields = "cannot write %s, the run continues without it: %s", {"event": "status_failed"}
+                console.log.warning(line, path, error.strerror, extra=fields)
             self._failed = True
 
     def _content(self) -> dict[str, Any]:
-        scored = next((result for result in reversed(self._folder.history) if result.accuracy), None)
         fields = self._fields | {
             "updated": utc(time.time()),
             "full_rounds": self._full_rounds,
             "asked": len(self._asked),
             "answered": sum(self._asked.values()),
             "left_out": self._left_out,
-            "last_scored": None if scored is None else _scored_fields(scored),
+            "last_scored": None,
             "seconds": round(self._folder.seconds, 1),
             "seconds_left": None if self._left is None else round(self._left, 1),
         }
-        nodes = [
+        if scored := next((result for result in reversed(self._folder.history) if result.accuracy), None):
+            values = {"accuracy": scored.accuracy, "avg": average(scored.accuracy)}
+            fields["last_scored"] = {"round": scored.server_round, **values, "evaluated_share": scored.evaluated_share}
+        nodes, silent = self._nodes, {number: utc(since) for number, since in self._silent.items()}
+        known_ids = {node.node_id for node in nodes} if silent else ()
+        if len(nodes) > MOST_NODES:
+            fields["nodes_in_all"] = len(nodes)
+            shown = self._asked.keys() | silent.keys() | self._absent
+            nodes = [node for node in nodes if node.node_id in shown]
+        of_nodes = [
             {
                 "index": node.index,
                 "domain": node.domain,
                 "num_examples": node.num_examples,
                 "connected": node.node_id not in self._absent,
                 "answered": self._asked.get(node.node_id),
-                "silent_since": utc(self._silent[node.node_id]) if node.node_id in self._silent else None,
+                "silent_since": silent.get(node.node_id),
             }
-            for node in self._shown()
+            for node in nodes
         ]
-        if len(self._nodes) > MOST_NODES:
-            fields["nodes_in_all"] = len(self._nodes)
-        known_ids = {node.node_id for node in self._nodes} if self._silent else ()
-        unknown_nodes = [{"node_id": str(i), "since": utc(at)} for i, at in self._silent.items() if i not in known_ids]
-        content: dict[str, Any] = finite(fields) | {"nodes": nodes, "unknown": unknown_nodes}
+        unknown = [{"node_id": str(i), "since": since} for i, since in silent.items() if i not in known_ids]
+        content: dict[str, Any] = finite(fields) | {"nodes": of_nodes, "unknown": unknown}
         return content
-
-    def _shown(self) -> Iterable[Node]:
-        """Return the nodes that the file names: all, or of very many those that are asked, silent or not connected."""
-        if len(self._nodes) <= MOST_NODES:
-            return self._nodes
-        of_interest = self._asked.keys() | self._silent.keys() | self._absent
-        return (node for node in self._nodes if node.node_id in of_interest)
-
-
-def _scored_fields(result: RoundResult) -> dict[str, Any]:
-    """Return the fields of ``status.json`` on a scored round."""
-    return {
-        "round": result.server_round,
-        "accuracy": result.accuracy,
-        "avg": average(result.accuracy),
-        "evaluated_share": result.evaluated_share,
-    }
 
 
 def newest(output_dir: Path) -> Path:
@@ -234,113 +211,29 @@ def read(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(status, dict) or any(status.get(key) is None for key in ("state", "engine", "round", "rounds")):
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
-    status["state"] = _present_state(folder, status, locked=locked)
-    ended = status["state"] in (FAILED, INTERRUPTED)
-    kept = checkpoints.rounds(folder / checkpoints.FOLDER)
-    go_on = resume_command(folder, status["engine"]) if ended else None
-    return status | {"folder": str(folder), "kept": kept, "resume": go_on}
+    state = _present_state(folder, status, locked=locked)
+    return status | {
+        "state": state,
+        "folder": str(folder),
+        "kept": checkpoints.rounds(folder / checkpoints.FOLDER),
+        "resume": resume_command(folder, status["engine"]) if state in (FAILED, INTERRUPTED) else None,
+    }
 
 
 def _present_state(folder: Path, status: Mapping[str, Any], *, locked: bool) -> str:
     """Return the state of a run by what it has written last, its lock and its results."""
     written, results = str(status["state"]), folder / RESULTS_FILE
+    complete = written in (COMPLETED, DEGRADED)
     if not locked:
         if results.exists():  # which finishes a run, even one stopped right then
-            return _ended_as(results)
-        return INTERRUPTED if written in (COMPLETED, DEGRADED, *GOING_ON) else written
-    if written in (COMPLETED, DEGRADED) and results.exists():  # by its own process, which is about to end, or resumed
-        own = atomic_io.names_holder(folder / LOCK_FILE, status.get("pid"), status.get("host"))
-        return written if own else GATHERING
-    return GATHERING if written in (COMPLETED, DEGRADED, FAILED, INTERRUPTED) else written
-
-
-def _ended_as(results: Path) -> str:
-    """Return the state of a finished run."""
-    try:
-        return DEGRADED if Losses.of(json.loads(results.read_text(encoding="utf-8"))).lines() else COMPLETED
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        raise ConfigError(f"cannot read {results}: {error}") from None
-
-
-class _Scored(BaseModel, extra="allow"):
-    """The last round that was scored."""
-
-    round: int
-    accuracy: dict[str, float | None]
-    avg: float | None
-    evaluated_share: float
-
-
-class _Node(BaseModel, extra="allow"):
-    """A node of the run."""
-
-    index: int
-    domain: str
-    num_examples: int
-    connected: bool
-    answered: bool | None
-    silent_since: str | None = None
-
-
-class _Unknown(BaseModel, extra="allow"):
-    """A connected node that has never described itself."""
-
-    node_id: str
-    since: str
-
-
-class _Changed(BaseModel, extra="allow"):
-    """Settings that were changed between two rounds."""
-
-    from_round: int
-    settings: dict[str, tuple[Any, Any]]
-
-
-class _LeftOut(BaseModel, extra="allow"):
-    """A node that was left out of a round."""
-
-    round: int
-    node: int
-    reason: str
-
-
-class _Content(BaseModel, extra="allow"):
-    """The content of ``status.json``."""
-
-    state: str
-    engine: str
-    experiment: str
-    method: str
-    pid: int
-    host: str
-    round: int
-    rounds: int
-    since: str
-    updated: str
-    full_rounds: int
-    asked: int
-    answered: int
-    left_out: list[_LeftOut]
-    changed: list[_Changed] = []
-    last_scored: _Scored | None
-    seconds: float
-    seconds_left: float | None
-    nodes: list[_Node]
-    unknown: list[_Unknown] = []
-    nodes_in_all: int | None = None
-    error: str | None
-
-
-def _check(path: Path, status: Mapping[str, Any]) -> None:
-    """Refuse a status that no run has written.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    try:
-        _Content.model_validate(status)
-    except ValidationError as error:
-        raise ConfigError(f"{path} is not what a run writes: {config_file.first_problem(error)[0]}") from None
+            try:
+                return DEGRADED if Losses.of(json.loads(results.read_text(encoding="utf-8"))).lines() else COMPLETED
+            except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+                raise ConfigError(f"cannot read {results}: {error}") from None
+        return INTERRUPTED if complete or written in GOING_ON else written
+    # Complete by its own process, which is about to end, or by one before.
+    own = complete and results.exists() and atomic_io.names_holder(folder / LOCK_FILE, *map(status.get, HOLDER))
+    return written if own or written in GOING_ON else GATHERING
 
 
 def resume_command(folder: Path, engine: str) -> str:
@@ -374,54 +267,54 @@ def block(status: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: If no run has written it.
     """
-    _check(Path(status["folder"]) / FILE, status)
-    lines = [
+    try:
+        return "\n".join(plain(line, MOST_LINE) for line in _lines(status))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{Path(status['folder']) / FILE} is not what a run writes: {reason}") from None
+
+
+def _lines(status: Mapping[str, Any]) -> Iterator[str]:
+    yield (
         f"{status['state']}: {status['experiment']}, {status['method']}, engine {status['engine']}, "
-        f"process {status['pid']} on {status['host']}",
-        f"  round     {status['round']} of {status['rounds']}, since {status['since']}, {status['full_rounds']} full",
-    ]
-    if scored := status["last_scored"]:
-        by_domain = [f"{domain} {percent(value)}" for domain, value in scored["accuracy"].items()]
-        share = scored["evaluated_share"]
-        share_text = "" if share == 1 else f"  (on {100 * share:.3g} % of the test images)"
-        average = f"avg {percent(scored['avg'])}"
-        lines.append(f"  accuracy  {'  '.join([*by_domain, average])}  (round {scored['round']}){share_text}")
-    seconds_left = status["seconds_left"]
-    remaining = (
-        f", left {console.duration(seconds_left)}" if seconds_left is not None and status["state"] in GOING_ON else ""
+        f"process {status['pid']} on {status['host']}"
     )
-    lines.append(f"  time      {console.duration(status['seconds'])}{remaining}, as of {status['updated']}")
-    lines.append(f"  answers   {status['answered']} of {plural(status['asked'], 'node')} that were asked")
-    if status.get("nodes_in_all"):
-        lines.append(f"  nodes     {status['nodes_in_all']}; shown are those that are asked, silent or not connected")
-    lines += [f"  node {_node(node, status)}" for node in status["nodes"]]
-    lines += [
-        f"  silent    a node with id {node['node_id']} is connected and has not described itself since {node['since']}"
-        for node in status.get("unknown", [])[:MOST_LEFT_OUT]
-    ]
+    yield f"  round     {status['round']} of {status['rounds']}, since {status['since']}, {status['full_rounds']} full"
+    if scored := status["last_scored"]:
+        accuracies = [*scored["accuracy"].items(), ("avg", scored["avg"])]
+        on = console.share_text(scored["evaluated_share"])
+        texts = [f"{name} {percent(value)}" for name, value in accuracies]
+        yield "  ".join(["  accuracy", *texts, f"(round {scored['round']})", *([on] if on else [])])
+    left = status["seconds_left"]
+    remaining = f", left {console.duration(left)}" if left is not None and status["state"] in GOING_ON else ""
+    yield f"  time      {console.duration(status['seconds'])}{remaining}, as of {status['updated']}"
+    yield f"  answers   {status['answered']} of {plural(status['asked'], 'node')} that were asked"
+    if in_all := status.get("nodes_in_all"):
+        yield f"  nodes     {in_all}; shown are those that are asked, silent or not connected"
     left_out = status["left_out"]
-    lines += [
-        f"  left out  round {entry['round']}: node {entry['node']}: {entry['reason']}"
-        for entry in left_out[:MOST_LEFT_OUT]
-    ]
-    if len(left_out) > MOST_LEFT_OUT:
-        lines.append(f"  left out  {len(left_out) - MOST_LEFT_OUT} more")
+    failed = {entry["node"] for entry in left_out}
+    yield from (f"  node {_node(node, failed=node['index'] in failed)}" for node in status["nodes"])
+    for node in status.get("unknown", [])[:MOST_LEFT_OUT]:
+        name, since = node["node_id"], node["since"]
+        yield f"  silent    a node with id {name} is connected and has not described itself since {since}"
+    for entry in left_out[:MOST_LEFT_OUT]:
+        yield f"  left out  round {entry['round']}: node {entry['node']}: {entry['reason']}"
+    if (more := len(left_out) - MOST_LEFT_OUT) > 0:
+        yield f"  left out  {more} more"
     if changed := status.get("changed"):
-        lines.append(f"  changed   {changed_text(changed)}")
+        yield f"  changed   {changed_text(changed)}"
     if status["error"]:
-        lines.append(f"  error     {status['error']}")
-    lines.append(f"  folder    {status['folder']}")
+        yield f"  error     {status['error']}"
+    yield f"  folder    {status['folder']}"
     if status["resume"]:
-        lines.append(f"  go on     {status['resume']}")
-        lines += [f"  kept      round {', '.join(map(str, status['kept']))}"] if status["kept"] else []
-    return "\n".join(plain(line, MOST_LINE) for line in lines)
+        yield f"  go on     {status['resume']}"
+        if status["kept"]:
+            yield f"  kept      round {', '.join(map(str, status['kept']))}"
 
 
-def _node(node: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    failed = {entry["node"] for entry in status["left_out"]}
-    words = {True: "answered", False: "no answer yet", None: "not asked"}
-    state = "failed" if node["index"] in failed else words[node["answered"]]
-    if node.get("silent_since"):
-        state = f"silent since {node['silent_since']}, still tried in the background"
+def _node(node: Mapping[str, Any], *, failed: bool) -> str:
+    state = "failed" if failed else {True: "answered", False: "no answer yet", None: "not asked"}[node["answered"]]
+    if since := node.get("silent_since"):
+        state = f"silent since {since}, still tried in the background"
     connection = "" if node["connected"] else ", not connected"
     return f"{node['index']:<4} {node['domain']}, {plural(node['num_examples'], 'image')}: {state}{connection}"

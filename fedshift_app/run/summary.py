@@ -1,7 +1,7 @@
 """Summarizes a round for ``metrics.jsonl`` and a run for ``results.json``."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.run.files import AVERAGED_OVER
@@ -20,6 +20,8 @@ SOMETIMES = {
     "others": "others", "spread_over_nodes": "spread", "started_anew": "started_anew", "lost": "lost",
     "untrained": "untrained",
 }  # fmt: skip
+#: Fields of the summary that only some runs have.
+OPTIONAL = (AVERAGED_OVER, "others", "spread_over_nodes", UNSCORED, LOST, "untrained")
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
@@ -55,56 +57,39 @@ def summary(run: History) -> dict[str, Any]:
     Rounds without scores on all test images count in the totals only.
     """
     history, scored = run.rounds, run.scored
-    accuracies = [result.accuracy for result in scored]
-    names = list(accuracies[-1])
-    last = accuracies[-LAST_ROUNDS:]
-    over = [result.server_round for result in scored[-LAST_ROUNDS:]]
-    domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
-    best = max(scored, key=lambda result: rank(result.accuracy))
-    lacking = unscored({result.server_round: result.accuracy for result in scored[-LAST_ROUNDS:]})
+    last = scored[-LAST_ROUNDS:]
+    final, others = last[-1].accuracy, last[-1].others
+    over = [result.server_round for result in last]
+    domains = {name: mean(result.accuracy[name] for result in last) for name in final}
+    lacking = unscored({result.server_round: result.accuracy for result in last})
     overall = Losses(rounds=lacking).overall(domains)
-    return {
+    alone = len(final) == 1
+    fields = {
         "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
-        **({AVERAGED_OVER: over} if apart(over, history[-1].server_round) else {}),
+        AVERAGED_OVER: over if apart(over, history[-1].server_round) else [],
         "domains": domains,
         "avg": overall.avg,
-        "std": 0.0 if len(names) == 1 else overall.std,
-        "worst": overall.avg if len(names) == 1 else overall.worst,
-        "worst_domain": names[0] if len(names) == 1 else overall.worst_domain,
-        "final": accuracies[-1],
+        "std": 0.0 if alone else overall.std,
+        "worst": overall.avg if alone else overall.worst,
+        "worst_domain": next(iter(final)) if alone else overall.worst_domain,
+        "final": final,
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
-        "best_test": chosen(best, "test images"),
-        **{name: value for name, value in _optional_fields(scored).items() if value},
-        "missing": [name for name in names if domains[name] is None],
-        **({UNSCORED: lacking} if lacking else {}),
-        **({LOST: lost} if (lost := lost_nodes(history)) else {}),
-        **({"untrained": untrained} if (untrained := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
+        "best_test": chosen(max(scored, key=lambda result: rank(result.accuracy)), "test images"),
+        "others": {
+            name: {domain: mean(each.others[name][domain] for each in last if name in each.others) for domain in by}
+            for name, by in others.items()
+        },
+        "spread_over_nodes": {domain: mean(each.spread.get(domain) for each in last) for domain in last[-1].spread},
+        "missing": [name for name, value in domains.items() if value is None],
+        UNSCORED: lacking,
+        LOST: {str(result.server_round): result.lost for result in history if result.lost},
+        "untrained": {str(result.server_round): result.untrained for result in last if result.untrained},
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
-        **{key: value for _, shown in of_features(run) for key, value in shown.results.items()},
     }
-
-
-def _optional_fields(scored: Sequence[RoundResult]) -> dict[str, Any]:
-    """Return the fields that only some runs have, of the rounds scored on all test images; empty in others."""
-    last = scored[-LAST_ROUNDS:]
-    others = {
-        name: {domain: mean(result.others[name][domain] for result in last if name in result.others) for domain in by}
-        for name, by in last[-1].others.items()
-    }
-    spread = {domain: mean(result.spread.get(domain) for result in last) for domain in last[-1].spread}
-    return {"others": others, "spread_over_nodes": spread}
-
-
-def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return the nodes that gave no part, by round. Rounds without any are omitted."""
-    return {str(result.server_round): result.lost for result in history if result.lost}
-
-
-def untrained_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return the nodes that had not trained their own model parts yet, by round; rounds without any are omitted."""
-    return {str(result.server_round): result.untrained for result in history if result.untrained}
+    known = {key: value for key, value in fields.items() if value or key not in OPTIONAL}
+    return known | {key: value for _, shown in of_features(run) for key, value in shown.results.items()}
 
 
 def finite(value: Any) -> Any:

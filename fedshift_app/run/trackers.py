@@ -1,26 +1,32 @@
-"""MLflow and Weights & Biases: the rounds of a run in a store that holds many runs.
+"""``tracking=tensorboard,mlflow,wandb``: shows the rounds of a run elsewhere, in addition to ``metrics.jsonl``.
 
-By default both write to the disk of the ServerApp alone: MLflow into ``mlruns`` next to the run folder, W&B offline
-into ``wandb`` within it. Their own environment variables name another place: ``MLFLOW_TRACKING_URI``,
-``WANDB_MODE=online``.
+By default all write to the disk of the ServerApp alone: TensorBoard into ``tensorboard`` and W&B offline into ``wandb``
+within the run folder, MLflow into ``mlruns`` next to it. Only the libraries' own environment variables name another
+place: ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=online``.
 """
 
 import contextlib
 import fcntl
+import logging
+import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from fedshift_app.run.tracker_base import Guarded, scalars, settings
+from fedshift_app.config.trackers import CALLED, TrackerName
+from fedshift_app.run.files import RESULTS_FILE
+from fedshift_core.accuracies import average
 from fedshift_core.limits import shortened
 from fedshift_strategies.federation.context import RoundResult
 
+FOLDER = "tensorboard"  # in the run folder
+EVENTS = "events.out.tfevents."  # begins the name of each file that TensorBoard reads
 STORE = "mlruns"  # next to the run folders: one page for all of them
 PROJECT = "fedshift"
 RUN_TAG = "fedshift.run_id"
@@ -28,70 +34,148 @@ PLACE = "MLFLOW_TRACKING_URI"  # environment variable: another place of the stor
 LONGEST = 500  # characters of a parameter, the limit of older MLflow servers
 AT_ONCE = 100  # parameters of one request
 NOT_TAKEN = re.compile(r"[^\w.\- /]")  # characters that no metric's name may have
-RESULTS_FILE = "results.json"  # marks a finished run
 #: A server that does not answer must not block a run, and the libraries must not report to their makers.
-MLFLOW_QUIET = {
+QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_FILE_STORE": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
 }
-WANDB_QUIET = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+_Tracker = Generator[None, RoundResult | None, None]  # is sent each full round, then None
+
+log = logging.getLogger("fedshift")
 
 
-class MLflow(Guarded):
-    """Writes parameters and metrics by round through MLflow's client.
+class Trackers:
+    """The trackers of a run; the failure of one does not end the run: it warns once and stops."""
 
-    A resumed run replaces its earlier entry, so each round appears once.
-    """
+    def __init__(
+        self,
+        names: Sequence[TrackerName],
+        folder: Path,
+        run_id: str,
+        config: Mapping[str, Any],
+        history: Sequence[RoundResult],
+    ) -> None:
+        """Open all, with the rounds of ``history``: a resumed run shows only rounds that it kept.
 
-    name = "mlflow"
-
-    def _open(self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
-        for key, value in MLFLOW_QUIET.items():
-            os.environ.setdefault(key, value)
-        from mlflow.entities import Metric, Param
-        from mlflow.tracking import MlflowClient
-
-        self._metric, self._results = Metric, folder / RESULTS_FILE
-        self._place = os.environ.get(PLACE) or store_in(folder.parent)
-        with _one_at_a_time(self._place):
-            self._client = MlflowClient(tracking_uri=self._place)
-            experiment = self._experiment(str(config.get("experiment") or PROJECT))
-            for old in self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{self._run_id}'"):
-                self._client.delete_run(old.info.run_id)
-            run = self._client.create_run(experiment, run_name=folder.name, tags={RUN_TAG: self._run_id})
-        self._run = run.info.run_id
-        params = [Param(key, shortened(str(value), LONGEST)) for key, value in settings(config)]
-        with _one_at_a_time(self._place):
-            for start in range(0, len(params), AT_ONCE):
-                self._client.log_batch(self._run, params=params[start : start + AT_ONCE])
+        Args:
+            names: Value of the key ``tracking``.
+            folder: The run's folder.
+            run_id: The id of the run, the same after a resume.
+            config: The run's configuration, for the page of hyperparameters.
+            history: The rounds that the run has already.
+        """
+        begin = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
+        self._on: dict[TrackerName, _Tracker] = {name: begin[name](folder, run_id, config) for name in names}
+        self._send(None)
         for result in history:
-            self._write(result)
+            self._send(result)
 
-    def _experiment(self, name: str) -> str:
-        """Return the id of an experiment, which another run may be making at the same moment."""
-        from mlflow.exceptions import MlflowException
+    def add(self, result: RoundResult) -> None:
+        """Show a full round."""
+        self._send(result)
 
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
+    def close(self) -> None:
+        """Write nothing more."""
+        self._send(None)
+
+    def _send(self, result: RoundResult | None) -> None:
+        for name, tracker in [*self._on.items()]:
             try:
-                return str(self._client.create_experiment(name))
-            except MlflowException:
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:
-                    raise
-        return str(experiment.experiment_id)
+                tracker.send(result)
+            except StopIteration:
+                del self._on[name]
+            except Exception as error:
+                log.warning("tracking: %s gets no more rounds: %s: %s", CALLED[name], type(error).__name__, error)
+                del self._on[name]
 
-    def _write(self, result: RoundResult) -> None:
+
+def scalars(result: RoundResult) -> dict[str, float]:
+    """Return the numbers of a round by tag. Accuracy on a part of the test images has its own tags."""
+    accuracy = "accuracy" if result.evaluated_share == 1 else "accuracy_on_part"
+    values: dict[str, float | None] = {f"{accuracy}/{domain}": value for domain, value in result.accuracy.items()}
+    values[f"{accuracy}/avg"] = average(result.accuracy)
+    values |= {f"test_loss/{domain}": value for domain, value in result.test_loss.items()}
+    values |= {f"loss/{name}": value for name, value in result.losses.items()}
+    values |= {"bytes/up": result.bytes_up, "bytes/down": result.bytes_down, "seconds": result.seconds}
+    return {tag: value for tag, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _settings(section: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield all set values of a configuration with their dotted keys; lists as text."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{above}{key}.")
+        elif value is not None:
+            yield f"{above}{key}", value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _tensorboard(run_folder: Path, _: str, config: Mapping[str, Any]) -> _Tracker:
+    """Write scalars by round into one event file."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import summary_v2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder = run_folder / FOLDER
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob(f"{EVENTS}*"):
+        old.unlink()
+    records = RecordWriter((folder / f"{EVENTS}{int(time.time())}.fedshift").open("wb"))
+
+    def write(**fields: Any) -> None:
+        records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+        records.flush()
+
+    write(file_version="brain.Event:2")
+    write(summary=summary_v2.hparams_pb(dict(_settings(config)), trial_id=run_folder.name))
+    while (result := (yield)) is not None:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(result).items()]
+        write(step=result.server_round, summary=Summary(value=values))
+    records.close()
+
+
+def _mlflow(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
+    """Write parameters and metrics by round through MLflow's client; a resumed run replaces its earlier entry."""
+    os.environ.update(QUIET | os.environ)
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    place = os.environ.get(PLACE) or store_in(folder.parent)
+    params = [Param(key, shortened(str(value), LONGEST)) for key, value in _settings(config)]
+    with _one_at_a_time(place):
+        client = MlflowClient(tracking_uri=place)
+        experiment = _experiment(client, str(config.get("experiment") or PROJECT))
+        for old in client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run_id}'"):
+            client.delete_run(old.info.run_id)
+        run = client.create_run(experiment, run_name=folder.name, tags={RUN_TAG: run_id}).info.run_id
+        for start in range(0, len(params), AT_ONCE):
+            client.log_batch(run, params=params[start : start + AT_ONCE])
+    while (result := (yield)) is not None:
         now = int(1000 * time.time())
-        metrics = [self._metric(_named(tag), value, now, result.server_round) for tag, value in scalars(result).items()]
-        with _one_at_a_time(self._place):
-            self._client.log_batch(self._run, metrics=metrics)
+        metrics = [Metric(_named(tag), value, now, result.server_round) for tag, value in scalars(result).items()]
+        with _one_at_a_time(place):
+            client.log_batch(run, metrics=metrics)
+    with _one_at_a_time(place):
+        client.set_terminated(run, "FINISHED" if (folder / RESULTS_FILE).is_file() else "KILLED")
 
-    def _end(self) -> None:
-        with _one_at_a_time(self._place):
-            self._client.set_terminated(self._run, "FINISHED" if self._results.is_file() else "KILLED")
+
+def _experiment(client: Any, name: str) -> str:
+    """Return the id of an experiment, which another run may be making at the same moment."""
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    return str(experiment.experiment_id)
 
 
 def store_in(folder: Path) -> str:
@@ -123,51 +207,34 @@ def _named(tag: str) -> str:
     return NOT_TAKEN.sub("_", f"{group}/{name.replace('/', '.')}" if name else group)
 
 
-class WeightsAndBiases(Guarded):
-    """Writes the configuration and scalars by round into one W&B run.
+def _wandb(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
+    """Write the configuration and scalars by round into one W&B run.
 
-    Offline, which is the default, a resumed run rewrites its files. Online, W&B continues the run and drops
-    the rounds that it has already.
+    Offline, which is the default, a resumed run rewrites its files. Online, W&B continues the run and drops the rounds
+    that it has already.
     """
+    os.environ.update(QUIET | os.environ)
+    import wandb
 
-    name = "wandb"
-
-    def _open(self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
-        for key, value in WANDB_QUIET.items():
-            os.environ.setdefault(key, value)
-        import wandb
-
-        self._library: Any = wandb
-        mode = os.environ.get("WANDB_MODE") or "offline"
-        if mode == "offline":
-            shutil.rmtree(folder / "wandb", ignore_errors=True)
-        self._results = folder / RESULTS_FILE
-        self._run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or PROJECT,
-            group=str(config.get("experiment") or ""),
-            name=folder.name,
-            id=self._run_id or None,
-            dir=str(folder),
-            config=dict(settings(config)),
-            mode=mode,
-            resume="allow" if mode == "online" else None,
-            reinit="create_new",
-            settings=wandb.Settings(
-                console="off",
-                silent=True,
-                disable_git=True,
-                disable_code=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-            ),
-        )
-        for result in history:
-            self._write(result)
-
-    def _write(self, result: RoundResult) -> None:
-        self._run.log(scalars(result), step=result.server_round)
-
-    def _end(self) -> None:
-        self._run.finish(exit_code=0 if self._results.is_file() else 1)
-        if self._library.run is None:  # else a run of the user's own goes on in this process, which would end with it
-            self._library.teardown()  # waits for its process, which writes the last rounds after ``finish`` returns
+    library: Any = wandb
+    mode = os.environ.get("WANDB_MODE") or "offline"
+    if mode == "offline":
+        shutil.rmtree(folder / "wandb", ignore_errors=True)
+    quiet = dict.fromkeys(("silent", "disable_git", "disable_code", "x_disable_stats", "x_disable_meta"), True)
+    run = library.init(
+        project=os.environ.get("WANDB_PROJECT") or PROJECT,
+        group=str(config.get("experiment") or ""),
+        name=folder.name,
+        id=run_id or None,
+        dir=str(folder),
+        config=dict(_settings(config)),
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        reinit="create_new",
+        settings=library.Settings(console="off", **quiet),
+    )
+    while (result := (yield)) is not None:
+        run.log(scalars(result), step=result.server_round)
+    run.finish(exit_code=0 if (folder / RESULTS_FILE).is_file() else 1)
+    if library.run is None:  # else a run of the user's own goes on in this process, which would end with it
+        library.teardown()  # waits for its process, which writes the last rounds after ``finish`` returns

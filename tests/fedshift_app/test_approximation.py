@@ -26,7 +26,7 @@ from fedshift.run.reading import read
 from fedshift_app.config import fits, registry
 from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import console, trackers, tracking
+from fedshift_app.run import console, trackers
 from fedshift_core.registry import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
@@ -179,7 +179,7 @@ def test_trackers(tracker: str, tmp_path: Path) -> None:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.plugins.hparams import metadata
 
-        events = EventAccumulator(str(folder / tracking.FOLDER)).Reload()
+        events = EventAccumulator(str(folder / trackers.FOLDER)).Reload()
         content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
         assert metadata.parse_session_start_info_plugin_data(content).hparams["approximation"].string_value == WHY
     else:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import idle_terms, initial_model
+from fedshift_app.run import build, initial_model
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
@@ -58,7 +58,7 @@ def gradients(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> Gradien
 
 def line_of(method: str, more: str) -> str:
     config = resolve({"experiment": "handwritten", "method": method, "set": f"{METHODS[method].short} {more}"})
-    return idle_terms.warning(config, initial_model.plain(config).model)
+    return build.idle_terms_line(config, initial_model.plain(config).model)
 
 
 @pytest.mark.parametrize("method", some(name for name in METHODS if name not in REFUSED))
@@ -129,17 +129,17 @@ def test_only_terms_of_the_method_are_declared(wrong: dict[str, Any]) -> None:
     ("method", "more"), [("fedavg", ""), ("fpl", "modules=[mixstyle]"), ("tent", "model.name=cnn_bn")]
 )
 def test_a_second_view_that_nothing_reads_is_told(method: str, more: str) -> None:
-    line = idle_terms.second_view(resolve({"method": method, "set": f"images.views=2 {more}"}))
+    line = build.second_view_line(resolve({"method": method, "set": f"images.views=2 {more}"}))
     assert line.startswith(f"images.views=2: the method {method!r} reads one view of an image; ")
-    assert not idle_terms.second_view(resolve({"method": method, "set": more}))
+    assert not build.second_view_line(resolve({"method": method, "set": more}))
 
 
 def test_a_method_that_asks_for_a_second_view_and_code_of_others_may_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not idle_terms.second_view(resolve({"method": "fedicon"}))
+    assert not build.second_view_line(resolve({"method": "fedicon"}))
     monkeypatch.setattr(registry.MODULES, "origin", lambda _: "mine.py")
-    assert not idle_terms.second_view(resolve({"set": "images.views=2 modules=[mixstyle]"}))
+    assert not build.second_view_line(resolve({"set": "images.views=2 modules=[mixstyle]"}))
     monkeypatch.setattr(registry.METHODS, "origin", lambda _: "a-package 1.0")
-    assert not idle_terms.second_view(resolve({"set": "images.views=2"}))
+    assert not build.second_view_line(resolve({"set": "images.views=2"}))
 
 
 def test_the_line_on_a_second_view_is_shown_once(run_inline: InlineRun, caplog: pytest.LogCaptureFixture) -> None:

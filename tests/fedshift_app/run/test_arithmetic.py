@@ -83,7 +83,7 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     assert result["arithmetic"] == NCHW
     assert (result["resolved"]["train"]["precision"], result["resolved"]["train"]["arithmetic"]) == ("auto", "")
     assert Grid.said == {"query auto ", f"train auto {NCHW}", f"evaluate auto {NCHW}"}
-    assert "float32/nchw, which trains fastest on the machines of all 2 nodes" in log_of(run.folder)
+    assert "float32/nchw, which trains fastest on the machines of 2 of 2 nodes" in log_of(run.folder)
 
     machine(BF16)  # the folder goes to another one
     again = run_inline(str(run.folder / "config.yaml"), nodes=2)

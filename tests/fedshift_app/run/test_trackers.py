@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedshift_app.run import tracker_base, trackers, tracking
+from fedshift_app.run import trackers
 from fedshift_strategies.federation.context import RoundResult
 
 SETTINGS = {
@@ -44,9 +44,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local)
 
 
-def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> tracker_base.Tracker:
+def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> trackers.Trackers:
     folder.mkdir(exist_ok=True)
-    return tracking.tracker((name,), folder, run_id, SETTINGS, history)
+    return trackers.Trackers((name,), folder, run_id, SETTINGS, history)
 
 
 def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
@@ -117,7 +117,7 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
     from mlflow.store.tracking import file_store
 
     answer: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: answer.append(text % values))
+    monkeypatch.setattr(trackers.log, "warning", lambda text, *values: answer.append(text % values))
     first, write, emptied = begin("mlflow", tmp_path / "run1", [], "id1"), file_store.write_yaml, threading.Event()
 
     def slowly(root: str, file_name: str, data: Any, *args: Any, **kwargs: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
 def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     answer: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: answer.append(text % values))
+    monkeypatch.setattr(trackers.log, "warning", lambda text, *values: answer.append(text % values))
     (tmp_path / trackers.STORE).write_text("in the way")
     tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
     tracker.add(result(2, 40.0))

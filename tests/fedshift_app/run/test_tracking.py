@@ -12,7 +12,7 @@ from fedshift.run.launch import runner
 from fedshift_app.config import keys
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
-from fedshift_app.run import tracker_base, tracking
+from fedshift_app.run import trackers
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_strategies.federation.context import RoundResult
@@ -28,7 +28,7 @@ GROUPS = {"accuracy": "accuracy", "test_loss": "test_loss", "losses": "loss"}
 
 def drawn(run_folder: Path) -> dict[int, dict[str, float]]:
     """Return what TensorBoard shows of each round."""
-    events = EventAccumulator(str(run_folder / tracking.FOLDER), size_guidance={"scalars": 0}).Reload()
+    events = EventAccumulator(str(run_folder / trackers.FOLDER), size_guidance={"scalars": 0}).Reload()
     content: dict[int, dict[str, float]] = {}
     for tag in events.Tags()["scalars"]:
         steps = [event.step for event in events.Scalars(tag)]
@@ -60,12 +60,12 @@ def test_the_event_file_says_what_metrics_jsonl_says(run_inline: InlineRun) -> N
     assert {"accuracy/scan", "test_loss/sketch", "loss/loss", "bytes/up"} <= shown[2].keys()
     for line in run.rounds:
         assert shown[line["round"]]["seconds"] == pytest.approx(line["seconds"], abs=2e-3)
-    assert len(list((run.folder / tracking.FOLDER).iterdir())) == 1
+    assert len(list((run.folder / trackers.FOLDER).iterdir())) == 1
 
 
 def test_hyperparameters_are_reported(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, seed=3, tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
-    events = EventAccumulator(str(run.folder / tracking.FOLDER)).Reload()
+    events = EventAccumulator(str(run.folder / trackers.FOLDER)).Reload()
     content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
     result = metadata.parse_session_start_info_plugin_data(content).hparams
     assert result["train.lr"].number_value == 0.02
@@ -73,7 +73,7 @@ def test_hyperparameters_are_reported(run_inline: InlineRun) -> None:
 
 
 def test_nothing_is_written_unless_asked(run_inline: InlineRun) -> None:
-    assert not (run_inline(rounds=1, set=SHORT).folder / tracking.FOLDER).exists()
+    assert not (run_inline(rounds=1, set=SHORT).folder / trackers.FOLDER).exists()
 
 
 @pytest.mark.parametrize("before", ["tensorboard", "none"])
@@ -94,30 +94,28 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkey
     (folder,) = tmp_path.iterdir()
     if before == "tensorboard":
         # As if round 2 had been drawn with numbers of a round that then did not count.
-        tracker = tracking.TensorBoard(
-            folder / tracking.FOLDER, {}, [RoundResult(1, {}), RoundResult(2, {"scan": 1.0})]
-        )
-        tracker.close()
+        drawn_before = [RoundResult(1, {}), RoundResult(2, {"scan": 1.0})]
+        trackers.Trackers(("tensorboard",), folder, "", {}, drawn_before).close()
     run = Run(runner.run_inline({"resume": str(folder), "tracking": "tensorboard"}, 4))
     assert without_seconds(drawn(folder)) == written(run)
     assert list(drawn(folder)) == [1, 2, 3]
 
 
 def test_a_part_of_the_test_images_is_not_drawn_as_all() -> None:
-    assert tracker_base.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))["accuracy_on_part/scan"] == 50.0
-    assert "accuracy/scan" not in tracker_base.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
+    assert trackers.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))["accuracy_on_part/scan"] == 50.0
+    assert "accuracy/scan" not in trackers.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
 
 
 def test_what_is_unknown_or_not_finite_is_not_drawn() -> None:
-    shown = tracker_base.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
+    shown = trackers.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
     assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
 
 
 def test_a_failure_is_reported_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: result.append(text % values))
-    (tmp_path / tracking.FOLDER).write_text("in the way")
-    tracker = tracking.tracker(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
+    monkeypatch.setattr(trackers.log, "warning", lambda text, *values: result.append(text % values))
+    (tmp_path / trackers.FOLDER).write_text("in the way")
+    tracker = trackers.Trackers(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
     tracker.add(RoundResult(2, {}))
     tracker.close()
     assert len(result) == 1
