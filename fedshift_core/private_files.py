@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def make(path: Path) -> None:
     """Make an empty file with mode 0600, or set this mode for an existing one.
@@ -40,12 +42,14 @@ def locked(path: Path) -> Iterator[None]:
     The end of the process lets it go, too.
 
     Raises:
-        OSError: If the file cannot be made.
+        OSError: If the file cannot be made, or is a link.
     """
-    make(path)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    descriptor = os.open(path, _LOCK, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -55,7 +59,7 @@ def tried(path: Path) -> Iterator[bool]:
     Raises:
         OSError: If the lock's file cannot be made, or is a link.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, _LOCK, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True

@@ -59,16 +59,12 @@ def site_log(
         raise ConfigError("--round: give --run with it; each run has rounds of its own")
     from fedshift.site import log, nodes
 
-    folder = nodes.named(node).folder
-    checked = log.read(folder)
+    checked = log.read(nodes.named(node).folder, lines_of=None if server_round is None else (run, server_round))
     if as_json:
         typer.echo(json.dumps(log.as_object(checked), indent=2))
     elif run:
         run = log.run_of(checked, run)
-        if server_round is None:
-            lines = log.of_run(checked, run)
-        else:
-            lines = list(log.of_round(log.read(folder, lines_of=(run, server_round)), run))
+        lines = log.of_run(checked, run) if server_round is None else log.of_round(checked, run)
         typer.echo("\n".join(lines) or f"nothing left in round {server_round}")
     else:
         typer.echo("\n".join(log.by_run(checked)))

@@ -1,10 +1,13 @@
 """``fedshift site log``: reads and verifies the log of what left a node (:mod:`fedshift_app.node.out_log`)."""
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic import BaseModel
 
 from fedshift.run import columns as tables
 from fedshift_app.node import chained_log
@@ -17,23 +20,27 @@ MOST_PROBLEMS = 20  # that are printed; the rest is counted
 HASH_SHOWN = 16
 
 
-@dataclass
-class Sent:
-    """A reply that left.
+class Line(BaseModel, strict=True, extra="allow"):
+    """A line of the log: its number, kind, and the hash of the line before."""
+
+    n: int
+    kind: str
+    before: str
+
+
+class Cut(Line):
+    """A line that marks so many lines before it as cut off while they were logged, and never sent."""
+
+    lines: int
+
+
+class Sent(Line):
+    """The first line of a reply, which left: when, of which run and round, to which message, and what it spent.
 
     Attributes:
-        time: When it was logged, in UTC.
-        run: The run's id.
-        flower_run: Flower's number of it.
-        round: The round; 0 before the first.
-        message: What the server had asked for: train, evaluate, query.
-        items: Number of arrays, numbers and texts.
-        bytes: Their bytes.
-        images: The images behind it.
-        epsilon: What it spent of the run's privacy; None where the run has no noise.
-        delta: Likewise.
-        code: The hash of the node's code, the packages that took part with theirs, and that of the run if it differs.
-        lines: The lines of its items, where they are asked for.
+        code: The hash of the node's code; packages that took part and the code of the run have their own.
+        parts: The lines of its arrays, numbers and texts, where they are asked for.
+        place: Its place in the file.
     """
 
     time: str
@@ -47,7 +54,17 @@ class Sent:
     epsilon: float | None = None
     delta: float | None = None
     code: str = ""
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    code_of_run: str = ""
+    packages: dict[str, Any] = {}
+    parts: list[dict[str, Any]] = []
+    place: int = 0
+
+    @property
+    def codes(self) -> str:
+        """All code that took part."""
+        more = [*(f"{name} {sha256}" for name, sha256 in self.packages.items())]
+        more += [f"the run brought {self.code_of_run}"] if self.code_of_run else []
+        return shown(", ".join([self.code, *more]))
 
 
 @dataclass
@@ -85,7 +102,7 @@ def read(folder: Path, *, lines_of: tuple[str, int] | None = None) -> Checked:
 
     Args:
         folder: The node's folder.
-        lines_of: A run and a round whose lines are wanted one by one.
+        lines_of: The beginning of a run's id and a round whose lines are wanted one by one.
 
     Raises:
         ConfigError: If there is no log.
@@ -104,122 +121,72 @@ def read(folder: Path, *, lines_of: tuple[str, int] | None = None) -> Checked:
             checked.tell(str(error))
         if path.exists():
             with path.open("rb") as file:
-                _Reader(checked, lines_of).read(file)
+                _verify(checked, file, lines_of)
         elif checked.head is not None and checked.head.lines:
             checked.tell(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {plural(checked.head.lines, 'line')}")
-    _name_runs(checked.sent)
+    known = {sent.flower_run: sent.run for sent in checked.sent if sent.run}
+    for sent in checked.sent:  # from before a run had an id
+        sent.run = sent.run or known.get(sent.flower_run, f"flower {sent.flower_run}")
     return checked
 
 
-def _name_runs(replies: list[Sent]) -> None:
-    """Give replies from before a run had an id that of the same run of Flower's."""
-    known = {sent.flower_run: sent.run for sent in replies if sent.run}
-    for sent in replies:
-        sent.run = sent.run or known.get(sent.flower_run, f"flower {sent.flower_run}")
-
-
-class _Reader:
-    """Goes through a log line by line, and holds each against the one before."""
-
-    def __init__(self, checked: Checked, lines_of: tuple[str, int] | None) -> None:
-        self._checked, self._lines_of = checked, lines_of
-        self._before, self._number = NOTHING, 0  # of the line before: its hash, and the number that it has or must have
-        self._unread: list[int] = []  # lines that are no JSON, which a mark may explain
-        self._open: tuple[int, Sent] | None = None  # the reply whose lines are being read, and its first line
-        self._at_head = False  # the line that the head names was met
-
-    def read(self, file: BinaryIO) -> None:
-        """Read all lines, then hold them against the head."""
-        checked, head, size, tail = self._checked, self._checked.head, 0, 0
-        for place, raw in enumerate(file, 1):
-            size += len(raw)
-            behind = head is not None and size > head.bytes
-            tail += behind
-            self._line(place, raw.removesuffix(b"\n"), behind=behind)
-            if head is not None and size == head.bytes:
-                self._at_head = place == head.lines and self._before == head.sha256
-            checked.lines = place
-        if tail:  # a process has ended while it wrote: the next one that writes marks it
+def _verify(checked: Checked, file: BinaryIO, lines_of: tuple[str, int] | None) -> None:
+    """Go through a log line by line, hold each against the one before, and all against the head."""
+    head, size, before, number = checked.head, 0, NOTHING, 0
+    end, at_head = math.inf if head is None else head.bytes, head is None or not head.lines
+    unread: list[int] = []
+    for place, raw in enumerate(file, 1):
+        size, line, checked.lines = size + len(raw), raw.removesuffix(b"\n"), place
+        number += 1
+        if (entry := _parsed(line)) is None:
+            unread.append(place)
+        elif entry.n != number:
+            checked.tell(
+                f"line {place} says that it is line {entry.n}, not {number}: lines are missing, added or in another "
+                "order before it"
+            )
+            number = entry.n
+        elif entry.before != before:
+            checked.tell(f"line {place - 1} is not what it was when line {place} was written")
+        before = chained_log.digest(line)
+        if isinstance(entry, Cut):
             checked.interrupted += 1
-        self._close()
-        for place in self._unread:
-            if head is None or place <= head.lines:
-                checked.tell(f"line {place} cannot be read")
-        if head is not None:
-            self._hold_against(head, size)
-
-    def _hold_against(self, head: Head, size: int) -> None:
-        if size < head.bytes or self._checked.lines < head.lines:
-            self._checked.tell(
-                f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of "
-                f"{plural(head.bytes, 'byte')}, found are {self._checked.lines} of {size}"
-            )
-        elif not self._at_head and head.lines:
-            self._checked.tell(f"line {head.lines} is not the one of which {HEAD_FILE} has the hash")
-
-    def _line(self, place: int, line: bytes, *, behind: bool) -> None:
-        entry = _parsed(line)
-        if entry is None:
-            self._unread.append(place)
-            self._before, self._number = chained_log.digest(line), self._number + 1
-            return
-        if entry["n"] != self._number + 1:
-            self._checked.tell(
-                f"line {place} says that it is line {entry['n']}, not {self._number + 1}: lines are missing, added or "
-                "in another order before it"
-            )
-        elif entry["before"] != self._before:
-            self._checked.tell(f"line {place - 1} is not what it was when line {place} was written")
-        self._before, self._number = chained_log.digest(line), entry["n"]
-        if entry["kind"] == INTERRUPTED:
-            self._unread = [number for number in self._unread if number < place - entry["lines"]]
-            self._checked.interrupted += 1
-            self._close(unsent_from=place - entry["lines"])
-        elif entry["kind"] == REPLY:
-            self._close()
-            self._open = None if behind else (place, _sent(entry))
-        elif self._open is not None and self._wants(self._open[1]):
-            self._open[1].lines.append(entry)
-
-    def _wants(self, sent: Sent) -> bool:
-        return self._lines_of is not None and sent.run in ("", self._lines_of[0]) and sent.round == self._lines_of[1]
-
-    def _close(self, unsent_from: int | None = None) -> None:
-        """End the reply whose lines were read; it was not sent if it began at the line ``unsent_from`` or later."""
-        if self._open is not None and (unsent_from is None or self._open[0] < unsent_from):
-            self._checked.sent.append(self._open[1])
-        self._open = None
+            unread = [other for other in unread if other < place - entry.lines]
+            checked.sent = [sent for sent in checked.sent if sent.place < place - entry.lines]
+        elif entry is not None and size <= end:
+            _take(checked.sent, entry, place, lines_of)
+        if head is not None and size == head.bytes:
+            at_head = place == head.lines and before == head.sha256
+    checked.interrupted += size > end  # a process has ended while it wrote: the next one that writes marks it
+    for place in unread:
+        if head is None or place <= head.lines:
+            checked.tell(f"line {place} cannot be read")
+    if head is not None and (size < head.bytes or checked.lines < head.lines):
+        checked.tell(
+            f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of {plural(head.bytes, 'byte')}, "
+            f"found are {checked.lines} of {size}"
+        )
+    elif head is not None and not at_head:
+        checked.tell(f"line {head.lines} is not the one of which {HEAD_FILE} has the hash")
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line; None if they are not those of any kind."""
+def _take(replies: list[Sent], entry: Line, place: int, lines_of: tuple[str, int] | None) -> None:
+    """Add a reply, or a line to the last one where its lines are wanted."""
+    if isinstance(entry, Sent):
+        entry.place = place
+        replies.append(entry)
+    elif replies and lines_of and lines_of == (replies[-1].run[: len(lines_of[0])] or lines_of[0], replies[-1].round):
+        replies[-1].parts.append(entry.model_dump())
+
+
+def _parsed(line: bytes) -> Line | None:
+    """Return a line as its kind has it; None if it is of no kind."""
     try:
-        entry = json.loads(line)
-        wanted: dict[str, type] = {"n": int, "kind": str, "before": str}
-        if entry["kind"] == REPLY:
-            wanted |= dict.fromkeys(("time", "run", "flower_run", "message"), str)
-            wanted |= dict.fromkeys(("round", "items", "bytes", "images"), int)
-        elif entry["kind"] == INTERRUPTED:
-            wanted |= {"lines": int}
-        return dict(entry) if all(isinstance(entry[key], kind) for key, kind in wanted.items()) else None
+        content = json.loads(line)
+        kinds: dict[str, type[Line]] = {REPLY: Sent, INTERRUPTED: Cut}
+        return kinds.get(content["kind"], Line).model_validate(content)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _sent(entry: dict[str, Any]) -> Sent:
-    fields = {key: entry[key] for key in ("time", "run", "flower_run", "round", "message", "items", "bytes", "images")}
-    return Sent(**fields, epsilon=_number(entry.get("epsilon")), delta=_number(entry.get("delta")), code=_code(entry))
-
-
-def _code(entry: Mapping[str, Any]) -> str:
-    packages, other = entry.get("packages"), entry.get("code_of_run")
-    more = [f"{name} {digest}" for name, digest in packages.items()] if isinstance(packages, dict) else []
-    more += [f"the run brought {other}"] if isinstance(other, str) else []
-    return shown(", ".join([str(entry.get("code", "")), *more]))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None  # a run without noise has neither
 
 
 # --- as text ----------------------------------------------------------------------------------------
@@ -263,31 +230,39 @@ def verdict(checked: Checked) -> str:
 def by_run(checked: Checked) -> list[str]:
     """Return a table with a line for each run, and the sums."""
     head = ("run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta")
-    rows = [_row(shown(run, MOST_NAME), sent) for run, sent in runs(checked).items()]
-    if len(rows) != 1:
-        rows.append(_row("all", checked.sent))
-    return [*tables.columns([head, *rows], "", ruled=True), *(f"code: {code}" for code in _sums(checked.sent)["code"])]
+    groups = [*runs(checked).items()]
+    rows = []
+    for run, sent in groups if len(groups) == 1 else [*groups, ("all", checked.sent)]:
+        sums = _sums(sent)
+        times = (_time(sums[key]) if sums[key] else "-" for key in ("first", "last"))
+        counts = (f"{sums['rounds']}", f"{sums['replies']}", f"{sums['items']}", f"{sums['bytes']:,}")
+        rows.append((shown(run, MOST_NAME), *times, *counts, _spent(sums["epsilon"]), _spent(sums["delta"])))
+    return _table(head, rows, checked.sent)
 
 
 def of_run(checked: Checked, run: str) -> list[str]:
     """Return a table with a line for each reply of a run."""
     head = ("time", "round", "asked to", "images", "items", "bytes", "epsilon", "delta")
+    replies = runs(checked)[run]
     rows = [
         (_time(sent.time), str(sent.round), shown(sent.message, MOST_NAME), str(sent.images), str(sent.items),
-         f"{sent.bytes:,}", *_spent(_sums([sent])))
-        for sent in runs(checked)[run]
+         f"{sent.bytes:,}", _spent(sent.epsilon), _spent(sent.delta))
+        for sent in replies
     ]  # fmt: skip
-    table = tables.columns([head, *rows], "", ruled=True)
-    return [*table, *(f"code: {code}" for code in _sums(runs(checked)[run])["code"])]
+    return _table(head, rows, replies)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], replies: Sequence[Sent]) -> list[str]:
+    return [*tables.columns([head, *rows], "", ruled=True), *(f"code: {code}" for code in _sums(replies)["code"])]
 
 
 def of_round(checked: Checked, run: str) -> Iterator[str]:
     """Yield the lines of a run's replies of which they were asked for, as a table for each reply."""
     head = ("name", "kind", "tells", "shape", "norm", "images", "bytes", "SHA-256")
     for sent in checked.sent:
-        if sent.lines and sent.run == run:
+        if sent.parts and sent.run == run:
             yield f"{_time(sent.time)}  round {sent.round}  {shown(sent.message, MOST_NAME)}"
-            yield from tables.columns([head, *map(_item, sent.lines)], "  ", ruled=True)
+            yield from tables.columns([head, *map(_item, sent.parts)], "  ", ruled=True)
 
 
 def as_object(checked: Checked) -> dict[str, Any]:
@@ -300,35 +275,27 @@ def as_object(checked: Checked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sums(sent: list[Sent]) -> dict[str, Any]:
+def _sums(sent: Sequence[Sent]) -> dict[str, Any]:
     spent = [reply.epsilon for reply in sent if reply.epsilon is not None]
     return {
         "first": sent[0].time if sent else None, "last": sent[-1].time if sent else None,
         "rounds": len({reply.round for reply in sent if reply.round}), "replies": len(sent),
-        "code": sorted({reply.code for reply in sent if reply.code}),
+        "code": sorted({reply.codes for reply in sent if reply.codes}),
         "items": sum(reply.items for reply in sent), "bytes": sum(reply.bytes for reply in sent),
         "epsilon": sum(spent) if spent else None,
-        "delta": sum(reply.delta for reply in sent if reply.delta is not None) if spent else None,
+        "delta": sum(reply.delta or 0 for reply in sent) if spent else None,
     }  # fmt: skip
 
 
-def _row(name: str, sent: list[Sent]) -> tuple[str, ...]:
-    sums = _sums(sent)
-    first, last = (_time(sums[key]) if sums[key] else "-" for key in ("first", "last"))
-    counts = (str(sums["rounds"]), str(sums["replies"]), str(sums["items"]), f"{sums['bytes']:,}")
-    return (name, first, last, *counts, *_spent(sums))
+def _spent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
-def _spent(sums: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the sum of epsilon, and that of the deltas, at which it holds."""
-    epsilon, delta = ("-" if sums[key] is None else f"{sums[key]:.3g}" for key in ("epsilon", "delta"))
-    return epsilon, delta
-
-
-def _item(entry: dict[str, Any]) -> tuple[str, ...]:
+def _item(entry: Mapping[str, Any]) -> tuple[str, ...]:
     norm, shape = entry.get("norm"), entry.get("shape")
+    texts = (shown(entry.get(key, "-"), MOST_NAME) for key in ("name", "kind", "word"))
     return (
-        shown(entry.get("name"), MOST_NAME), shown(entry["kind"], MOST_NAME), shown(entry.get("word", "-"), MOST_NAME),
+        *texts,
         " x ".join(map(str, shape)) if isinstance(shape, list) and shape else "-",
         f"{norm:.4g}" if isinstance(norm, int | float) else "-",
         shown(entry.get("images"), MOST_NAME), shown(entry.get("bytes"), MOST_NAME),

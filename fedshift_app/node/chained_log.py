@@ -13,16 +13,18 @@ elsewhere (``fedshift site log`` prints it) shows that, too.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
+import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import FedShiftError
@@ -36,7 +38,6 @@ OFF_FILE = "off.json"  # the owner has switched the node off (``fedshift site st
 NOTHING = "0" * 64  # the hash before the first line
 REPLY = "reply"  # the kind of the line that begins a reply
 INTERRUPTED = "interrupted"  # the kind of a line that marks what was cut off
-_TAIL = 1 << 16  # bytes in which the beginning of the last line is looked for
 
 
 class LogError(FedShiftError):
@@ -66,11 +67,10 @@ class Head:
         """
         path = folder / HEAD_FILE
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return cls(int(content["lines"]), int(content["bytes"]), str(content["sha256"]))
+            return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise LogError(f"{path} cannot be read: {plain(str(error))}") from None
 
     def write(self, folder: Path) -> None:
@@ -79,8 +79,7 @@ class Head:
         Raises:
             DiskError: If it cannot be written.
         """
-        data = json.dumps({"lines": self.lines, "bytes": self.bytes, "sha256": self.sha256}).encode() + b"\n"
-        atomic_io.write_durably(folder / HEAD_FILE, data, private=True)
+        atomic_io.write_durably(folder / HEAD_FILE, json.dumps(asdict(self)).encode() + b"\n", private=True)
 
 
 def digest(line: bytes) -> str:
@@ -102,12 +101,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     private_files.make_folder(folder.parent)
     private_files.make_folder(folder)
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with private_files.locked(folder / LOCK_FILE):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def append(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
@@ -122,19 +117,22 @@ def append(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
     head = _checked_head(folder)
     private_files.make(folder / LOG_FILE)
     with (folder / LOG_FILE).open("a+b") as file:  # whatever is read, what is written goes to the end
-        if file.seek(0, os.SEEK_END) > head.bytes:
-            head = _mark(file, head)
-        number, size, before = head.lines, head.bytes, head.sha256
-        pieces: list[bytes] = []
+        file.seek(head.bytes)
+        pieces = []
+        if rest := file.read():  # a process ended while it wrote this, and did not send it
+            log.warning("the log of what leaves this node ended in the middle of a reply, which was not sent")
+            cut, torn = rest.removesuffix(b"\n").split(b"\n"), not rest.endswith(b"\n")
+            mark = {"time": stamp(time.time()), "kind": INTERRUPTED, "lines": len(cut), "torn": torn}
+            pieces, entries = [b"\n"] if torn else [], [mark, *entries]
+            head = Head(head.lines + len(cut), head.bytes + len(rest) + torn, digest(cut[-1]))
         for entry in entries:
-            number += 1
-            line = json.dumps({"n": number, **entry, "before": before}).encode()
-            before, size = digest(line), size + len(line) + 1
+            line = json.dumps({"n": head.lines + 1, **entry, "before": head.sha256}).encode()
+            head = Head(head.lines + 1, head.bytes + len(line) + 1, digest(line))
             pieces += [line, b"\n"]
         file.write(b"".join(pieces))
         file.flush()
         os.fsync(file.fileno())
-    Head(number, size, before).write(folder)
+    head.write(folder)
 
 
 def _checked_head(folder: Path) -> Head:
@@ -162,31 +160,8 @@ def _checked_head(folder: Path) -> Head:
 
 def _last_line(path: Path, end: int) -> bytes:
     """Return the line that ends at a byte of a file, without its end."""
-    with path.open("rb") as file:
-        tail, start = b"", end
-        while start > 0 and b"\n" not in tail[:-1]:
-            start = max(0, start - _TAIL)
-            file.seek(start)
-            tail = file.read(end - start)
-    return tail.removesuffix(b"\n").rpartition(b"\n")[2]
-
-
-def _mark(file: BinaryIO, head: Head) -> Head:
-    """Mark what lies behind the head: a process ended while it wrote it, and did not send it.
-
-    Returns:
-        The head after the mark; it is not written yet.
-    """
-    file.seek(head.bytes)
-    rest = file.read()
-    torn = not rest.endswith(b"\n")
-    lines = rest.removesuffix(b"\n").split(b"\n")
-    number = head.lines + len(lines) + 1
-    mark = {"n": number, "time": stamp(time.time()), "kind": INTERRUPTED, "lines": len(lines), "torn": torn}
-    line = json.dumps(mark | {"before": digest(lines[-1])}).encode()
-    log.warning("the log of what leaves this node ended in the middle of a reply, which was not sent: it is marked")
-    file.write((b"\n" if torn else b"") + line + b"\n")
-    return Head(number, head.bytes + len(rest) + torn + len(line) + 1, digest(line))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data[data.rfind(b"\n", 0, end - 1) + 1 : end].removesuffix(b"\n")
 
 
 # --- the switch -------------------------------------------------------------------------------------

@@ -74,16 +74,15 @@ def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None
     folder = state_folder.own_folder(context.node_config)
     if folder is None:
         return
-    about, config = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
-    privacy, images = config.privacy, _images(reply)
-    entries = [
-        line | ({"word": _word(kind, line["name"], config)} if line["kind"] == ARRAY else {}) for line in items(reply)
-    ]
+    config = setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
+    privacy, images, entries = config.privacy, _images(reply), list(items(reply))
+    for line in entries:
+        line |= {"word": _word(kind, line["name"], config)} if line["kind"] == ARRAY else {}
     more: dict[str, Any] = {"packages": brought} if (brought := plugins.brought(config)) else {}
     if kind == MessageType.TRAIN and privacy.name != "none":
         epsilon = setup.spending_of(config, images).epsilon(1) if privacy.of_images else privacy.spent(1)
         more |= {"epsilon": epsilon, "delta": privacy.delta}
-    _append(folder, about, entries, images, **more)
+    _append(folder, _about(kind, msg), entries, images, **more)
 
 
 def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
@@ -94,13 +93,12 @@ def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
     folder = state_folder.own_folder(context.node_config)
     if folder is None:
         return reason
-    about = _about(kind, msg)
     try:
         try:
-            _append(folder, about, [text(REFUSAL, reason)], 0)
+            _append(folder, _about(kind, msg), [text(REFUSAL, reason)], 0)
         except OffError as off:
             reason = str(off)
-            _append(folder, about, [text(REFUSAL, reason)], 0, also_off=True)
+            _append(folder, _about(kind, msg), [text(REFUSAL, reason)], 0, also_off=True)
     except Exception:  # any: Flower would send what it says
         log.exception("nothing leaves this node")
         return NOT_LOGGED
@@ -125,8 +123,10 @@ def _append(
         OffError: If the node is switched off.
         FedShiftError: With a line for the server; the reason is in the node's own log.
     """
-    whole = {"kind": REPLY, **_code(), **more, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
-    lines = [{**about, **whole, "images": images}, *({**about, **one, "images": images} for one in entries)]
+    own, run = own_code.installed(), own_code.of_run()
+    code = {"code": own} | ({} if run is None or run.sha256 == own else {"code_of_run": run.sha256})
+    whole = {"kind": REPLY, **code, **more, **totals(entries)}
+    lines = [{**about, **line, "images": images} for line in (whole, *entries)]
     try:
         with chained_log.locked(folder):
             if chained_log.is_off(folder) and not also_off:
@@ -135,12 +135,6 @@ def _append(
     except (OSError, LogError) as error:
         log.error("nothing leaves this node: %s", plain(str(error)))
         raise FedShiftError(NOT_LOGGED) from None
-
-
-def _code() -> dict[str, str]:
-    """Return the hash of the code that runs here, and that of the run's own where it is another one."""
-    own, run = own_code.installed(), own_code.of_run()
-    return {"code": own} if run is None or run.sha256 == own else {"code": own, "code_of_run": run.sha256}
 
 
 def _about(kind: str, msg: Message) -> dict[str, Any]:
@@ -185,6 +179,11 @@ def items(reply: RecordDict) -> Iterator[dict[str, Any]]:
     for record_name, content in reply.items():
         for name, value in content.items():
             yield item(f"{record_name}/{name}", value)
+
+
+def totals(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many lines a reply has besides its first, and their bytes."""
+    return {"items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
 
 
 def item(name: str, value: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Owner:
     """What the owner of a node allows in a run.
 
     Attributes:
-        policy: The policy; None of a simulated node.
+        policy: The policy; ``open`` of a simulated node.
         config: The configuration of the run.
         where: The node.
         run: The run's id, of the ledger.
@@ -77,7 +77,7 @@ class Owner:
         question: Hash of what decides the scores that are asked of a guarded node; empty where none are.
     """
 
-    policy: Policy | None
+    policy: Policy
     config: RunConfig
     where: Place
     run: str = ""
@@ -87,7 +87,7 @@ class Owner:
     @property
     def least_images(self) -> int:
         """Least number of images behind a number that may leave."""
-        return 1 if self.policy is None else self.policy.least_images
+        return self.policy.least_images
 
     @property
     def spends(self) -> Ledger:
@@ -98,14 +98,11 @@ class Owner:
     @property
     def trusted(self) -> tuple[str, ...]:
         """Fingerprints of the nodes that may be in a secure sum with this one; empty: any."""
-        sums = None if self.policy is None else self.policy.secure_sums
-        return () if sums is None else sums.trusted
+        return self.policy.secure_sums.trusted if self.policy.secure_sums else ()
 
     @property
     def withheld(self) -> frozenset[str]:
         """Features whose answers the policy keeps back, which a run goes on without."""
-        if self.policy is None:
-            return frozenset()
         allowed = {STATISTICS: self.policy.statistics, IMAGE_STATISTICS: self.policy.image_statistics}
         return frozenset(name for name, leaves in allowed.items() if not leaves)
 
@@ -159,7 +156,7 @@ class Owner:
         Raises:
             PolicyError: If it may not leave.
         """
-        if self.policy is None:
+        if self.ledger is None:  # a simulated node
             return reply
         numbers = reply.metric_records.get(METRICS, MetricRecord())
         self._check_images(kind, numbers)
@@ -213,7 +210,6 @@ class Owner:
         return True
 
     def _check_contribution(self, knowledge: Arrays) -> None:
-        assert self.policy is not None
         if not knowledge:
             return
         counts = knowledge.get(IMAGES_BY_CLASS)
@@ -223,8 +219,7 @@ class Owner:
         for name in knowledge:
             word = self._behind(name)
             why = policy_rules.refuse_array(self.policy, name, word)
-            if why := why or disclosure.refuse_images(word, name, 1 if masked else self.least_images, counts.tolist()):
-                raise PolicyError(why)
+            _refuse(why or disclosure.refuse_images(word, name, 1 if masked else self.least_images, counts.tolist()))
 
     def _charge(self, *, trains: bool) -> None:
         """Write down what the reply spends, on the disk before it leaves."""
@@ -239,13 +234,11 @@ class Owner:
             return book.asked(self.run, self.question, now) if self.question else book
 
         with _told_at_home("this node's ledger cannot be written"):
-            why = self.spends.change(spent)
-        if why:
-            raise PolicyError(why)
+            _refuse(self.spends.change(spent))
 
     def exhausted(self, book: Book, now: float) -> str:
         """Return why no more scores may leave; empty where they may."""
-        scores = None if self.policy is None else self.policy.scores
+        scores = self.policy.scores
         if scores is None or not self.question:
             return ""
         return book.exhausted(self.run, self.question, scores.per_run, scores.runs_per_day, now)
@@ -255,7 +248,7 @@ class Owner:
     @property
     def _keeps_ledger(self) -> bool:
         """Whether rounds are written down: those with noise always, for a budget that the owner may set later."""
-        return bool(self._cost) or (self.policy is not None and self.policy.rounds_per_day is not None)
+        return bool(self._cost) or self.policy.rounds_per_day is not None
 
     @cached_property
     def _cost(self) -> Cost:
@@ -267,30 +260,20 @@ class Owner:
 
     def unaffordable(self, book: Book, now: float) -> str:
         """Return why one more round may not leave; empty where it may."""
-        assert self.policy is not None
         most = self.policy.rounds_per_day
         if most is not None and book.rounds_of_day(now) >= most:
             return f"the node has trained in as many rounds within 24 hours as rounds_per_day={most} allows"
-        return self._over_required_noise(book) or self.over_budget(book)
-
-    def _over_required_noise(self, book: Book) -> str:
-        """Return why the run may not spend one more round, which a resumed run may repeat; empty where it may."""
-        wanted = None if self.policy is None else self.policy.privacy
-        if wanted is None:
-            return ""
-        of_run = Book(runs={run: spent for run, spent in book.runs.items() if run == self.run})
-        after = of_run.epsilon(self.config.privacy.delta, self._cost)
-        if after <= wanted.epsilon * _ROUNDING:
-            return ""
-        return f"one more round would bring this run above the allowed privacy.epsilon={wanted.epsilon:g}"
+        wanted = self.policy.privacy
+        if wanted is not None:  # a resumed run may repeat rounds
+            of_run = Book(runs={run: spent for run, spent in book.runs.items() if run == self.run})
+            if of_run.epsilon(self.config.privacy.delta, self._cost) > wanted.epsilon * _ROUNDING:
+                return f"one more round would bring this run above the allowed privacy.epsilon={wanted.epsilon:g}"
+        return self.over_budget(book)
 
     def over_budget(self, book: Book) -> str:
         """Return why the budget does not pay for one more round; empty where it does."""
-        budget = None if self.policy is None else self.policy.budget
-        if budget is None:
-            return ""
-        after = book.epsilon(budget.delta, self._cost)
-        if after <= budget.epsilon:
+        budget = self.policy.budget
+        if budget is None or book.epsilon(budget.delta, self._cost) <= budget.epsilon:
             return ""
         return (
             f"one more round would bring all runs above the allowed budget.epsilon={budget.epsilon:g} at delta "
@@ -307,8 +290,7 @@ def admit_code(context: Context) -> None:
     if (run := own_code.of_run()) is None:
         return
     code = policy_of(context).code
-    if why := own_code.refuse(run, code.trusted if code else ()):
-        raise PolicyError(why)
+    _refuse(own_code.refuse(run, code.trusted if code else ()))
 
 
 def admit(kind: str, msg: Message, context: Context) -> Owner:
@@ -325,7 +307,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     record: Any = config_record(msg.content, CONFIG)
     config, where = setup.open_message(record, context)
     if where.shared:
-        return Owner(None, config, where)
+        return Owner(policy.BUILT_IN[policy.OPEN], config, where)
     allowed = policy_of(context)
     folder = where.source.data_dir
     assert folder is not None  # of a real node (``setup.place``)
@@ -335,33 +317,25 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
         where = replace(where, guard=partition.guard(allowed, own))
     owner = Owner(allowed, config, where, run, own, rounding.question(kind, msg.content, config, where))
     for rule in policy_rules.RULES:
-        if why := rule(allowed, config, where):
-            raise PolicyError(why)
+        _refuse(rule(allowed, config, where))
     most, size = allowed.largest_in, num_bytes(msg.content)
     if most is not None and size > most:
         raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")
     with _told_at_home("this node's ledger cannot be written"):
-        why = partition.pinned(allowed, owner.spends, config, owner.where, record)
-    if why:
-        raise PolicyError(why)
+        _refuse(partition.pinned(allowed, own, config, where, record))
     _check_spending(kind, owner)
     return owner
 
 
 def _check_spending(kind: str, owner: Owner) -> None:
     """Refuse training that could not be charged. Who has nothing left to spend takes no part; a day passes."""
-    assert owner.ledger is not None
-    assert owner.policy is not None
-    why = ""
     with _told_at_home("this node's ledger cannot be read"):
         if kind == MessageType.TRAIN and (owner.policy.budget or owner.policy.rounds_per_day or owner.policy.privacy):
-            why = owner.ledger.refused(owner.unaffordable)
+            _refuse(owner.spends.refused(owner.unaffordable))
         elif kind == MessageType.QUERY and owner.policy.budget:
-            why = owner.ledger.refused(lambda book, now: owner.over_budget(book))
-        if not why and owner.question:
-            why = owner.ledger.refused(owner.exhausted)
-    if why:
-        raise PolicyError(why)
+            _refuse(owner.spends.refused(lambda book, now: owner.over_budget(book)))
+        if owner.question:
+            _refuse(owner.spends.refused(owner.exhausted))
 
 
 def policy_of(context: Context) -> Policy:
@@ -387,6 +361,12 @@ def _told_at_home(reason: str) -> Iterator[None]:
     except FedShiftError as error:
         log.warning("%s", error)
         raise PolicyError(reason) from None
+
+
+def _refuse(why: str) -> None:
+    """Refuse for a reason, if there is one."""
+    if why:
+        raise PolicyError(why)
 
 
 def _too_few(least: int, what: str) -> str:

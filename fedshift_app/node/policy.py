@@ -7,13 +7,14 @@ message and to its reply is in :mod:`fedshift_app.node.owner`. A simulated node 
 import functools
 import hashlib
 import os
-import re
 import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from fedshift_app.config import registry
 from fedshift_app.config.error_messages import explained
@@ -23,32 +24,70 @@ from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.params import ConfigModel
+from fedshift_core.plural import plural
 from fedshift_core.secure.identity import FINGERPRINT
 
 POLICY, POLICY_SHA256 = "policy", "policy-sha256"  # keys of ``--node-config``
 STRICT, OPEN = "strict", "open"  # the built-in policies
 ANY = "any"
 GIBIBYTE = 2**30
+_SIZE = {"null": "of any size", "other": "at most {:,} bytes ({mib:,.4g} MiB)"}  # in words
 
 
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+def in_yaml(value: Any) -> str:
+    """Return a value of a policy as YAML on one line."""
+    content = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    content = ANY if content == (ANY,) else list(content) if isinstance(content, tuple) else content
+    text = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return text.removesuffix("...\n").strip()
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    """Return values by key on one line."""
+    return in_yaml(dict(values))[1:-1]
+
+
+def _key(default: Any, description: str, **says: str) -> Any:
+    """Return a key of a policy: its default, its meaning, and in words what a value allows.
+
+    ``says`` has words by value as YAML has it (``empty`` for ``[]``, ``one`` for 1); ``other`` of any other value.
+    """
+    return Field(default, description=description, json_schema_extra={**says})
+
+
+def _in_words(value: Any, says: Any) -> str:
+    name = in_yaml(value)
+    text = says.get({"[]": "empty", "1": "one"}.get(name, name)) or says.get("other", "{}")
+    mib = value / 2**20 if isinstance(value, int) else 0
+    return str(text.format(", ".join(value) if isinstance(value, tuple) else value, mib=mib))
+
+
+def _known(find: Callable[[str], object] = str) -> AfterValidator:
+    """Return a check of names, each of which is found or refused: a misspelt one would refuse every run."""
+
+    def check(names: tuple[str, ...]) -> tuple[str, ...]:
+        if ANY in names and len(names) > 1:
+            raise ValueError(f"{ANY} stands alone, found {as_found(list(names))}")
+        for name in names:
+            if name != ANY:
+                find(name)
+        return names
+
+    return AfterValidator(check)
+
+
+def _find_network(name: str) -> None:
+    if family_of(name) is None:  # of a library, which would have to be imported
+        NETWORKS.named(name, "networks")
 
 
 #: ``any``, or a list of names.
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-
-
-def _like(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
-    """Return a check that each of some texts is like a pattern."""
-
-    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
-        for text in texts:
-            if not pattern.fullmatch(text):
-                raise ValueError(f"{as_found(text)} is {wanted}")
-        return texts
-
-    return AfterValidator(check)
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+Methods = Annotated[Names, Field(min_length=1), _known(lambda name: registry.METHODS.named(name, "methods"))]
+Networks = Annotated[Names, Field(min_length=1), _known(_find_network)]
+Contributions = Annotated[Names, _known()]
+Features = Annotated[Names, _known(lambda name: registry.FEATURES.named(name, "features"))]
+Number = Annotated[int | None, Field(gt=0)]
 
 
 class _Section(ConfigModel):
@@ -66,12 +105,19 @@ class RequiredNoise(_Section):
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
 
+    def __str__(self) -> str:
+        return f"{self.name} with at most epsilon {self.epsilon:g} at delta {self.delta:g} or less in a run"
+
 
 class Budget(_Section):
     """What all runs together may spend of the images' privacy."""
 
     epsilon: float = Field(gt=0, description="Most epsilon of all runs together. A run without noise is refused.")
     delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is computed.")
+
+    def __str__(self) -> str:
+        spent = f"at most epsilon {self.epsilon:g} at delta {self.delta:g} over all runs"
+        return f"{spent}; a run without noise is refused"
 
 
 class SecureSums(_Section):
@@ -83,25 +129,29 @@ class SecureSums(_Section):
         ge=1,
         description="Least effective number of these nodes by their weights (`federation.secure_sums_least`).",
     )
-    trusted: Annotated[
-        tuple[str, ...], _like(FINGERPRINT, "no fingerprint; expected SHA256: and 43 letters of base64")
-    ] = Field(
+    trusted: tuple[Annotated[str, Field(pattern=f"^{FINGERPRINT.pattern}$")], ...] = Field(
         (),
         description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "
         "NAME.pub` prints them; `[]` for any that the server names.",
     )
 
+    def __str__(self) -> str:
+        who = f", of {len(self.trusted)} that are named by their keys" if self.trusted else ""
+        return f"required, over at least {plural(self.nodes, 'node')}, effective {self.least:g}{who}"
+
 
 class RunCode(_Section):
     """The code that a run may bring; it never runs on the node."""
 
-    trusted: Annotated[
-        tuple[str, ...], _like(own_code.HASH, "no hash of code; expected SHA256: and 64 digits of 0-9a-f")
-    ] = Field(
+    trusted: tuple[Annotated[str, Field(pattern=f"^{own_code.HASH.pattern}$")], ...] = Field(
         (),
         description="Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the "
         "node answers such runs, too, with its own code.",
     )
+
+    def __str__(self) -> str:
+        others = f", or of {len(self.trusted)} named by their hashes" if self.trusted else ""
+        return f"a run of this node's own code{others}"
 
 
 class Partition(_Section):
@@ -115,44 +165,27 @@ class Partition(_Section):
         description="Share of the training images that a round is chosen by.",
     )
     test_images: dict[str, int] | None = Field(
-        None,
-        title="evaluate.fraction, as test images",
-        description="By domain, the size of a sample of test images.",
+        None, title="evaluate.fraction, as test images", description="By domain, the size of a sample of test images."
     )
     bn_images: int | None = Field(
-        None,
-        gt=0,
-        title="evaluate.bn_images",
-        description="Size of a sample of training images for BatchNorm.",
+        None, gt=0, title="evaluate.bn_images", description="Size of a sample of training images for BatchNorm."
     )
     image_share: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        title="statistics.image_share",
-        description="Share of the images that is told of one by one.",
+        None, ge=0, le=1, title="statistics.image_share", description="Share of the images that is told of one by one."
     )
     data_set: str | None = Field(None, title="dataset.of", description="The data set that reads the images.")
     classes: tuple[str, ...] | None = Field(None, title="dataset.classes", description="All classes, in their order.")
     classes_stated: bool | None = Field(
-        None,
-        title="dataset.classes_stated",
-        description="Whether somebody stated the order of the classes.",
+        None, title="dataset.classes_stated", description="Whether somebody stated the order of the classes."
     )
     labels: str | None = Field(None, title="dataset.labels", description="The table that names the images.")
     patients: str | None = Field(None, title="dataset.patients", description="Patients whose images stay together.")
     test_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        title="dataset.test_share",
-        description="Test part, where the images do not say.",
+        None, gt=0, lt=1, title="dataset.test_share", description="Test part, where the images do not say."
     )
     split_seed: int | None = Field(None, title="dataset.seed", description="Seed of that split.")
     skip_broken: bool | None = Field(
-        None,
-        title="dataset.skip_broken",
-        description="Whether images that cannot be read are left out.",
+        None, title="dataset.skip_broken", description="Whether images that cannot be read are left out."
     )
 
     def stated(self) -> dict[str, Any]:
@@ -161,6 +194,9 @@ class Partition(_Section):
         samples = values.pop("test_images", {})
         return values | {f"test_images.{domain}": size for domain, size in samples.items()}
 
+    def __str__(self) -> str:
+        return listed(self.stated())
+
 
 class Scores(_Section):
     """How many scores of models a server may ask for: each tells a little of the images behind it."""
@@ -168,74 +204,99 @@ class Scores(_Section):
     per_run: int | None = Field(1000, gt=0, description="Most questions of a run with other weights; null for any.")
     runs_per_day: int | None = Field(20, gt=0, description="Most runs with scores within 24 hours; null for any.")
 
+    def __str__(self) -> str:
+        most, runs = (number or "any number of" for number in (self.per_run, self.runs_per_day))
+        return f"to {most} questions a run, in {runs} runs a day"
+
 
 class Policy(_Section):
     """What a node's owner allows. The defaults are the policy ``strict``."""
 
-    methods: Names = Field((ANY,), description="Methods that a run may use: `any`, or a list of names.")
-    networks: Names = Field((ANY,), description="Networks that a run may use: `any`, or a list of names.")
-    contributions: Names = Field(
+    methods: Methods = _key((ANY,), "Methods that a run may use: `any`, or a list of names.", other="only {}", any=ANY)
+    networks: Networks = _key(
+        (ANY,), "Networks that a run may use: `any`, or a list of names.", other="only {}", any=ANY
+    )
+    contributions: Contributions = _key(
         (ANY,),
-        description="What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` "
-        "for weights alone.",
+        "What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` for weights "
+        "alone.",
+        other="only {}",
+        any=ANY,
+        empty="weights alone",
     )
-    features: Names = Field(
-        (), description="Features of other packages that a run may use (its section `features`): `any`, or a list."
+    features: Features = _key(
+        (),
+        "Features of other packages that a run may use (its section `features`): `any`, or a list.",
+        other="only {}",
+        any=ANY,
+        empty="none of other packages",
     )
-    weights: Literal["any", "masked"] = Field(
+    weights: Literal["any", "masked"] = _key(
         "any",
-        description="How weights leave the node: `any` way, or `masked`, only inside sums over nodes "
-        "(`federation.secure_sums`); a run without them is refused.",
+        "How weights leave the node: `any` way, or `masked`, only inside sums over nodes (`federation.secure_sums`); a "
+        "run without them is refused.",
+        any="of any run",
+        masked="only inside secure sums; other runs are refused",
     )
-    least_images: int = Field(
+    least_images: Annotated[int, Field(ge=1, le=10**6)] = _key(
         5,
-        ge=1,
-        le=10**6,
-        description="Least number of images behind a number that leaves the node: of a class behind a prototype or a "
-        "count, of a domain behind a score. 1 hides nothing.",
+        "Least number of images behind a number that leaves the node: of a class behind a prototype or a count, of a "
+        "domain behind a score. 1 hides nothing.",
+        one="numbers of any number of images leave",
+        other="no class, count or score of fewer than {} images leaves; a class with fewer counts as absent",
     )
-    figures: bool = Field(
+    figures: bool = _key(
         False,
-        description="Whether confusion matrices, histograms of scores and calibration leave the node "
-        "(`evaluate.figures`); false: a run goes on without them.",
+        "Whether confusion matrices, histograms of scores and calibration leave the node (`evaluate.figures`); false: "
+        "a run goes on without them.",
+        false="none leave the node",
+        true="confusion matrices, histograms and calibration leave",
     )
-    statistics: bool = Field(
+    statistics: bool = _key(
         False,
-        description="Whether means, variances, percentiles and histograms of the training images leave the node, once "
-        "in a run (`statistics.share`); false: a run goes on without them.",
+        "Whether means, variances, percentiles and histograms of the training images leave the node, once in a run "
+        "(`statistics.share`); false: a run goes on without them.",
+        false="none leave the node",
+        true="those of training images leave once in a run",
     )
-    image_statistics: bool = Field(
+    image_statistics: bool = _key(
         False,
-        description="Whether channel means and deviations of single training images leave the node, once in a run, for "
-        "the other nodes (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them.",
+        "Whether channel means and deviations of single training images leave the node, once in a run, for the other "
+        "nodes (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them.",
+        false="none leave",
+        true="those of single images leave once in a run",
     )
-    largest_in: int | None = Field(GIBIBYTE, gt=0, description="Largest message to the node in bytes; null for any.")
-    largest_out: int | None = Field(GIBIBYTE, gt=0, description="Largest message from the node in bytes; null for any.")
-    rounds_per_day: int | None = Field(
-        None, gt=0, description="Most rounds in which the node trains within 24 hours, over all runs; null for any."
-    )
-    partition: Partition | None = Field(
+    largest_in: Number = _key(GIBIBYTE, "Largest message to the node in bytes; null for any.", **_SIZE)
+    largest_out: Number = _key(GIBIBYTE, "Largest message from the node in bytes; null for any.", **_SIZE)
+    rounds_per_day: Number = _key(
         None,
-        description="How the images are parted for good where least_images is above 1; a run that asks for other parts "
-        "is refused. A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
+        "Most rounds in which the node trains within 24 hours, over all runs; null for any.",
+        null="any number",
+        other="at most {}",
     )
-    scores: Scores | None = Field(
-        Scores(), description="Scores that a server may ask for, in questions with other weights; null for any number."
+    partition: Partition | None = _key(
+        None,
+        "How the images are parted for good where least_images is above 1; a run that asks for other parts is refused. "
+        "A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
+        null="as the first run has it",
     )
-    privacy: RequiredNoise | None = Field(None, description="Noise that a run must have; null for none.")
-    budget: Budget | None = Field(
-        None, description="What all runs together may spend of the images' privacy; null for no limit."
+    scores: Scores | None = _key(
+        Scores(),
+        "Scores that a server may ask for, in questions with other weights; null for any number.",
+        null="to any number of questions",
     )
-    secure_sums: SecureSums | None = Field(None, description="Secure sums that a run must have; null for none.")
-
-    code: RunCode | None = Field(
-        None, description="Runs of other code than this node's that it answers; null for none: each is refused."
+    privacy: RequiredNoise | None = _key(
+        None, "Noise that a run must have; null for none.", null="no noise is required"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_shape(cls, value: Any) -> Any:
-        return {} if value is None else value
+    budget: Budget | None = _key(
+        None, "What all runs together may spend of the images' privacy; null for no limit.", null="no limit"
+    )
+    secure_sums: SecureSums | None = _key(None, "Secure sums that a run must have; null for none.", null="not required")
+    code: RunCode | None = _key(
+        None,
+        "Runs of other code than this node's that it answers; null for none: each is refused.",
+        null="a run of this node's own code",
+    )
 
     @model_validator(mode="after")
     def _check_statistics(self) -> "Policy":
@@ -247,6 +308,11 @@ class Policy(_Section):
         """Tell whether a name is among those of a key."""
         names: tuple[str, ...] = getattr(self, key)
         return names == (ANY,) or name in names
+
+    def says(self) -> list[tuple[str, str]]:
+        """Return each key with what it allows, in words."""
+        fields = type(self).model_fields
+        return [(key, _in_words(getattr(self, key), fields[key].json_schema_extra)) for key in fields]
 
 
 BUILT_IN = {
@@ -320,36 +386,11 @@ def _parsed(source: str, data: bytes) -> Policy:
         content = yaml_files.parse(data.decode())
     except ValueError as error:
         raise ConfigError(f"{name}: cannot be read as YAML: {error}") from None
-    if content is not None and not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise ConfigError(f"{name}: expected a mapping of keys to values, found {as_found(content)}")
     try:
-        policy = Policy.model_validate(content)
-        _check_names(policy)
+        return Policy.model_validate(content or {})
     except ValidationError as error:
         raise explained(error, model=Policy).under(name) from None
     except ConfigError as error:
         raise error.under(name) from None
-    return policy
-
-
-def _check_names(policy: Policy) -> None:
-    """Refuse names that nothing has: a misspelt one would refuse every run.
-
-    Raises:
-        ConfigError: With what there is.
-    """
-    for key in ("methods", "networks", "contributions", "features"):
-        names = getattr(policy, key)
-        if ANY in names and len(names) > 1:
-            raise ConfigError(f"{key}: {ANY} stands alone, found {as_found(list(names))}")
-        if key in ("methods", "networks") and not names:
-            raise ConfigError(f"{key}: an empty list would refuse every run; expected names, or {ANY}")
-    for name in policy.methods:
-        if name != ANY:
-            registry.METHODS.named(name, "methods")
-    for name in policy.networks:
-        if name != ANY and family_of(name) is None:  # a library would have to be imported
-            NETWORKS.named(name, "networks")
-    for name in policy.features:
-        if name != ANY:
-            registry.FEATURES.named(name, "features")

@@ -40,10 +40,18 @@ class ReceivedLog:
         self._lines: list[str] = []
         self._path: Path | None = None
         self._sent: dict[int, tuple[int | None, int]] = {}  # by node id: its index, and the round of its last message
-        if engine_name(grid):
-            self._look_at_answers(grid)
-        else:
-            self._look_at_queue(grid)
+        # A grid that answers messages as they are sent has one call, Flower's have a queue.
+        sends, gives = ("send_and_receive",) * 2 if engine_name(grid) else ("push_messages", "pull_messages")
+        send = getattr(grid, sends)
+        setattr(grid, sends, lambda messages, **options: send(self._noted(messages), **options))
+        give = getattr(grid, gives)
+
+        def taken(*args: Any, **options: Any) -> Iterable[Message]:
+            replies = list(give(*args, **options))
+            self._take(replies)
+            return replies
+
+        setattr(grid, gives, taken)
 
     def open(self, folder: Path) -> None:
         """Write to the run folder from now on, what came before first.
@@ -53,29 +61,6 @@ class ReceivedLog:
         """
         self._path = folder / RECEIVED_FILE
         self._write()
-
-    def _look_at_answers(self, grid: Any) -> None:
-        """Look at a grid that answers messages as they are sent."""
-        send = grid.send_and_receive
-
-        def looked(messages: Iterable[Message], **options: Any) -> Iterable[Message]:
-            replies = list(send(self._noted(messages), **options))
-            self._take(replies)
-            return replies
-
-        grid.send_and_receive = looked
-
-    def _look_at_queue(self, grid: Any) -> None:
-        """Look at a grid of Flower's, which has a queue."""
-        push, pull = grid.push_messages, grid.pull_messages
-
-        def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
-            replies = list(pull(message_ids))
-            self._take(replies)
-            return replies
-
-        grid.push_messages = lambda messages: push(self._noted(messages))
-        grid.pull_messages = pulled
 
     def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
         """Pass messages on, and note what each node was sent last."""
@@ -95,7 +80,7 @@ class ReceivedLog:
                 "message": plain(reply.metadata.message_type, MOST_NAME),
             }  # fmt: skip
             entries = list(_entries(reply))
-            whole = {"kind": REPLY, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
+            whole = {"kind": REPLY, **out_log.totals(entries)}
             self._lines += [json.dumps({**about, **entry}) for entry in (whole, *entries)]
         if self._path is not None:
             self._write()

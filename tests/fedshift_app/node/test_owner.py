@@ -215,7 +215,7 @@ def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
     node.context.node_config = {"policy": "open", "partition-id": 0, "num-partitions": 2}
     reply = node.ask(MessageType.QUERY, engine="simulation")
     assert "takes no part in a simulation" in str(reply.error.reason)
-    simulated = Owner(None, resolve({}), Place("scan", 0, 4, Source(None), True, 1))
+    simulated = Owner(policy_file.BUILT_IN["open"], resolve({}), Place("scan", 0, 4, Source(None), True, 1))
     record = WorkReply(1, {"count/scan": 1}).to_record()
     assert simulated.least_images == 1 and simulated.leaves(MessageType.EVALUATE, record) is record
 

@@ -119,7 +119,7 @@ def test_the_run_is_the_experiment_with_its_number_of_nodes(made: Path) -> None:
 
 def test_a_sign_of_the_shell_in_a_sites_name_stays_what_it_is() -> None:
     node = NodeFolder(Path("nodes/node-0-x"), "a$b", 0)
-    command = compose.composed([node])["services"]["node-0-x"]["command"]
+    command = yaml.safe_load(compose.composed([node]))["services"]["node-0-x"]["command"]
     assert 'domain="a$$b"' in command[-1]
     assert dataclasses.replace(node, domain="a").node_config.startswith('domain="a"')
 
