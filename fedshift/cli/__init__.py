@@ -220,7 +220,6 @@ def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     if "=" in incomplete or before[-1:] == ["="]:
         return completion.arguments(ctx, incomplete)
     from fedshift.lab.grid.evaluate import keys
-    from fedshift.run.catalog import words
 
     start = Path(incomplete).expanduser()
     parent = start if incomplete.endswith("/") or not incomplete else start.parent
@@ -229,7 +228,7 @@ def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
     return [
         *(name for name in named if name.startswith(incomplete)),
-        *(word for word in words.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
+        *(word for word in completion.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
     ]
 
 
@@ -434,7 +433,3 @@ def main() -> None:
         fail(error)
     except OSError as error:  # a full disk or a forbidden folder: a traceback would not help
         fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
-from fedshift.run.catalog import completion
-from fedshift.site import nodes
+from fedshift.site import commands, nodes
 from fedshift_app.node import chained_log, ledger, state_folder
 from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.errors import ConfigError
@@ -175,4 +174,4 @@ def test_the_state_of_each_node(node: Path) -> None:
     assert [(one["node"], one["domain"], one["lines"]) for one in content] == [
         ("node-0", "scan", 8), ("node-1", "sketch", None), ("node-2", "", None),
     ]  # fmt: skip
-    assert completion.nodes("node-") == ["node-0", "node-1", "node-2"]
+    assert commands._nodes("node-") == ["node-0", "node-1", "node-2"]

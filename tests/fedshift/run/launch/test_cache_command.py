@@ -20,9 +20,8 @@ from support import refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.data import cache_command, inventory
+from fedshift.data import cache_command, commands, inventory
 from fedshift.data.inventory import Entry
-from fedshift.run.catalog import completion
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Form, Source
@@ -342,8 +341,8 @@ def test_it_asks_first(
 
 
 def test_names_are_completed(filled: list[Entry]) -> None:
-    assert completion.cached("timm") == [entry.name for entry in filled[2:]]
-    assert completion.cached("x") == []
+    assert commands._cached("timm") == [entry.name for entry in filled[2:]]
+    assert commands._cached("x") == []
 
 
 def test_too_many_choices_are_refused(filled: list[Entry]) -> None:
