@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from fedshift import cli
-from fedshift.cli import citations, help_pages
+from fedshift.cli import citations
 from fedshift.run.catalog import keys
 from fedshift.run.catalog import methods as catalog
 from fedshift_app.config import fits, registry
@@ -103,8 +103,8 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield from (f"## fedshift {name}", "", " ".join(first.split()))
     if more:
         yield from ("", "```text", *"\n\n".join(more).splitlines(), "```")
-    if name in help_pages.EXAMPLES:
-        yield from ("", *(f"    fedshift {example}" for example in help_pages.EXAMPLES[name]))
+    if command.epilog:
+        yield from ("", *(f"    {example}" for example in command.epilog.split("\n\n")[1:]))
     if rows := [_parameter(param) for param in command.params]:
         yield from ("", *_table(("argument or option", "default", "meaning"), rows))
 
@@ -115,7 +115,7 @@ def _parameter(param: click.Parameter) -> tuple[str, str, str]:
     if param.param_type_name == "argument":
         return f"`{param.metavar or (param.name or '').upper()}`", "", meaning
     flag = bool(getattr(param, "is_flag", False))
-    value = "" if flag else f" {VALUES.get(param.type.name, param.type.name.upper())}"
+    value = "" if flag else f" {param.metavar or VALUES.get(param.type.name, param.type.name.upper())}"
     spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*param.opts, *param.secondary_opts))
     default = "" if flag or callable(param.default) or param.default in (None, "", ()) else f"`{param.default}`"
     return spelled, "required" if param.required else default, meaning

@@ -7,6 +7,8 @@ from pathlib import Path
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 
+#: A path as a person gives it.
+Named = str | os.PathLike[str]
 MOST_PATH = 3000  # bytes; Linux allows 4095, and FedShift adds its own files and folders below
 MOST_PART = 255  # bytes of the name of one file or folder
 

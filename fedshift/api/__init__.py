@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedshift.api import calling, keys
 from fedshift.api import methods as _methods
 from fedshift.api.methods import MethodInfo
-from fedshift.api.paths import Named, listed
 from fedshift.api.runs import Run
-from fedshift.lab.tables.compare import Comparison
+from fedshift.lab.tables.compare import Comparison as Comparison
+from fedshift.lab.tables.compare import compare as compare
 from fedshift.run import arguments
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import MOST_BATCH
-from fedshift_core.paths import path_text, user_path
+from fedshift_core.paths import Named, path_text, user_path
 
 if TYPE_CHECKING:
     from fedshift.api.model import Model
@@ -121,42 +121,6 @@ def load_model(folder: Named) -> "Model":
     return model.opened(user_path(folder, "load_model"))
 
 
-def compare(
-    runs: Named | Iterable[Named],
-    *,
-    paper: str = "",
-    score: str = "last5",
-    scored: str = "",
-    held_out: bool = False,
-    allow_different: bool = False,
-    costs: Named | None = None,
-) -> Comparison:
-    """Compare finished runs: methods by domains, mean and spread over seeds, difference to FedAvg.
-
-        >>> table = compare("runs/*")
-        >>> print(table.text())  # doctest: +ELLIPSIS
-        handwritten: top-1 accuracy (%), ...
-
-    Args:
-        runs: Runs, run folders, folders that hold some, patterns such as ``runs/*``; one or several.
-        paper: A printed table whose rows stand next to ours (`fedshift papers`).
-        score: Which numbers, as ``--score`` of `fedshift compare`.
-        scored: ``global`` or ``personal``: only methods that score these models, and FedAvg.
-        held_out: Only the domains that no node held; runs that leave out one after the other are one row.
-        allow_different: Whether runs that differ in more than method and seed stand in groups.
-        costs: What `fedshift costs ... --json` printed.
-
-    Raises:
-        ConfigError: If no run is finished, or the runs cannot stand in one table.
-    """
-    from fedshift.lab.tables.compare import compare as compared
-
-    return compared(
-        listed(runs, "compare"), paper=paper, score=score, scored=scored, held_out=held_out,
-        allow_different=allow_different, costs=None if costs is None else user_path(costs, "costs"),
-    )  # fmt: skip
-
-
 def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **more: Any) -> Comparison:
     """Run a grid on all cores, each run in a process of its own, and compare. The same call goes on with the rest.
 
@@ -254,7 +218,7 @@ def evaluate(models: Named | Iterable[Named], *, site: str = "", progress: bool 
     from fedshift.lab.grid.evaluate import command
     from fedshift.lab.grid.evaluate.table import Evaluation
 
-    words = [*map(str, listed(models, "evaluate", "model")), *keys.words("", more)]
+    words = [*map(str, arguments.paths(models, "evaluate", "model")), *keys.words("", more)]
     with calling.call(keys.command("evaluate", words), progress=progress):
         folder, scored = command.evaluated(words, site, aside=False)
     return Evaluation(folder, tuple(scored))
@@ -350,14 +314,14 @@ def predict(
     from fedshift.api.model import Model
     from fedshift.export import predicting
 
-    given = listed(files, "predict", "image")
+    given = arguments.paths(files, "predict", "image")
     batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
     if isinstance(model, Run):
         model = model.model()
     if not isinstance(model, Model):
         expected = "the folder of a saved model, a run, or what its model() returns"
         folder = user_path(path_text(model, "predict", expected), "predict")
-        likes = listed(clean, "predict", "image") if clean else ()
+        likes = arguments.paths(clean, "predict", "image") if clean else ()
         return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split, in_order=in_order)
     for key, value in {"adapt": adapt, "clean": clean, "split": split, "in_order": in_order}.items():
         if value:

@@ -172,11 +172,7 @@ class Run:
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """The rounds as a data frame, one row a round and domain.
-
-        Raises:
-            ConfigError: If pandas is not installed.
-        """
+        """The rounds as a data frame, one row a round and domain."""
         return frames.metrics(self.rounds)
 
     def log(self) -> list[str]:

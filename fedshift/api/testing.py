@@ -22,7 +22,6 @@ import torch
 from flwr.app import Message, MessageType
 
 from fedshift.api import calling, keys, registering
-from fedshift.api.paths import Named
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
 from fedshift_app import client_app
@@ -34,6 +33,7 @@ from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import as_found
+from fedshift_core.paths import Named
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import CE, LOSS_TERM
 from fedshift_strategies.base import DomainStrategy

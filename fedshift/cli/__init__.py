@@ -18,9 +18,9 @@ from fedshift.data import commands as data_commands
 from fedshift.export import commands as export_commands
 from fedshift.lab.grid.costs import commands as costs_commands
 from fedshift.lab.tables.compare import commands as compare_commands
-from fedshift.run import options
 from fedshift.run.catalog import completion
 from fedshift.run.create import commands as create_commands
+from fedshift.run.options import command
 from fedshift.site import commands as site_commands
 from fedshift.site.deploy import commands as deploy_commands
 from fedshift_app.run import exit_codes
@@ -60,38 +60,21 @@ def common_options(
     """Federated learning under domain shift, as one Flower app."""
 
 
-app.add_typer(data_commands.app)  # init, prepare, preview
-app.add_typer(costs_commands.app)  # costs
-app.add_typer(create_commands.app)  # new-method, new-plugin
-app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
-app.add_typer(compare_commands.app)  # compare, claims
-app.add_typer(export_commands.app)  # save, save-node, predict
-app.add_typer(site_commands.app)  # site
-app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials, policy
+for part in (
+    data_commands, costs_commands, create_commands, catalog_commands, compare_commands, export_commands, site_commands,
+    deploy_commands,
+):  # fmt: skip
+    app.add_typer(part.app)
 
 
-@app.command()
+@command(app)
 def run(
-    arguments: Annotated[
-        list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
-    ] = None,
-    allow_changed: Annotated[
-        bool, typer.Option("--allow-changed", help="With resume: take changed settings, and note them in the results.")
-    ] = False,
-    trust_plugins: Annotated[
-        bool,
-        typer.Option("--trust-plugins", help="Run the Python files that the run folder keeps."),
-    ] = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print the outcome as one JSON object on the last line, also of a failure; the rest on stderr.",
-        ),
-    ] = False,
+    arguments: Annotated[list[str] | None, completion.arguments] = None,
+    *,
+    allow_changed: bool = False,
+    trust_plugins: bool = False,
+    dry: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
 
@@ -101,6 +84,17 @@ def run(
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; workers=N, processes of engine=inline;
     report=false: no report.html at the end.
+
+    Args:
+        arguments ([EXPERIMENT] [KEY=VALUE ...]): See `fedshift experiments`; keys below.
+        allow_changed: With resume: take changed settings, and note them in the results.
+        trust_plugins: Run the Python files that the run folder keeps.
+        dry (--dry-run): Only show configuration, nodes, images, and what it will take.
+        as_json: Print the outcome as one JSON object on the last line, also of a failure; the rest on stderr.
+
+    Examples:
+        fedshift run handwritten method=i2pfl rounds=10 seed=1
+        fedshift run handwritten engine=inline --json
     """
     from fedshift_app.config.arguments import parse_arguments
 
@@ -135,24 +129,35 @@ def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> No
     status.exit_if_degraded(folder)
 
 
-@app.command()
+@command(app)
 def sweep(
-    arguments: Annotated[
-        list[str] | None,
-        options.arguments("[EXPERIMENT] [KEY=VALUE,VALUE ...]", "Keys of `fedshift run`, and those below."),
-    ] = None,
-    paper: options.PaperTable = "",
-    listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
-    slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
-    into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
-    ray: Annotated[str, typer.Option("--ray", help="Do the runs on the nodes of the Ray cluster at HOST:PORT.")] = "",
-    dry: options.DryRun = False,
+    arguments: Annotated[list[str] | None, completion.arguments] = None,
+    *,
+    paper: str = "",
+    listed: bool = False,
+    slurm: Path | None = None,
+    into: str = "",
+    ray: str = "",
+    dry: bool = False,
 ) -> None:
     """Run a grid on all cores, and compare. The same command again continues an interrupted one.
 
     Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
     side; engine=simulation: one after another).
+
+    Args:
+        arguments ([EXPERIMENT] [KEY=VALUE,VALUE ...]): Keys of `fedshift run`, and those below.
+        paper: A printed table to compare the runs with, see `fedshift papers`.
+        listed (--list): Run nothing: print a command for each run.
+        slurm: With --list: write them as the array of one Slurm job.
+        into (--in): Do one run, as --list prints it, in this sweep's folder.
+        ray: Do the runs on the nodes of the Ray cluster at HOST:PORT.
+        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+
+    Examples:
+        fedshift sweep handwritten method=fedavg,i2pfl seed=0,1,2 engine=inline
+        fedshift sweep handwritten method=fedavg seed=0,1 engine=inline --list
     """
     if ray:
         from fedshift.lab.grid.sweep import ray_address
@@ -189,15 +194,20 @@ def _end_of_sweep(comparison: "Comparison | None") -> None:
         raise SystemExit(exit_codes.DEGRADED)
 
 
-@app.command()
-def rescore(
-    arguments: Annotated[list[str], typer.Argument(metavar="RUN ... [KEY=VALUE,VALUE ...]")],
-) -> None:
+@command(app)
+def rescore(arguments: list[str]) -> None:
     """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
 
     RUN: a run folder, or a folder that holds some. Keys may hold several values, with commas: adapt.name=none,tent,eata
     shift.severity=1,3,5; further keys: output-dir=DIR, jobs=N side by side. Each is a run folder of its own, which
     `fedshift compare` reads. The same command again does what is left.
+
+    Args:
+        arguments (RUN ... [KEY=VALUE,VALUE ...]): Keys, see above.
+
+    Examples:
+        fedshift rescore runs/FOLDER shift.name=corruption shift.severity=1,3,5
+        fedshift rescore runs adapt.name=none,tent
     """
     from fedshift.lab.grid.rescore import command
 
@@ -210,7 +220,6 @@ def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     if "=" in incomplete or before[-1:] == ["="]:
         return completion.arguments(ctx, incomplete)
     from fedshift.lab.grid.evaluate import keys
-    from fedshift.run.catalog import words
 
     start = Path(incomplete).expanduser()
     parent = start if incomplete.endswith("/") or not incomplete else start.parent
@@ -219,25 +228,12 @@ def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
     return [
         *(name for name in named if name.startswith(incomplete)),
-        *(word for word in words.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
+        *(word for word in completion.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
     ]
 
 
-@app.command()
-def evaluate(
-    arguments: Annotated[
-        list[str],
-        options.arguments(
-            "MODEL ... [KEY=VALUE ...]",
-            "Folders that `fedshift save` wrote, or run folders; keys below.",
-            _complete_evaluate,
-        ),
-    ],
-    site: Annotated[
-        str, typer.Option(help="Ask the real nodes of this SuperLink of ~/.flwr/config.toml, on its machine.")
-    ] = "",
-    as_json: options.JsonObject = False,
-) -> None:
+@command(app)
+def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str = "", as_json: bool = False) -> None:
     """Score finished models on all nodes, without training: how good are they on the images of a site?
 
     Any number of models side by side, on the images of their own run or on others: dataset, data-dir, dataset.domains=
@@ -245,20 +241,24 @@ def evaluate(
     to launch, as `fedshift run`: engine=simulation|inline, nodes=N, ...; report=true: a report.html for each model.
     Prints one table and writes evaluate.json, evaluate.csv and a run folder for each model. Exits with 4 if a node was
     lost.
+
+    Args:
+        arguments (MODEL ... [KEY=VALUE ...]): Folders that `fedshift save` wrote, or run folders; keys below.
+        site: Ask the real nodes of this SuperLink of ~/.flwr/config.toml, on its machine.
+        as_json: One JSON object.
+
+    Examples:
+        fedshift evaluate MODEL data-dir=MY_IMAGES
+        fedshift evaluate MODEL --site hospital --json
     """
     from fedshift.lab.grid.evaluate import command
 
     raise SystemExit(command.evaluate(arguments, site, as_json=as_json))
 
 
-@app.command()
+@command(app)
 def tune(
-    arguments: Annotated[
-        list[str] | None,
-        options.arguments("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
-    ] = None,
-    paper: options.PaperTable = "",
-    dry: options.DryRun = False,
+    arguments: Annotated[list[str] | None, completion.arguments] = None, *, paper: str = "", dry: bool = False
 ) -> None:
     """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
 
@@ -266,6 +266,15 @@ def tune(
     [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
     no trial ends early; trial-rounds=N rounds for a trial, fewer than a compared run has; jobs=N methods side by side.
     The same command again goes on where it was interrupted. Needs the extra `tune`: Optuna.
+
+    Args:
+        arguments ([EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]): Keys of `fedshift run`.
+        paper: A printed table to compare the runs with, see `fedshift papers`.
+        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+
+    Examples:
+        fedshift tune handwritten method=fedavg,i2pfl budget=20 seed=0,1,2
+        fedshift tune handwritten method=fedprox budget=8 jobs=2
     """
     from fedshift.run.checking import check_data, check_model
 
@@ -279,30 +288,38 @@ def tune(
     tuning.tune(arguments or [], paper, check_data, check_model)
 
 
-@app.command()
-def status(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[RUN_FOLDER] [output-dir=DIR]")] = None,
-    as_json: options.JsonObject = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s until the run ends.")] = False,
-    site: Annotated[
-        str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
-    ] = "",
-) -> None:
-    """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted."""
+@command(app)
+def status(arguments: list[str] | None = None, *, as_json: bool = False, watch: bool = False, site: str = "") -> None:
+    """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted.
+
+    Args:
+        arguments ([RUN_FOLDER] [output-dir=DIR]): Keys, see above.
+        as_json: One JSON object.
+        watch: Again every 2 s until the run ends.
+        site: Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.
+
+    Examples:
+        fedshift status
+        fedshift status runs/FOLDER --watch
+    """
     from fedshift.run.launch import watching
 
     raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
 
 
-@app.command()
-def doctor(
-    renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
-    as_json: options.JsonObject = False,
-    publish: Annotated[
-        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
-    ] = False,
-) -> None:
-    """Show this machine, what trains fastest on it, and its problems, which make the exit code 1."""
+@command(app)
+def doctor(*, renew: bool = False, as_json: bool = False, publish: bool = False) -> None:
+    """Show this machine, what trains fastest on it, and its problems, which make the exit code 1.
+
+    Args:
+        renew: Measure again what trains fastest here.
+        as_json: One JSON object.
+        publish: Look instead whether the app's folder is what Flower Hub takes.
+
+    Examples:
+        fedshift doctor
+        fedshift doctor --json
+    """
     from fedshift.run.doctor import doctor as machine
 
     if publish:
@@ -312,13 +329,17 @@ def doctor(
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
 
 
-@app.command()
-def version(
-    bundle: Annotated[
-        bool, typer.Option("--bundle", help="Print the hash of the code that a run of it brings.")
-    ] = False,
-) -> None:
-    """Print the version of FedShift, or the hash of its code, which nodes compare with their own."""
+@command(app)
+def version(*, bundle: bool = False) -> None:
+    """Print the version of FedShift, or the hash of its code, which nodes compare with their own.
+
+    Args:
+        bundle: Print the hash of the code that a run of it brings.
+
+    Examples:
+        fedshift version
+        fedshift version --bundle
+    """
     if bundle:
         from fedshift_app.node import own_code
 
@@ -329,23 +350,33 @@ def version(
     typer.echo(f"fedshift {__version__} (Flower {metadata.version('flwr')}, Python {platform.python_version()})")
 
 
-@app.command("app-dir")
+@command(app)
 def app_dir() -> None:
-    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`.
+
+    Examples:
+        fedshift app-dir
+        fedshift run handwritten --dry-run
+    """
     from fedshift_app.config import files
 
     typer.echo(str(files.APP))
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, options.path_argument("A run folder.", "RUN")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
-) -> None:
+@command(app)
+def report(folder: Path, arguments: list[str] | None = None) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
     Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all.
     The exit code is 5 where something could not be drawn, with the reason.
+
+    Args:
+        folder (RUN): A run folder.
+        arguments ([data-dir=DIR] [images=N|all]): Keys, see above.
+
+    Examples:
+        fedshift report runs/FOLDER
+        fedshift report runs/FOLDER images=all
     """
     from fedshift.lab.pages.report import command
 
@@ -376,9 +407,6 @@ def report_after_run(folder: Path) -> None:
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
-help_pages.arrange(app)  # when all commands are there
-
-
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake and exit with 1, or with 78 if a sweep must not try again."""
     typer.echo(f"error: {error}", err=True)
@@ -405,7 +433,3 @@ def main() -> None:
         fail(error)
     except OSError as error:  # a full disk or a forbidden folder: a traceback would not help
         fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fedshift.run import options
 from fedshift.run.catalog import completion
+from fedshift.run.options import Bounds, command
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 
@@ -19,15 +19,21 @@ T = TypeVar("T", bound="Named")
 app = typer.Typer()
 
 
-@app.command("methods")
+@command(app)
 def methods(
-    name: Annotated[
-        str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
-    privacy: Annotated[bool, typer.Option("--privacy", help="Print what each sends, and what it fits.")] = False,
+    name: Annotated[str | None, completion.methods] = None, *, markdown: bool = False, privacy: bool = False
 ) -> None:
-    """List the methods in groups, one line each, with their package, or show all of one."""
+    """List the methods in groups, one line each, with their package, or show all of one.
+
+    Args:
+        name ([NAME]): One method: its parameters, page, what travels.
+        markdown: Print the table of the README.
+        privacy: Print what each sends, and what it fits.
+
+    Examples:
+        fedshift methods
+        fedshift methods i2pfl
+    """
     if name is not None and (markdown or privacy):
         raise ConfigError(f"methods: {name!r} is one method, but --markdown and --privacy print tables of all")
     from fedshift_app.config import registry
@@ -46,14 +52,18 @@ def methods(
     print_problems(registry.METHODS)
 
 
-@app.command("keys")
-def keys(
-    key: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="A section or the beginning of a key: train, train.lr.")
-    ] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference/keys.md.")] = False,
-) -> None:
-    """List the keys of the configuration, each with its type, default, range and description."""
+@command(app)
+def keys(key: str = "", *, markdown: bool = False) -> None:
+    """List the keys of the configuration, each with its type, default, range and description.
+
+    Args:
+        key ([KEY]): A section or the beginning of a key: train, train.lr.
+        markdown: Print the page docs/reference/keys.md.
+
+    Examples:
+        fedshift keys
+        fedshift keys train.lr
+    """
     from fedshift.run.catalog import keys as reference
 
     if key and markdown:
@@ -61,13 +71,17 @@ def keys(
     typer.echo(reference.markdown() if markdown else reference.text(key), nl=not markdown)
 
 
-@app.command("datasets")
-def data_sets(
-    name: Annotated[
-        str | None, options.name_argument("One data set: domains, classes, sizes.", completion.data_sets)
-    ] = None,
-) -> None:
-    """List the data sets, one line each, with the package that they come from; or show all of one."""
+@command(app, "datasets")
+def data_sets(name: Annotated[str | None, completion.data_sets] = None) -> None:
+    """List the data sets, one line each, with the package that they come from; or show all of one.
+
+    Args:
+        name ([NAME]): One data set: domains, classes, sizes.
+
+    Examples:
+        fedshift datasets
+        fedshift datasets pacs
+    """
     from fedshift.run.catalog import things
     from fedshift_datasets import catalog
 
@@ -77,18 +91,26 @@ def data_sets(
     show(catalog.DATASETS, things.dataset_line)
 
 
-@app.command("models")
+@command(app)
 def models(
-    names: Annotated[
-        list[str] | None, options.arguments("[NAME ...]", "Only these, with their content.", completion.networks)
-    ] = None,
-    size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
-    markdown: options.Markdown = False,
-    pretrained: Annotated[
-        bool, typer.Option("--pretrained", help="Pretrained weights on this machine, and how to get others.")
-    ] = False,
+    names: Annotated[list[str] | None, completion.networks] = None,
+    *,
+    size: Annotated[int, Bounds(16, 512)] = 64,
+    markdown: bool = False,
+    pretrained: bool = False,
 ) -> None:
-    """List the networks, one line each; or show features, parameters and stages of those that are named."""
+    """List the networks, one line each; or show features, parameters and stages of those that are named.
+
+    Args:
+        names ([NAME ...]): Only these, with their content.
+        size: Height and width of the images in pixels.
+        markdown: Print Markdown.
+        pretrained: Pretrained weights on this machine, and how to get others.
+
+    Examples:
+        fedshift models
+        fedshift models resnet10 cnn --markdown
+    """
     if pretrained:
         if names or markdown:
             raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
@@ -108,53 +130,76 @@ def models(
         typer.echo(family.title)
 
 
-@app.command("adaptations")
+@command(app)
 def adaptations() -> None:
-    """List what a node can do between the weights and the score, one line each (section adapt)."""
+    """List what a node can do between the weights and the score, one line each (section adapt).
+
+    Examples:
+        fedshift adaptations
+        fedshift run handwritten method=fedprox adapt.name=finetune
+    """
     from fedshift_app.config import registry
 
     show(registry.ADAPTATIONS, lambda a: a.title)
 
 
-@app.command("modules")
+@command(app)
 def modules() -> None:
-    """List the modules that any method's model can carry, one line each (section modules)."""
+    """List the modules that any method's model can carry, one line each (section modules).
+
+    Examples:
+        fedshift modules
+        fedshift run handwritten method=fedavg modules=f2dc
+    """
     from fedshift_app.config import registry
 
     show(registry.MODULES, lambda m: m.title)
 
 
-@app.command("experiments")
-def experiments(
-    name: Annotated[
-        str | None, options.name_argument("One experiment, or a .yaml file.", completion.experiments)
-    ] = None,
-) -> None:
-    """List the experiments: the nodes they need, and the table of a paper that they stand for; or show all of one."""
+@command(app)
+def experiments(name: Annotated[str | None, completion.experiments] = None) -> None:
+    """List the experiments: the nodes they need, and the table of a paper that they stand for; or show all of one.
+
+    Args:
+        name ([NAME]): One experiment, or a .yaml file.
+
+    Examples:
+        fedshift experiments
+        fedshift experiments handwritten
+    """
     from fedshift.run.catalog import things
 
     typer.echo(things.experiment(name) if name is not None else "\n".join(things.experiments()))
 
 
-@app.command("papers")
+@command(app)
 def papers() -> None:
-    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
+    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes.
+
+    Examples:
+        fedshift papers
+        fedshift compare runs --paper f2dc.table1b
+    """
     from fedshift.lab.tables.papers import printed as tables
 
     for line in tables.lines():
         typer.echo(line)
 
 
-@app.command("cite")
-def cite(
-    runs: Annotated[
-        list[Path] | None, options.path_argument("Run folders, or folders that hold some.", "[RUN...]")
-    ] = None,
-    method: Annotated[str, typer.Option(help="Methods, with commas: fpl,f2dc.")] = "",
-    dataset: Annotated[str, typer.Option(help="Data sets, with commas.")] = "",
-    network: Annotated[str, typer.Option(help="Networks, with commas.")] = "",
-) -> None:
-    """Print BibTeX of the methods, data sets and networks that runs use, and of Flower and FedShift."""
+@command(app)
+def cite(runs: list[Path] | None = None, *, method: str = "", dataset: str = "", network: str = "") -> None:
+    """Print BibTeX of the methods, data sets and networks that runs use, and of Flower and FedShift.
+
+    Args:
+        runs ([RUN...]): Run folders, or folders that hold some.
+        method: Methods, with commas: fpl,f2dc.
+        dataset: Data sets, with commas.
+        network: Networks, with commas.
+
+    Examples:
+        fedshift cite runs
+        fedshift cite --method fpl,f2dc --dataset pacs
+    """
     from fedshift.cli import citations
 
     if not (runs or method or dataset or network):

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedshift.run import options
 from fedshift.run.catalog import completion
+from fedshift.run.options import Bounds, command
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.spelling import begun_with
@@ -25,38 +25,29 @@ def _cached(incomplete: str) -> list[str]:
     return begun_with(inventory.names(), incomplete)
 
 
-CacheNames = Annotated[
-    list[str] | None,
-    options.arguments("[NAME ...]", "As `fedshift cache` lists them; * stands for any letters.", _cached),
-]
-
-
-@app.command()
-def init(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder; its name becomes the experiment's.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="data-dir=DIR [KEY=VALUE ...]")] = None,
-) -> None:
+@command(app)
+def init(folder: str, arguments: list[str] | None = None) -> None:
     """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
 
     data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/guide/own-data.md. Further keys:
     dataset.domains, classes, labels, seed, test_share.
+
+    Args:
+        folder (DIR): A new folder; its name becomes the experiment's.
+        arguments (data-dir=DIR [KEY=VALUE ...]): Keys, see above.
+
+    Examples:
+        fedshift init mine data-dir=MY_IMAGES
+        fedshift init mine data-dir=MY_IMAGES dataset.test_share=0.3
     """
     from fedshift.data import init as init_module
 
     init_module.init(folder, arguments or [])
 
 
-@app.command()
+@command(app)
 def prepare(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help="See `fedshift datasets`; or an experiment: its name or .yaml file.",
-            autocompletion=completion.prepared,
-        ),
-    ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
-    as_json: options.JsonObject = False,
+    dataset: Annotated[str, completion.prepared], arguments: list[str] | None = None, *, as_json: bool = False
 ) -> None:
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
@@ -64,33 +55,52 @@ def prepare(
     that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
     dataset.download=true, and the others of the section dataset. Of an experiment all keys of `fedshift run`; with
     model.precompute=on features of all images are computed, too, and kept. Interrupted, the same command goes on.
+
+    Args:
+        dataset: See `fedshift datasets`; or an experiment: its name or .yaml file.
+        arguments ([data-dir=DIR] [KEY=VALUE ...]): Keys, see above.
+        as_json: One JSON object.
+
+    Examples:
+        fedshift prepare mine/mine.yaml
+        fedshift prepare pacs data-dir=PACS --json
     """
     from fedshift.data import prepare as prepare_module
 
     raise SystemExit(prepare_module.prepare(dataset, arguments or [], as_json=as_json))
 
 
-@app.command()
+@command(app)
 def preview(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help="See `fedshift datasets`; or an experiment: its name or .yaml file.",
-            autocompletion=completion.prepared,
-        ),
-    ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
-    output: Annotated[Path, options.path_option("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, options.path_option("Folder of the images, as the key data-dir.")] = None,
-    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: those of a run.")] = "",
-    split: Annotated[str, typer.Option(help="train or test.")] = "train",
-    per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
-    corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
-    public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
+    dataset: Annotated[str, completion.prepared],
+    arguments: list[str] | None = None,
+    *,
+    output: Path = Path("sheet.png"),
+    data_dir: Path | None = None,
+    domains: str = "",
+    split: str = "train",
+    per_class: Annotated[int, Bounds(1, 20)] = 2,
+    corruptions: str = "",
+    public: str = "",
 ) -> None:
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet.
 
     Keys: those of `fedshift prepare`. Images that cannot be read are named and left out.
+
+    Args:
+        dataset: See `fedshift datasets`; or an experiment: its name or .yaml file.
+        arguments ([data-dir=DIR] [KEY=VALUE ...]): Keys, see above.
+        output (-o, --output): The PNG to write.
+        data_dir: Folder of the images, as the key data-dir.
+        domains: Domains to draw, with commas; default: those of a run.
+        split: train or test.
+        per_class: Samples per class and domain.
+        corruptions: Severities, with commas: draw the 15 corruptions instead.
+        public: A domain or a share: draw the public set that it makes.
+
+    Examples:
+        fedshift preview handwritten -o sheet.png
+        fedshift preview pacs data-dir=PACS -o sheet.png --per-class 4
     """
     from fedshift.data import prepare as prepare_module
     from fedshift_datasets.base import SPLITS, Split
@@ -108,7 +118,9 @@ def preview(
 
 
 @cache_app.callback(invoke_without_command=True)
-def cache(ctx: typer.Context, as_json: options.JsonObject = False) -> None:
+def cache(
+    ctx: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+) -> None:
     """List, verify and delete decoded images and computed features; without an action, list them."""
     if ctx.invoked_subcommand is None:
         cache_list(as_json=as_json)
@@ -116,36 +128,63 @@ def cache(ctx: typer.Context, as_json: options.JsonObject = False) -> None:
         raise ConfigError("cache: --json comes after list; verify and delete have none")
 
 
-@cache_app.command("list")
-def cache_list(as_json: options.JsonObject = False) -> None:
-    """List images and features that are kept: sizes, ages, what uses them."""
+@command(cache_app, "list")
+def cache_list(*, as_json: bool = False) -> None:
+    """List images and features that are kept: sizes, ages, what uses them.
+
+    Args:
+        as_json: One JSON object.
+
+    Examples:
+        fedshift cache list
+        fedshift cache list --json
+    """
     from fedshift.data import cache_command
 
     typer.echo(cache_command.listed(as_json=as_json))
 
 
-@cache_app.command("verify")
-def cache_verify(names: CacheNames = None) -> None:
-    """Compare all checksums and list what is damaged, which makes the exit code 1. Nothing is changed."""
+@command(cache_app, "verify")
+def cache_verify(names: Annotated[list[str] | None, _cached] = None) -> None:
+    """Compare all checksums and list what is damaged, which makes the exit code 1. Nothing is changed.
+
+    Args:
+        names ([NAME ...]): As `fedshift cache` lists them; * stands for any letters.
+
+    Examples:
+        fedshift cache verify
+        fedshift cache verify 'pacs*'
+    """
     from fedshift.data import cache_command
 
     raise SystemExit(cache_command.verify(names or []))
 
 
-@cache_app.command("delete")
+@command(cache_app, "delete")
 def cache_delete(
-    names: CacheNames = None,
-    unused: Annotated[
-        float | None, typer.Option(min=0, help="What was last used, checked or made so many days ago.")
-    ] = None,
-    features: Annotated[bool, typer.Option("--features", help="All features.")] = False,
-    images: Annotated[bool, typer.Option("--images", help="All images.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Both.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    names: Annotated[list[str] | None, _cached] = None,
+    *,
+    unused: Annotated[float | None, Bounds(0)] = None,
+    features: bool = False,
+    images: bool = False,
+    everything: bool = False,
+    yes: bool = False,
 ) -> None:
     """Delete images and features that are kept; runs decode and compute them again. What a process writes stays.
 
     --unused with --features or --images: of these alone. The exit code is 1 if something stays.
+
+    Args:
+        names ([NAME ...]): As `fedshift cache` lists them; * stands for any letters.
+        unused: What was last used, checked or made so many days ago.
+        features: All features.
+        images: All images.
+        everything (--all): Both.
+        yes: Do not ask.
+
+    Examples:
+        fedshift cache delete 'pacs*'
+        fedshift cache delete --features --unused 30
     """
     from fedshift.data import cache_command
 

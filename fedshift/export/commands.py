@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from fedshift.export.forms import FORMS, Form
+from fedshift.run.frames import written
+from fedshift.run.options import Bounds, command
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
@@ -15,34 +17,36 @@ from fedshift_core.paths import typed_path, user_path
 app = typer.Typer()
 LIBRARIES = ("torchvision", "timm")
 
-_FORMAT = typer.Option("--format", help=f"{', '.join(FORMS[:-1])} or {FORMS[-1]} (torch.export).", metavar="FORMAT")
-_OUTPUT = typer.Option("--output", "-o", help="The folder to make.", metavar="DIR")
 
-
-@app.command()
+@command(app)
 def save(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    form: Annotated[str, _FORMAT] = "safetensors",
-    node: Annotated[int | None, typer.Option(min=0, help="A simulated node: its model with personal parts.")] = None,
-    output: Annotated[str, _OUTPUT] = "",
-    server_round: Annotated[
-        int | None,
-        typer.Option("--round", min=1, max=MOST_ROUNDS, help="The model after this round, if the run keeps it."),
-    ] = None,
-    shared: Annotated[
-        bool, typer.Option("--shared", help="Only the shared parts: for `fedshift save-node` on real nodes.")
-    ] = False,
-    before: Annotated[
-        bool, typer.Option("--before-adaptation", help="The model before the run adapts it for a score.")
-    ] = False,
-    library: Annotated[
-        str,
-        typer.Option("--to", metavar="LIBRARY", help="torchvision or timm: weights by the library's own names."),
-    ] = "",
+    run: str,
+    *,
+    form: str = "safetensors",
+    node: Annotated[int | None, Bounds(0)] = None,
+    output: str = "",
+    server_round: Annotated[int | None, Bounds(1, MOST_ROUNDS)] = None,
+    shared: bool = False,
+    before: bool = False,
+    library: str = "",
 ) -> None:
     """Save the model of a finished run into a folder, with a card and all that `fedshift predict` needs.
 
     The default folder is RUN/model (model-onnx, model-node-3, ... for others).
+
+    Args:
+        run (RUN): A run folder.
+        form (--format FORMAT): safetensors, torchscript, onnx or exported (torch.export).
+        node: A simulated node: its model with personal parts.
+        output (--output, -o DIR): The folder to make.
+        server_round (--round): The model after this round, if the run keeps it.
+        shared: Only the shared parts: for `fedshift save-node` on real nodes.
+        before (--before-adaptation): The model before the run adapts it for a score.
+        library (--to LIBRARY): torchvision or timm: weights by the library's own names.
+
+    Examples:
+        fedshift save runs/FOLDER
+        fedshift save runs/FOLDER --format onnx -o model
     """
     chosen, folder = _form(form), user_path(run)
     place = user_path(output, "--output") if output else None
@@ -56,31 +60,32 @@ def save(
             )
         from fedshift.export import library as named
 
-        written, exported = named.save(wanted, library)
-        typer.echo(f"{shown(written, WHOLE_PATH)}\n{exported.lines}")
+        folder, exported = named.save(wanted, library)
+        typer.echo(f"{shown(folder, WHOLE_PATH)}\n{exported.lines}")
         return
     made, model = saving.save(wanted)
     _print_saved(made, model.file, model.sha256)
 
 
-@app.command("save-node")
+@command(app)
 def save_node(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder that `fedshift save RUN --shared` wrote.")],
-    form: Annotated[str, _FORMAT] = "safetensors",
-    state: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder of the node's personal parts; default: $FEDSHIFT_STATE.")
-    ] = "",
-    node: Annotated[
-        str, typer.Option(metavar="NAME", help="The node's folder there, such as node-0, if several are here.")
-    ] = "",
-    network: Annotated[
-        str, typer.Option(metavar="NAME", help="The network, if the SuperNode was started with model=NAME.")
-    ] = "",
-    output: Annotated[str, _OUTPUT] = "",
+    model: str, *, form: str = "safetensors", state: str = "", node: str = "", network: str = "", output: str = ""
 ) -> None:
     """On a real node: put its personal parts onto the weights that all nodes share, and save the whole.
 
     The default folder is MODEL-node.
+
+    Args:
+        model (MODEL): The folder that `fedshift save RUN --shared` wrote.
+        form (--format FORMAT): safetensors, torchscript, onnx or exported (torch.export).
+        state (--state DIR): The folder of the node's personal parts; default: $FEDSHIFT_STATE.
+        node (--node NAME): The node's folder there, such as node-0, if several are here.
+        network (--network NAME): The network, if the SuperNode was started with model=NAME.
+        output (--output, -o DIR): The folder to make.
+
+    Examples:
+        fedshift save-node MODEL
+        fedshift save-node MODEL --node NODE -o mine
     """
     chosen, folder = _form(form), user_path(model)
     kept = user_path(state, "--state") if state else None
@@ -91,38 +96,38 @@ def save_node(
     _print_saved(output_folder, saved_model.file, saved_model.sha256)
 
 
-@app.command()
+@command(app)
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILES...", help="Images, or folders of them; folder/<class>/* is scored.")
-    ],
-    csv: Annotated[str, typer.Option(metavar="FILE", help="A CSV file to write instead of the lines.")] = "",
-    adapt: Annotated[
-        str, typer.Option(metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to the images.")
-    ] = "",
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="Adapt to the images in their order, not in a mixed one.")
-    ] = False,
-    clean: Annotated[
-        str, typer.Option(metavar="DIR", help="Images like those of training, by which eata forgets less.")
-    ] = "",
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST_BATCH, help="Images at a time; default: 64, with tent 128, with t3a 32."),
-    ] = None,
-    split: Annotated[
-        str,
-        typer.Option(
-            metavar="SPLIT", help="test or train: of the run's data-dir, or a site in it, only these images of the run."
-        ),
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: str,
+    files: list[str],
+    *,
+    csv: str = "",
+    adapt: str = "",
+    in_order: bool = False,
+    clean: str = "",
+    batch: Annotated[int | None, Bounds(1, MOST_BATCH)] = None,
+    split: str = "",
+    as_json: bool = False,
 ) -> None:
     """Show class and probability of each image, by a saved model. A folder of class folders also gives metrics.
 
     Exits with 1 if an image cannot be read; the others are predicted. TorchScript and exported models are programs:
     use those of people you trust.
+
+    Args:
+        model (MODEL): A saved model.
+        files (FILES...): Images, or folders of them; folder/<class>/* is scored.
+        csv (--csv FILE): A CSV file to write instead of the lines.
+        adapt (--adapt NAME): tent, eata (BatchNorm) or t3a (classifier): adapt to the images.
+        in_order: Adapt to the images in their order, not in a mixed one.
+        clean (--clean DIR): Images like those of training, by which eata forgets less.
+        batch: Images at a time; default: 64, with tent 128, with t3a 32.
+        split (--split SPLIT): test or train: of the run's data-dir, or a site in it, only these images of the run.
+        as_json: Print one JSON object.
+
+    Examples:
+        fedshift predict MODEL image.png
+        fedshift predict MODEL images --csv scores.csv
     """
     folder, given = user_path(model), [typed_path(file) for file in files]
     table = user_path(csv, "--csv") if csv else None
@@ -137,11 +142,8 @@ def predict(
     elif text := predicting.text(prediction, rows=table is None):
         typer.echo(text)
     if table is not None:
-        try:
-            table.write_text(predicting.as_csv(prediction), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {shown(table)}: {error.strerror}") from None
-        typer.echo(f"wrote {shown(table, WHOLE_PATH)}", err=as_json)
+        made = written(table, lambda _: predicting.as_csv(prediction))
+        typer.echo(f"wrote {shown(made, WHOLE_PATH)}", err=as_json)
     for line in () if as_json else prediction.notes:
         typer.echo(line, err=True)
     for line in prediction.broken:

@@ -98,11 +98,7 @@ class Predicted:
         return np.asarray(self.probabilities.argmax(axis=1))
 
     def frame(self) -> "pd.DataFrame":
-        """Return a row for each image: file, label, class, its probability, and that of each class.
-
-        Raises:
-            ConfigError: If pandas is not installed.
-        """
+        """Return a row for each image: file, label, class, its probability, and that of each class."""
         from fedshift.run import frames
 
         classes = self.model.classes

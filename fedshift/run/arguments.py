@@ -1,9 +1,13 @@
 """Checks arguments whose type a command reads from its words, and a call gets as it is."""
 
+import glob
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.paths import Named, typed_path
 
 
 def whole(key: str, value: object, least: int, most: int) -> int:
@@ -41,3 +45,34 @@ def names(key: str, value: object) -> tuple[str, ...]:
     if listed is None or not all(isinstance(name, str) for name in listed):
         raise ConfigError(f"{key}: expected a list of names, found {as_found(value)}")
     return listed
+
+
+def paths(given: Named | Iterable[Named], of: str, what: str = "run") -> list[Path]:
+    """Return paths, with patterns replaced by what they match, in order.
+
+    Args:
+        given: One, or several.
+        of: The function that they are for, in messages.
+        what: What they are, in messages.
+
+    Raises:
+        ConfigError: If a pattern matches nothing, nothing is given, or something else than paths.
+    """
+    if not isinstance(given, Iterable | os.PathLike):
+        raise ConfigError(f"{of}: expected a path or several, found {as_found(given)}")
+    found = [
+        path for each in ([given] if isinstance(given, str | os.PathLike) else given) for path in _matched(each, of)
+    ]
+    if not found:
+        raise ConfigError(f"{of}: no {what} is given")
+    return found
+
+
+def _matched(given: Named, of: str) -> list[Path]:
+    path = typed_path(given, of)
+    if not glob.has_magic(str(path)) or path.exists():
+        return [path]
+    found = sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 (Path.glob refuses absolute patterns)
+    if not found:
+        raise ConfigError(f"{of}: nothing matches {as_found(str(given))}")
+    return found

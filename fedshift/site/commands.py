@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedshift.run import options
+from fedshift.run.options import Bounds, command
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, shown
@@ -27,33 +27,30 @@ def _nodes(incomplete: str) -> list[str]:
     return begun_with(nodes.names(), incomplete)
 
 
-Node = Annotated[
-    str,
-    typer.Argument(
-        metavar="[NODE]",
-        help="The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this machine.",
-        autocompletion=_nodes,
-    ),
-]
-
-
-@site_app.command("log")
+@command(site_app, "log")
 def site_log(
-    node: Node = "",
-    run: Annotated[
-        str, typer.Option(help="A line for each reply of this run; the beginning of its id is enough.")
-    ] = "",
-    server_round: Annotated[
-        int | None,
-        typer.Option("--round", min=0, max=MOST_ROUNDS, help="With --run: each array, number and text of this round."),
-    ] = None,
-    as_json: options.JsonObject = False,
+    node: Annotated[str, _nodes] = "",
+    *,
+    run: str = "",
+    server_round: Annotated[int | None, Bounds(0, MOST_ROUNDS)] = None,
+    as_json: bool = False,
 ) -> None:
     """Verify the log of all that has left a node, and show it by run, with sums of bytes and epsilon.
 
     Each line has time, run, round, name, shape, norm, the number of images behind it and a SHA-256 of the bytes.
     Epsilon of a run is the sum over its replies, an upper bound. Exits with 1 if a line is missing, changed or in
     another place.
+
+    Args:
+        node ([NODE]): The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this
+            machine.
+        run: A line for each reply of this run; the beginning of its id is enough.
+        server_round (--round): With --run: each array, number and text of this round.
+        as_json: One JSON object.
+
+    Examples:
+        fedshift site log
+        fedshift site log NODE --round 3 --json
     """
     if server_round is not None and not run:
         raise ConfigError("--round: give --run with it; each run has rounds of its own")
@@ -78,19 +75,22 @@ def site_log(
         raise SystemExit(exit_codes.FAILED)
 
 
-@site_app.command("stop")
-def site_stop(
-    node: Node = "",
-    forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Delete its private parts, received model, reports and decoded images, too."),
-    ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it be started again; starts nothing.")] = False,
-) -> None:
+@command(site_app, "stop")
+def site_stop(node: Annotated[str, _nodes] = "", *, forget: bool = False, undo: bool = False) -> None:
     """Switch a node off and leave the federation: ends its SuperNode, drops what it works on, lets nothing leave.
 
     It stays off, also if a supervisor starts `fedshift supernode` again, until `--undo`. The server's run goes on
     without it where enough nodes are left (federation.min_nodes). The log of what left, the images and the key stay.
+
+    Args:
+        node ([NODE]): The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this
+            machine.
+        forget: Delete its private parts, received model, reports and decoded images, too.
+        undo: Let it be started again; starts nothing.
+
+    Examples:
+        fedshift site stop NODE
+        fedshift site stop NODE --undo
     """
     if forget and undo:
         raise ConfigError("--undo and --forget exclude each other")
@@ -112,25 +112,30 @@ def site_stop(
     typer.echo(f"to take it back: {nodes.undo_command(chosen.name)}")
 
 
-@site_app.command("report")
+@command(site_app, "report")
 def site_report(
-    node: Node = "",
-    model: Annotated[
-        Path | None,
-        options.path_option("A saved model (fedshift save, save-node); default: the last one received (--keep-model)."),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, options.path_option("The folder of its images; default: that of its last start.")
-    ] = None,
-    domain: Annotated[str, typer.Option(help="Its domain; default: that of its last start.")] = "",
-    output: Annotated[
-        Path | None,
-        options.path_option("The page to write; default: report.html in the node's folder.", "-o", "--output"),
-    ] = None,
+    node: Annotated[str, _nodes] = "",
+    *,
+    model: Path | None = None,
+    data_dir: Path | None = None,
+    domain: str = "",
+    output: Path | None = None,
 ) -> None:
     """Write a page about a node for its owner: its images, the model's mistakes on them, and what changed since last.
 
     The page holds images, opens offline, and stays on this machine; only you may read it (mode 0600).
+
+    Args:
+        node ([NODE]): The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this
+            machine.
+        model: A saved model (fedshift save, save-node); default: the last one received (--keep-model).
+        data_dir: The folder of its images; default: that of its last start.
+        domain: Its domain; default: that of its last start.
+        output (-o, --output): The page to write; default: report.html in the node's folder.
+
+    Examples:
+        fedshift site report NODE
+        fedshift site report NODE --data-dir /images -o report.html
     """
     from fedshift.site import nodes, report
 
@@ -138,11 +143,18 @@ def site_report(
     typer.echo(f"report: {shown(page, WHOLE_PATH)}")
 
 
-@site_app.command("status")
-def site_status(as_json: options.Json = False) -> None:
+@command(site_app, "status")
+def site_status(*, as_json: bool = False) -> None:
     """List the nodes of this machine: whether each runs, is switched off, and what it last sent.
 
     What a SuperLink says of its SuperNodes: `fedshift status --site NAME`.
+
+    Args:
+        as_json: Print JSON.
+
+    Examples:
+        fedshift site status
+        fedshift site status --json
     """
     from fedshift.site import status
 

@@ -41,7 +41,6 @@ def test_it_holds_what_a_run_gave(name: str) -> None:
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_its_cells_run_one_after_another(name: str, tmp_path: Path) -> None:
     """As a script: a class of a cell is one of ``__main__`` there, too."""
-    pytest.importorskip("pandas", reason="the extra frame is not installed")
     script = tmp_path / "notebook.py"
     script.write_text("\n\n".join("".join(cell["source"]) for cell in cells(name)))
     ran = subprocess.run(
@@ -58,7 +57,6 @@ def test_it_runs_in_a_kernel(name: str, tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed")
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    pytest.importorskip("pandas", reason="the extra frame is not installed")
     book = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     client = nbclient.NotebookClient(book, timeout=1800, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()

@@ -1,20 +1,36 @@
-"""Shell completion; lists are read only when a shell requests them, which keeps commands fast."""
+"""Shell completion of names, keys and values; lists are read only when a shell requests them: commands stay fast.
+
+bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``method`` and ``=`` as words before it.
+zsh and fish complete ``method=fed`` as one word.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, get_args, get_origin
 
 import typer
 
 from fedshift_core.spelling import begun_with
 
+SWITCHES = ("true", "false")
+_OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name
+
 
 def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``[EXPERIMENT] [KEY=VALUE ...]``."""
     before = [str(word) for word in ctx.params.get("arguments") or ()]
-    if before[-2:] == ["method", "="]:  # bash cuts a word there
-        return methods(incomplete)
-    if incomplete.startswith("method="):
-        return [f"method={name}" for name in methods(incomplete.removeprefix("method="))]
-    from fedshift.run.catalog import words
+    if before[-1:] == ["="] and len(before) > 1:  # bash
+        return _listed(before[-2], incomplete)
+    key, sep, begun = incomplete.partition("=")
+    if sep:
+        return [f"{key}={value}" for value in _listed(key, begun)]
+    from fedshift_app.config import dotted_keys, files
+    from fedshift_app.config.arguments import LAUNCH_KEYS, WITHOUT_DOT
+    from fedshift_app.config.resolving import FLAT_KEYS
 
-    return words.arguments(ctx, incomplete)
+    names = [] if before else files.names("experiments")
+    dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
+    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
+    return [word for word in (*names, *(f"{key}=" for key in keys)) if word.startswith(incomplete)]
 
 
 def costs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -24,19 +40,12 @@ def costs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def methods(incomplete: str) -> list[str]:
     """Complete the name of a method, after a comma too; no method's file or package is read for it."""
-    from fedshift_app.config import files
-    from fedshift_core import extensions
-
-    first, comma, last = incomplete.rpartition(",")
-    names = dict.fromkeys([*files.names("methods"), *extensions.offered("fedshift.methods")])
-    return [f"{first}{comma}{name}" for name in begun_with(names, last)]
+    return _listed("method", incomplete)
 
 
 def data_sets(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from fedshift_datasets import catalog
-
-    return begun_with(catalog.DATASETS, incomplete)
+    return begun_with(values("dataset"), incomplete)
 
 
 def prepared(incomplete: str) -> list[str]:
@@ -46,13 +55,71 @@ def prepared(incomplete: str) -> list[str]:
 
 def experiments(incomplete: str) -> list[str]:
     """Complete the name of an experiment."""
-    from fedshift_app.config import files
-
-    return begun_with(files.names("experiments"), incomplete)
+    return begun_with(values("experiment"), incomplete)
 
 
 def networks(incomplete: str) -> list[str]:
     """Complete the name of a network."""
-    from fedshift_clients.models.catalog import NETWORKS
+    return begun_with(values("model.name"), incomplete)
 
-    return begun_with(NETWORKS, incomplete)
+
+def _listed(key: str, begun: str) -> list[str]:
+    """Return the values of a key that complete ``begun``: with commas, its last value."""
+    first, comma, last = begun.rpartition(",")
+    return [f"{first}{comma}{value}" for value in begun_with(values(key), last)]
+
+
+def values(key: str) -> tuple[str, ...]:
+    """Return the words that a key takes; none if it takes numbers or any text."""
+    from fedshift_app.config import files
+
+    if key == "experiment":
+        return tuple(files.names("experiments"))
+    if key in ("method", "method.name"):
+        from fedshift_core import extensions
+
+        return tuple(dict.fromkeys([*files.names("methods"), *extensions.offered("fedshift.methods")]))
+    if key in ("dataset", "dataset.name"):
+        from fedshift_datasets import catalog
+
+        return tuple(catalog.DATASETS)
+    from fedshift.run.catalog.ranges import model_of
+    from fedshift_app.config import registry
+    from fedshift_app.config.arguments import ENGINES
+    from fedshift_clients.models.catalog import NETWORKS
+    from fedshift_clients.models.packages import PREFIX, WEIGHTS
+    from fedshift_core.extensions import OURS
+
+    named: dict[str, Iterable[str]] = {
+        "model.name": NETWORKS, "modules": registry.MODULES, "adapt.name": registry.ADAPTATIONS,
+        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS), "engine": ENGINES, "report": SWITCHES,
+        "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
+        "profile": SWITCHES,
+    }  # fmt: skip
+    if key in named:
+        return tuple(named[key])
+    found = None if key.startswith(_OF_NAMES) else model_of(key.replace("-", "_"))
+    return () if found is None else tuple(_words(found[0].model_fields[found[1]].annotation))
+
+
+def _words(annotation: object) -> Iterator[str]:
+    if annotation is bool:
+        yield from SWITCHES
+    elif get_origin(annotation) is Literal:
+        yield from (str(word) for word in get_args(annotation) if word)
+    else:
+        for part in get_args(annotation):
+            yield from _words(part)
+
+
+def _of_method(before: list[str]) -> list[str]:
+    """Return the parameters of the named method, in one word or, in bash, in three."""
+    from fedshift_app.config import registry
+    from fedshift_core.errors import FedShiftError
+
+    joined = " ".join(before).replace(" = ", "=").split()
+    name = next((word.partition("=")[2] for word in joined if word.startswith("method=")), "")
+    try:
+        return [f"method.{key}" for key in registry.get(name).known_keys()] if name in registry.METHODS else []
+    except FedShiftError:  # its package cannot be used: the command reports the reason
+        return []

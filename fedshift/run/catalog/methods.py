@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, get_args
 
 from fedshift.run.catalog import ranges
@@ -123,7 +122,7 @@ def parameters(method: Method) -> list[Parameter]:
     for key in method.known_keys():
         own = ranges.described(model, key) if key in model.model_fields else _stood_for(method, key, sections)
         default = as_yaml(said[key]) if key in said else own.default
-        described.append(replace(own, key=key, default=default, papers=_papers(method.name, key)))
+        described.append(own._replace(key=key, default=default, papers=_papers(method.name, key)))
     return described
 
 
@@ -137,17 +136,17 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> Paramet
     place = ranges.model_of(dotted)
     if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
         place = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
-    own = Parameter(key, as_yaml(value), NONE, NONE)
+    own = Parameter(key, NONE, as_yaml(value), NONE)
     if place is not None and place[1] in place[0].model_fields:
         own = ranges.described(*place)
         value = place[0].model_fields[place[1]].default if value is None else value
     section = RunConfig.model_fields[dotted.partition(".")[0]]
-    own = replace(own, default=as_yaml(value), description=own.description or section.description or "")
+    own = own._replace(default=as_yaml(value), description=own.description or section.description or "")
     if isinstance(target, str):
         return own
     given = {meant: word for word, meant in target["values"].items()}
     words = ", ".join(map(as_yaml, target["values"]))
-    return replace(own, default=as_yaml(given.get(value, value)), kind="word", bounds=words)
+    return own._replace(default=as_yaml(given.get(value, value)), kind="word", bounds=words)
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:

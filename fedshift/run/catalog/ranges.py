@@ -1,9 +1,8 @@
 """What a key may be, in words, out of the models that check it."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 import yaml
 from pydantic import BaseModel
@@ -21,26 +20,25 @@ MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
 _TYPES = {
     "boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null",
-    "array": "list", "object": "mapping",
+    "object": "mapping",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter that a person may set.
 
     Attributes:
         key: Its name.
-        default: As YAML writes it.
         kind: Its type in words.
+        default: As YAML writes it.
         bounds: Which values of that type are allowed, in words.
         description: What it means; empty where its model says nothing.
         papers: Values of experiments that stand for a paper's table, with their names, where they set it.
     """
 
     key: str
-    default: str
     kind: str
+    default: str
     bounds: str
     description: str = ""
     papers: str = ""
@@ -61,10 +59,15 @@ def model_of(dotted: str) -> tuple[type[BaseModel], str] | None:
     model: type[BaseModel] = RunConfig
     for section in sections:
         inner = model.model_fields[section].annotation if section in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if not is_model(inner):
             return None
         model = inner
     return (model, last) if last in model.model_fields else None
+
+
+def is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
+    """Tell whether a field is a section."""
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def adaptation_model(name: str) -> type[BaseModel]:
@@ -79,15 +82,13 @@ def modules_model(name: str) -> type[BaseModel]:
     return model
 
 
-def described(model: type[BaseModel], name: str) -> Parameter:
-    """Return what a field of a model may be, and what it means."""
+def described(model: type[BaseModel], name: str, above: str = "") -> Parameter:
+    """Return what a field of a model may be, and what it means; ``above`` is the section of its key."""
     schema, field = _schema(model), model.model_fields[name]
-    own, named = schema["properties"][name], schema.get("$defs", {})
-    default = None if field.default is PydanticUndefined else field.default
-    return Parameter(
-        name, NONE if field.is_required() else as_yaml(default), _kind(own, named), _bounds(own, named) or NONE,
-        field.description or "",
-    )  # fmt: skip
+    default = NONE if field.is_required() else as_yaml(None if field.default is PydanticUndefined else field.default)
+    kinds, bounds = zip(*_forms(schema["properties"][name], schema.get("$defs", {})), strict=True)
+    allowed = " or ".join(filter(None, bounds)) or NONE
+    return Parameter(above + name, " or ".join(dict.fromkeys(kinds)), default, allowed, field.description or "")
 
 
 def as_yaml(value: Any) -> str:
@@ -110,29 +111,24 @@ class _Quiet(GenerateJsonSchema):
     ignored_warning_kinds = GenerateJsonSchema.ignored_warning_kinds | {"non-serializable-default"}
 
 
-def _kind(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+def _forms(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield type and bounds, in words, of each form that a value may have."""
     if "$ref" in schema:
-        return _kind(named[str(schema["$ref"]).rpartition("/")[2]], named)
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(part, named) for part in schema["anyOf"]))
-    if "enum" in schema or "const" in schema:
-        numbers = all(isinstance(word, int) for word in schema.get("enum", [schema.get("const")]))
-        return "whole number" if numbers else "word"
-    return _TYPES.get(str(schema.get("type")), "anything")
-
-
-def _bounds(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    if "$ref" in schema:
-        return _bounds(named[str(schema["$ref"]).rpartition("/")[2]], named)
-    if "anyOf" in schema:
-        return " or ".join(filter(None, (_bounds(part, named) for part in schema["anyOf"])))
-    if "enum" in schema or "const" in schema:
-        return ", ".join(str(word) or "empty" for word in schema.get("enum", [schema.get("const")]))
-    if schema.get("type") == "array":
+        yield from _forms(named[str(schema["$ref"]).rpartition("/")[2]], named)
+    elif "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from _forms(part, named)
+    elif words := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        kind = "whole number" if all(isinstance(word, int) for word in words) else "word"
+        yield kind, ", ".join(str(word) or "empty" for word in words)
+    elif schema.get("type") == "array":
         parts: Sequence[Mapping[str, Any]] = schema.get("prefixItems") or [schema.get("items") or {}]
-        within = "; ".join(dict.fromkeys(filter(None, (_bounds(part, named) for part in parts))))
-        return f"each: {within}" if within else ""
-    return ", ".join(f"{word} {_number(schema[key])}" for key, word in _BOUNDS.items() if key in schema)
+        each = (" or ".join(filter(None, (bounds for _, bounds in _forms(part, named)))) for part in parts)
+        within = "; ".join(dict.fromkeys(filter(None, each)))
+        yield "list", f"each: {within}" if within else ""
+    else:
+        bounds = ", ".join(f"{word} {_number(schema[key])}" for key, word in _BOUNDS.items() if key in schema)
+        yield _TYPES.get(str(schema.get("type")), "anything"), bounds
 
 
 def _number(bound: float) -> str:

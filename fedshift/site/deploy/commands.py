@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedshift.run import options
 from fedshift.run.catalog import completion
+from fedshift.run.options import Bounds, command
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
 
@@ -17,18 +17,26 @@ policy_app = typer.Typer(no_args_is_help=True, help="Write, check and explain wh
 app.add_typer(policy_app, name="policy")
 
 
-@app.command()
+@command(app)
 def export(
-    experiment: Annotated[
-        str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completion.experiments)
-    ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, options.path_option("Folder to make.", "-o", "--output")] = Path("nodes"),
-    as_compose: Annotated[
-        bool, typer.Option("--compose", help="Also write compose.own.yaml: these nodes and a SuperLink in containers.")
-    ] = False,
+    experiment: Annotated[str, completion.experiments],
+    arguments: list[str] | None = None,
+    *,
+    output: Path = Path("nodes"),
+    as_compose: bool = False,
 ) -> None:
-    """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
+    """Write each node's images into a folder of its own, for SuperNodes; prints how to start them.
+
+    Args:
+        experiment: See `fedshift experiments`.
+        arguments ([KEY=VALUE ...]): Keys, see above.
+        output (-o, --output): Folder to make.
+        as_compose: Also write compose.own.yaml: these nodes and a SuperLink in containers.
+
+    Examples:
+        fedshift export handwritten nodes=4 -o nodes
+        fedshift export mine/mine.yaml --compose -o nodes
+    """
     from fedshift.site.deploy import exporting
     from fedshift_app.config import resolving as configuration
     from fedshift_app.config.arguments import parse_arguments
@@ -50,16 +58,21 @@ def export(
         typer.echo(exporting.supernode_command(folder))
 
 
-@app.command("deploy-demo")
-def deploy_demo(
-    arguments: Annotated[list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
-) -> None:
+@command(app)
+def deploy_demo(arguments: Annotated[list[str] | None, completion.arguments] = None, *, insecure: bool = False) -> None:
     """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
 
     Without EXPERIMENT it is `handwritten`, four SuperNodes, four rounds unless rounds=N; any other runs its own rounds,
     on as many SuperNodes as it deals (allocation.counts), else one per domain, at most 16. Keys of `fedshift run`, but
     for resume, report and how to launch.
+
+    Args:
+        arguments ([EXPERIMENT] [KEY=VALUE ...]): Keys, see above.
+        insecure: Without TLS and keys.
+
+    Examples:
+        fedshift deploy-demo
+        fedshift deploy-demo handwritten rounds=2 method=i2pfl
     """
     from fedshift.site.deploy import demo as deploy_demo
     from fedshift_app.run import status
@@ -69,23 +82,32 @@ def deploy_demo(
     status.exit_if_degraded(folder)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def superlink(
     context: typer.Context,
-    folder: Annotated[
-        Path | None, options.path_option("Folder of `fedshift credentials`: TLS and node keys.", "--credentials")
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: anybody may join.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
-    any_user: Annotated[
-        bool, typer.Option("--any-user", help="Other users of this machine may submit runs and register keys, too.")
-    ] = False,
+    *,
+    folder: Path | None = None,
+    insecure: bool = False,
+    host: str = "0.0.0.0",
+    port: Annotated[int, Bounds(1, 65535)] = 8000,
+    any_user: bool = False,
 ) -> None:
     """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
 
     Runs are submitted and keys are registered from the SuperLink's own machine, by the user who runs it.
     Other options are those of `flower-superlink`, such as --database FILE.
+
+    Args:
+        context: Of the terminal.
+        folder (--credentials): Folder of `fedshift credentials`: TLS and node keys.
+        insecure: Without TLS and keys: anybody may join.
+        host: Address to listen on.
+        port: Port of all APIs.
+        any_user: Other users of this machine may submit runs and register keys, too.
+
+    Examples:
+        fedshift superlink --credentials DIR
+        fedshift superlink --credentials DIR --host 10.0.0.5 --port 9092
     """
     from fedshift.run.launch.credentials import Credentials
     from fedshift.run.launch.superlink import AnyUser, OnlyFleet, serve
@@ -96,25 +118,25 @@ def superlink(
     serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def supernode(
-    context: typer.Context,
-    cold: Annotated[
-        bool, typer.Option("--cold", help="A new process for each message: slower, but uses less memory.")
-    ] = False,
-    keep_model: Annotated[
-        bool, typer.Option("--keep-model", help="Keep the last weights received, for `fedshift site report`.")
-    ] = False,
-    source: Annotated[
-        str, typer.Option("--policy", metavar="FILE", help="What you allow: a file, strict, or open (demo data).")
-    ] = "",
-) -> None:
+@command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(context: typer.Context, *, cold: bool = False, keep_model: bool = False, source: str = "") -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
 
     It answers with the FedShift that is installed here, never with the code that a run brings. It does what its owner's
     policy allows (docs/deploy/policy.md), by default that of `fedshift policy explain strict`.
     All other options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
     --auth-supernode-private-key FILE and --node-config; so are the numbers.
+
+    Args:
+        context: Of the terminal.
+        cold: A new process for each message: slower, but uses less memory.
+        keep_model: Keep the last weights received, for `fedshift site report`.
+        source (--policy FILE): What you allow: a file, strict, or open (demo data).
+
+    Examples:
+        fedshift supernode --root-certificates ca.crt --superlink HOST:9092
+            --node-config 'domain="north" data-dir="/images"'
+        fedshift supernode --policy policy.yaml --superlink HOST:9092 --node-config 'domain="north" data-dir="/images"'
     """
     from fedshift.site.deploy import policies
     from fedshift.site.deploy import supernode as node
@@ -128,12 +150,18 @@ def supernode(
     node.serve(given, warm=not cold, keep_model=keep_model)
 
 
-@policy_app.command("init")
-def policy_init(
-    file: Annotated[Path, options.path_argument("File to write; it must not exist.")],
-    start: Annotated[str, typer.Option("--from", metavar="NAME", help="Begin with strict or open.")] = "strict",
-) -> None:
-    """Write a policy to begin with, each key with what it means; only you can read it."""
+@command(policy_app, "init")
+def policy_init(file: Path, *, start: str = "strict") -> None:
+    """Write a policy to begin with, each key with what it means; only you can read it.
+
+    Args:
+        file: File to write; it must not exist.
+        start (--from NAME): Begin with strict or open.
+
+    Examples:
+        fedshift policy init policy.yaml
+        fedshift policy init policy.yaml --from open
+    """
     from fedshift.site.deploy import policies
     from fedshift_app.node.policy import BUILT_IN
     from fedshift_core import atomic_io
@@ -146,20 +174,34 @@ def policy_init(
     print_files([file])
 
 
-@policy_app.command("check")
-def policy_check(source: Annotated[str, typer.Argument(metavar="FILE", help="A policy.")]) -> None:
-    """Check a policy as a node does: its keys, and that only you can write it; prints its SHA-256."""
+@command(policy_app, "check")
+def policy_check(source: str) -> None:
+    """Check a policy as a node does: its keys, and that only you can write it; prints its SHA-256.
+
+    Args:
+        source (FILE): A policy.
+
+    Examples:
+        fedshift policy check policy.yaml
+        fedshift policy check strict
+    """
     from fedshift.site.deploy import policies
     from fedshift_app.node import policy
 
     typer.echo(f"a policy: {policy.load(policies.typed(source))}")
 
 
-@policy_app.command("explain")
-def policy_explain(
-    source: Annotated[str, typer.Argument(metavar="[FILE]", help="A policy; by default strict.")] = "strict",
-) -> None:
-    """Say in words what a policy allows, and what this user's nodes have spent of its budget."""
+@command(policy_app, "explain")
+def policy_explain(source: str = "strict") -> None:
+    """Say in words what a policy allows, and what this user's nodes have spent of its budget.
+
+    Args:
+        source ([FILE]): A policy; by default strict.
+
+    Examples:
+        fedshift policy explain policy.yaml
+        fedshift policy explain
+    """
     from fedshift.site.deploy import policies
     from fedshift_app.node import policy
 
@@ -167,36 +209,54 @@ def policy_explain(
         typer.echo(line)
 
 
-@credentials_app.command("authority")
-def credentials_authority(
-    folder: Annotated[Path, options.path_argument("Folder to write to.")],
-) -> None:
-    """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
+@command(credentials_app, "authority")
+def credentials_authority(folder: Path) -> None:
+    """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets.
+
+    Args:
+        folder: Folder to write to.
+
+    Examples:
+        fedshift credentials authority keys
+        fedshift credentials authority /home/fed/keys
+    """
     from fedshift.run.launch import credentials
 
     print_files(credentials.make_authority(folder.resolve()))
 
 
-@credentials_app.command("server")
+@command(credentials_app, "server")
 def credentials_server(
-    folder: Annotated[Path, options.path_argument("The folder with ca.key and ca.crt.")],
-    host: Annotated[
-        list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
+    folder: Path, *, host: list[str] | None = None, days: Annotated[int, Bounds(1, 3650)] = 365
 ) -> None:
-    """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
+    """Make the SuperLink's certificate: server.crt and server.key, signed by the CA.
+
+    Args:
+        folder: The folder with ca.key and ca.crt.
+        host: Name or IP address of the SuperLink; repeat for each one.
+        days: How long the certificate is valid.
+
+    Examples:
+        fedshift credentials server keys --host fed.org
+        fedshift credentials server keys --days 90
+    """
     from fedshift.run.launch import credentials
 
     print_files(credentials.make_server(folder.resolve(), host or [], days))
 
 
-@credentials_app.command("node")
-def credentials_node(
-    folder: Annotated[Path, options.path_argument("Folder to write to.")],
-    name: Annotated[str, typer.Argument(help="The node's name.")],
-) -> None:
-    """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
+@command(credentials_app, "node")
+def credentials_node(folder: Path, name: str) -> None:
+    """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered.
+
+    Args:
+        folder: Folder to write to.
+        name: The node's name.
+
+    Examples:
+        fedshift credentials node keys north
+        fedshift credentials node keys south
+    """
     from fedshift.run.launch import credentials
 
     print_files(credentials.make_node(folder.resolve(), name))

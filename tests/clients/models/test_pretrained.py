@@ -272,8 +272,8 @@ def test_a_tag_of_the_network_is_no_other_network() -> None:
 def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
+    from fedshift.run.catalog.completion import values
     from fedshift.run.catalog.networks import pretrained
-    from fedshift.run.catalog.words import values
 
     assert values("model.weights") == ("package:efficientnet-lite0",)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -1,6 +1,4 @@
-"""Runs and comparisons as data frames, where pandas is installed, and a line where it is not."""
-
-import sys
+"""Runs and comparisons as data frames."""
 
 import pytest
 from support import InlineRun, refusal_of
@@ -10,16 +8,7 @@ import fedshift as fs
 SHORT = "train.epochs=1 allocation.share=0.06"
 
 
-def test_without_pandas_there_is_a_line(finished_run: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
-    for call in (lambda: run.metrics, fs.compare([run]).frame):
-        text = refusal_of(fs.ConfigError, call)
-        assert text.startswith('data frames need pandas, which is not installed: pip install "fedshift[frame]"')
-
-
 def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
-    pytest.importorskip("pandas", reason="the extra frame is not installed")
     run = fs.load(finished_run(rounds=2, set=SHORT).folder)
     frame = run.metrics
     assert list(frame.columns[:4]) == ["round", "domain", "accuracy", "test_loss"]
@@ -30,7 +19,6 @@ def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
 
 
 def test_a_comparison_is_rows_by_method_or_by_seed(finished_run: InlineRun) -> None:
-    pytest.importorskip("pandas", reason="the extra frame is not installed")
     runs = [fs.load(finished_run(rounds=2, method=name, set=SHORT).folder) for name in ("fedavg", "fedprox")]
     table = fs.compare(runs)
     frame = table.frame().set_index("method")

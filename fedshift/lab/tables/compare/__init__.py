@@ -3,13 +3,14 @@
 The code that reads runs imports torch. It is imported only when a comparison runs, so that the command starts at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.paths import Named, user_path
 
 if TYPE_CHECKING:
     import os
@@ -113,7 +114,6 @@ class Comparison:
             FedShiftError: If the file cannot be written.
         """
         from fedshift_core.atomic_io import write_atomically
-        from fedshift_core.paths import user_path
 
         file = user_path(path)
         write_atomically(file, self.runs_csv())
@@ -211,29 +211,34 @@ class Comparison:
 
 
 def compare(
-    runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False,
-    costs: Path | None = None, scored: str = "", held_out: bool = False,
+    runs: Named | Iterable[Named], *, paper: str = "", score: str = "last5", scored: str = "", held_out: bool = False,
+    allow_different: bool = False, costs: Named | None = None,
 ) -> Comparison:  # fmt: skip
-    """Compare finished runs.
+    """Compare finished runs: methods by domains, mean and spread over seeds, difference to FedAvg.
+
+        >>> table = compare("runs/*")
+        >>> print(table.text())  # doctest: +ELLIPSIS
+        handwritten: top-1 accuracy (%), ...
 
     Args:
-        runs: Run folders, folders that hold some, results files (``results.loading.read``).
-        paper: Id of a printed table, such as ``f2dc.table1b``, whose rows are shown with ours.
-        score: Which numbers, see ``results.metrics.SCORES``.
-        allow_different: Whether runs with different settings form separate groups; otherwise they are refused.
-        costs: A file of ``fedshift costs ... --json`` with the costs of each method, for figures and notes.
-        scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.
-        held_out: Whether only held-out domains are scored. Leave-one-out runs of a method then form one row.
+        runs: Runs, run folders, folders that hold some, patterns such as ``runs/*``; one or several.
+        paper: A printed table to compare with, see `fedshift papers`.
+        score: last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients.
+        scored: global or personal: only methods that score these models, and FedAvg.
+        held_out (--unseen): Held-out domains alone: runs that leave out one after the other are one row.
+        allow_different: Runs that differ in more than method and seed: in groups.
+        costs: What `fedshift costs ... --json` printed: figures of accuracy against costs.
 
     Raises:
-        ConfigError: If no run is finished, a file is not valid, runs differ in more than method and seed, a seed
-            occurs twice with different numbers, or the table or the costs belong to other runs.
+        ConfigError: If no run is finished, or the runs cannot stand in one table.
     """
     from fedshift.lab.tables.compare import table
+    from fedshift.run.arguments import paths
 
     numbers = table.numbers(
-        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
-    )
+        paths(runs, "compare"), paper=paper, score=score, allow_different=allow_different,
+        costs=None if costs is None else user_path(costs, "costs"), scored=scored, held_out=held_out,
+    )  # fmt: skip
     return Comparison(numbers)
 
 

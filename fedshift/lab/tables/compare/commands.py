@@ -1,203 +1,173 @@
 """``fedshift compare`` and ``claims``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand
 
+from fedshift.lab.tables import compare as comparing
 from fedshift.lab.tables.compare import DECIMALS, MOST_DECIMALS
-from fedshift.run import options
+from fedshift.run.frames import written
+from fedshift.run.options import Bounds, check_alone, command, form_of
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.paths import typed_path
 from fedshift_core.plural import plural
 
-if TYPE_CHECKING:
-    from fedshift.lab.tables.compare import Comparison
-
 app = typer.Typer()
+PRINTED = "-"  # what --latex alone stands for
+#: Options that go with --sites.
+OF_SITES = (
+    "runs",
+    "sites",
+    "scored",
+    "held_out",
+    "allow_different",
+    "markdown",
+    "as_json",
+    "csv",
+    "keep",
+    "caption",
+    "label",
+)
 
 
-@app.command("compare")
+class _Command(TyperCommand):
+    """The command, in which a file may follow ``--latex``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``--latex`` as an option that prints, unless a .tex file follows it."""
+        after = [*args[1:], ""]
+        given = zip(args, after, strict=True)
+        return super().parse_args(
+            ctx,
+            [
+                f"--latex={PRINTED}" if (word, next.endswith(".tex")) == ("--latex", False) else word
+                for word, next in given
+            ],
+        )
+
+
+@command(app, of=comparing.compare, cls=_Command)
 def compare(
-    runs: Annotated[list[Path], options.path_argument("Run folders, or folders that hold some.", "RUN...")],
-    paper: Annotated[str, typer.Option(help="A printed table to compare with, see `fedshift papers`.")] = "",
-    score: Annotated[
-        str,
-        typer.Option(
-            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
-        ),
-    ] = "last5",
-    scored: Annotated[
-        str, typer.Option(help="global or personal: only methods that score these models, and FedAvg.")
-    ] = "",
-    unseen: Annotated[
-        bool,
-        typer.Option("--unseen", help="Held-out domains alone: runs that leave out one after the other are one row."),
-    ] = False,
-    allow_different: Annotated[
-        bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
-    ] = False,
-    costs: Annotated[
-        Path | None, options.path_option("What `fedshift costs ... --json` printed: figures of accuracy against costs.")
-    ] = None,
-    sites: Annotated[
-        str,
-        typer.Option(
-            help="A metric of each site by method, with 95 % intervals: accuracy, balanced_accuracy, auroc, auprc, "
-            "brier, ece, or of a class sensitivity:CLASS, specificity:CLASS, auroc:CLASS, auprc:CLASS."
-        ),
-    ] = "",
-    columns: Annotated[
-        str, typer.Option(help="Columns to print and their order, with commas: photo,sketch,AVG; empty for all.")
-    ] = "",
-    decimals: Annotated[int, typer.Option(min=0, max=MOST_DECIMALS, help="Decimals to print.")] = DECIMALS,
-    markdown: options.Markdown = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX with booktabs, as papers have it.")] = False,
-    caption: Annotated[str, typer.Option(help="With --latex: the caption, in LaTeX.")] = "",
-    label: Annotated[str, typer.Option(help="With --latex: the label.")] = "",
-    as_json: options.Json = False,
-    csv: Annotated[Path | None, options.path_option("A CSV file to write: a line for each run and domain.")] = None,
-    table_csv: Annotated[
-        Path | None, options.path_option("A CSV file to write: a line for each row of the table.")
-    ] = None,
-    figures: Annotated[
-        Path | None, options.path_option("A folder for all figures as PDF, SVG and PNG, and the curves as CSV.")
-    ] = None,
-    html: Annotated[Path | None, options.path_option("A page to write.")] = None,
-    board: Annotated[
-        Path | None,
-        options.path_option("A page to write with a table for each set of runs that compare; chosen and sorted there."),
-    ] = None,
-    keep: Annotated[
-        Path | None, options.path_option("A folder for one small JSON file per run, which `compare` reads as well.")
-    ] = None,
+    runs: list[Path],
+    *,
+    sites: str = "",
+    columns: str = "",
+    decimals: Annotated[int, Bounds(0, MOST_DECIMALS)] = DECIMALS,
+    markdown: bool = False,
+    latex: str = "",
+    caption: str = "",
+    label: str = "",
+    as_json: bool = False,
+    csv: Path | None = None,
+    table_csv: Path | None = None,
+    figures: Path | None = None,
+    html: Path | None = None,
+    board: Path | None = None,
+    keep: Path | None = None,
+    **of: Any,
 ) -> None:
-    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
-    from fedshift.lab.tables.compare import by_site as compare_sites
-    from fedshift.lab.tables.compare import compare as compare_runs
-    from fedshift.lab.tables.compare import keep as keep_runs
+    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg.
 
-    form = options.table_form(markdown=markdown, as_json=as_json)
-    _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
-    aside = markdown or as_json or latex
-    of_one_table = {
-        "--paper": paper, "--costs": costs, "--html": html, "--score": score != "last5", "--latex": latex,
-        "--columns": columns, "--decimals": decimals != DECIMALS, "--table-csv": table_csv, "--figures": figures,
-    }  # fmt: skip
+    Args:
+        runs (RUN...): Run folders, or folders that hold some.
+        sites: A metric of each site by method, with 95 % intervals: accuracy, balanced_accuracy, auroc, auprc, brier,
+            ece, or of a class sensitivity:CLASS, specificity:CLASS, auroc:CLASS, auprc:CLASS.
+        columns: Columns to print and their order, with commas: photo,sketch,AVG; empty for all.
+        decimals: Decimals to print.
+        markdown: Print Markdown.
+        latex (--latex [FILE.tex]): LaTeX with booktabs, as papers have it: printed, or written to a file.
+        caption: With --latex: the caption, in LaTeX.
+        label: With --latex: the label.
+        as_json: Print JSON.
+        csv: A CSV file to write: a line for each run and domain.
+        table_csv: A CSV file to write: a line for each row of the table.
+        figures: A folder for all figures as PDF, SVG and PNG, and the curves as CSV.
+        html: A page to write.
+        board: A page to write with a table for each set of runs that compare; chosen and sorted there.
+        keep: A folder for one small JSON file per run, which `compare` reads as well.
+        of: Options of the comparison.
+
+    Examples:
+        fedshift compare runs --html table.html
+        fedshift compare runs --score balanced_accuracy --markdown
+    """
+    form = form_of(markdown=markdown, json=as_json, latex=latex)
+    if given := [name for name, text in {"caption": caption, "label": label}.items() if text and not latex]:
+        raise ConfigError(f"--{given[0]} is of --latex; give both")
+    if as_json and (columns or decimals != DECIMALS):
+        raise ConfigError(f"--{'columns' if columns else 'decimals'} and --json: JSON has all numbers in full")
     if board is not None:
-        others = {
-            "--sites": sites, "--scored": scored, "--unseen": unseen, "--allow-different": allow_different,
-            "--markdown": markdown, "--json": as_json, "--csv": csv, "--keep": keep,
-        }  # fmt: skip
-        _check_alone("--board", "that page", of_one_table | others)
+        check_alone("--board", "that page has no such part", but=("runs", "board"))
         _board(runs, board)
         return
+    aside, files = form != "text", dict[Path | None, Callable[[Path], str]]()
     if sites:
-        _check_alone("--sites", "the table of sites", of_one_table)
-        by_site = compare_sites(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
-        unreadable = by_site.unreadable
-        typer.echo(form(by_site))
-        _write({csv: lambda: by_site.csv()}, aside)
+        check_alone("--sites", "the table of sites has no such part", but=OF_SITES)
+        by_site = comparing.by_site(runs, sites, **{key: of[key] for key in OF_SITES if key in of})
+        unreadable, printed = by_site.unreadable, getattr(by_site, form)()
+        files[csv] = lambda _: by_site.csv()
     else:
-        result = compare_runs(
-            runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
-        )
+        result = comparing.compare(runs, **of)
+        table = result.with_columns([name.strip() for name in columns.split(",")]) if columns else result
+        more = {"decimals": decimals} | ({"caption": caption, "label": label} if latex else {})
         unreadable = result.numbers.unreadable
-        chosen = result.with_columns([name.strip() for name in columns.split(",")]) if columns else result
-        table = _Printed(chosen, decimals, caption, label)
-        typer.echo(table.latex() if latex else form(table))
-        _write({csv: result.runs_csv, table_csv: result.csv, html: lambda: result.html(html)}, aside)
-        if figures is not None:
-            _wrote(result.figures(figures), figures, aside)
+        printed = table.json() if as_json else getattr(table, "to_latex" if latex else form)(**more)
+        files |= {csv: lambda _: result.runs_csv(), table_csv: lambda _: result.csv(), html: result.html}
+    if latex not in ("", PRINTED):
+        files[typed_path(latex, "--latex")] = lambda _: printed
+    else:
+        typer.echo(printed)
+    _write(files, aside)
+    if figures is not None:
+        _wrote(result.figures(figures), figures, aside)
     if keep is not None:
-        _wrote(keep_runs(runs, keep), keep, aside)
+        _wrote(comparing.keep(runs, keep), keep, aside)
     _end(unreadable)
 
 
-def _write(contents: Mapping[Path | None, Callable[[], str]], aside: bool) -> None:
-    """Write the files that were asked for, and say so; ``aside`` on standard error.
-
-    Raises:
-        ConfigError: If one cannot be written.
-    """
+def _write(contents: Mapping[Path | None, Callable[[Path], str]], aside: bool) -> None:
+    """Write the files that were asked for, and say so; ``aside`` on standard error."""
     for file, content in contents.items():
         if file is not None:
-            try:
-                file.write_text(content(), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
-            except OSError as error:
-                raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=aside)
+            typer.echo(f"wrote {shown(written(file, content), WHOLE_PATH)}", err=aside)
 
 
 def _wrote(files: Sequence[Path], folder: Path, aside: bool) -> None:
     typer.echo(f"wrote {plural(len(files), 'file')} into {shown(folder.resolve(), WHOLE_PATH)}", err=aside)
 
 
-@dataclass(frozen=True)
-class _Printed:
-    """A comparison with the decimals, caption and label that were asked for."""
-
-    comparison: "Comparison"
-    decimals: int
-    caption: str
-    label: str
-
-    def text(self) -> str:
-        """Return aligned lines."""
-        return self.comparison.text(decimals=self.decimals)
-
-    def markdown(self) -> str:
-        """Return a Markdown table."""
-        return self.comparison.markdown(self.decimals)
-
-    def latex(self) -> str:
-        """Return a table of LaTeX."""
-        return self.comparison.to_latex(decimals=self.decimals, caption=self.caption, label=self.label)
-
-    def json(self) -> str:
-        """Return all numbers."""
-        return self.comparison.json()
-
-
-@app.command("claims")
+@command(app)
 def claims(
-    folders: Annotated[
-        list[Path], options.path_argument("Folders of runs that compare, or folders that hold such folders.")
-    ],
-    score: Annotated[
-        str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")
-    ] = "last5",
-    own: Annotated[bool, typer.Option("--own", help="Show the papers' own methods alone.")] = False,
-    comparable: Annotated[bool, typer.Option("--comparable", help="Show no rows that do not compare.")] = False,
-    markdown: options.Markdown = False,
-    as_json: options.Json = False,
-) -> None:
-    """Compare runs with each gain over FedAvg that papers print: the same sign, the same size, or not."""
+    folders: list[Path], *, score: str = "last5", own: bool = False, comparable: bool = False, markdown: bool = False,
+    as_json: bool = False,
+) -> None:  # fmt: skip
+    """Compare runs with each gain over FedAvg that papers print: the same sign, the same size, or not.
+
+    Args:
+        folders: Folders of runs that compare, or folders that hold such folders.
+        score: Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.
+        own: Show the papers' own methods alone.
+        comparable: Show no rows that do not compare.
+        markdown: Print Markdown.
+        as_json: Print JSON.
+
+    Examples:
+        fedshift claims runs
+        fedshift claims runs --comparable --markdown
+    """
     from fedshift.lab.tables.compare import claims as claiming
 
-    form = options.table_form(markdown=markdown, as_json=as_json)
+    form = form_of(markdown=markdown, json=as_json)
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
-    typer.echo(form(result))
+    typer.echo(getattr(result, form)())
     _end(result.unreadable)
-
-
-def _check_form(
-    latex: bool, markdown: bool, as_json: bool, of_latex: Mapping[str, str], columns: str, decimals: int
-) -> None:
-    """Refuse options that the printed form does not have.
-
-    Raises:
-        ConfigError: With the option.
-    """
-    if latex and (markdown or as_json):
-        raise ConfigError(f"give --latex or --{'markdown' if markdown else 'json'}, not both")
-    if given := [name for name, text in of_latex.items() if text and not latex]:
-        raise ConfigError(f"--{given[0]} is of --latex; give both")
-    if as_json and (columns or decimals != DECIMALS):
-        raise ConfigError(f"--{'columns' if columns else 'decimals'} and --json: JSON has all numbers in full")
 
 
 def _board(runs: Sequence[Path], file: Path) -> None:
@@ -210,7 +180,7 @@ def _board(runs: Sequence[Path], file: Path) -> None:
     from fedshift.lab.tables.compare import board_page
 
     made = boards.board(runs)
-    _write({file: lambda: board_page.page(made, file)}, aside=False)
+    _write({file: lambda _: board_page.page(made, file)}, aside=False)
     rows = sum(len(table.numbers.rows) for table in made.tables)
     typer.echo(
         f"{plural(made.runs, 'run')} in {plural(len(made.tables), 'table')} of {plural(rows, 'row')}; open it "
@@ -219,22 +189,6 @@ def _board(runs: Sequence[Path], file: Path) -> None:
     for line in made.left_out:
         typer.echo(line, err=True)
     _end(made.unreadable)
-
-
-def _check_alone(option: str, what: str, others: Mapping[str, object]) -> None:
-    """Refuse options that something does not have.
-
-    Args:
-        option: The option that asks for it.
-        what: Its name.
-        others: The other options, with what was given.
-
-    Raises:
-        ConfigError: With the first of them that is given.
-    """
-    given = next((name for name, value in others.items() if value), None)
-    if given is not None:
-        raise ConfigError(f"{option} and {given}: {what} has no such part; give one of the two")
 
 
 def _end(unreadable: Sequence[str]) -> None:

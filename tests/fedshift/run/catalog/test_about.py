@@ -13,7 +13,7 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.catalog import keys, methods, words
+from fedshift.run.catalog import completion, keys, methods
 from fedshift_app import __version__
 from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import parse_arguments
@@ -109,7 +109,7 @@ def test_each_parameter_of_our_methods_is_described() -> None:
 
 
 def test_each_key_is_described_in_a_sentence() -> None:
-    values = [key for group in keys.groups() for key in group.keys]
+    values = [key for group in keys.groups().values() for key in group]
     assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in values)
     assert all(key.kind != "anything" for key in values)
     assert set(dotted_keys.known()) <= {key.key for key in values}
@@ -155,7 +155,7 @@ def test_a_key_that_several_methods_have_stands_under_each() -> None:
 
 def test_each_parameter_of_a_method_is_among_the_keys() -> None:
     """Also those of a recipe, which stand for keys of other sections."""
-    known = {group.title: [key.key for key in group.keys] for group in keys.groups()}
+    known = {title: [key.key for key in group] for title, group in keys.groups().items()}
     for name in OURS:
         assert known.get(f"method={name}", []) == [f"method.{key}" for key in registry.get(name).known_keys()], name
 
@@ -208,14 +208,14 @@ def test_the_version() -> None:
 
 
 def completed(incomplete: str, *before: str) -> list[str]:
-    return words.arguments(SimpleNamespace(params={"arguments": list(before)}), incomplete)  # type: ignore[arg-type]
+    return completion.arguments(SimpleNamespace(params={"arguments": list(before)}), incomplete)  # type: ignore[arg-type]
 
 
 def test_names_keys_and_values_are_completed() -> None:
     assert completed("handw") == ["handwritten"]
     assert completed("handw", "handwritten") == []  # an experiment comes first, and once
     assert completed("train.lr") == ["train.lr=", "train.lr_decay="]
-    assert completed("method=fedpr", "handwritten") == ["method=fedprox", "method=fedproc", "method=fedproto"]
+    assert completed("method=fedpr", "handwritten") == ["method=fedproc", "method=fedproto", "method=fedprox"]
     assert completed("method=moon,fedb") == ["method=moon,fedbn"]
     assert completed("model.bn=l") == ["model.bn=local"]
     assert completed("engine=") == ["engine=simulation", "engine=inline"]
@@ -239,10 +239,10 @@ def test_every_key_that_is_completed_is_one() -> None:
 
 
 def test_values_that_are_completed_are_taken() -> None:
-    assert set(words.values("method")) == set(OURS)
-    assert set(words.values("dataset")) == set(catalog.DATASETS)
+    assert set(completion.values("method")) == set(OURS)
+    assert set(completion.values("dataset")) == set(catalog.DATASETS)
     for key in ("model.bn", "train.schedule", "train.optimizer", "keep", "aggregation.robust"):
-        assert len(words.values(key)) > 1, key
+        assert len(completion.values(key)) > 1, key
 
 
 @pytest.mark.slow

@@ -438,6 +438,9 @@ def test_the_command(table: Comparison, tmp_path: Path) -> None:
     runs = sorted((tmp_path / "runs").iterdir())
     code, out, _ = call("compare", *runs, "--latex", "--columns", "scan,AVG", "--decimals", 1, "--label", "tab:x")
     assert code == 0 and out.rstrip("\n") == table.to_latex(["scan", "AVG"], 1, label="tab:x")
+    assert call("compare", "--latex", *runs)[:2] == (0, table.to_latex() + "\n"), "no file of this name is written"
+    code, out, _ = call("compare", "--latex", tmp_path / "table.tex", *runs)
+    assert code == 0 and out.startswith("wrote ") and (tmp_path / "table.tex").read_text() == table.to_latex()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,5 @@
+"""``python -m fedshift.cli``: the command."""
+
+from fedshift.cli import main
+
+main()
