@@ -154,12 +154,8 @@ def sweep(
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
     side; engine=simulation: one after another).
     """
-    if ray:
-        from fedshift.lab.grid.sweep import ray_address
-
-        if listed or into or dry:
-            raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
-        ray_address.check(ray)
+    if ray and (listed or into or dry):
+        raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
     from fedshift.lab.grid.sweep import listing, sweeping
     from fedshift.run.checking import check_data, check_model
 

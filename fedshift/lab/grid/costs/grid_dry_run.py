@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift.lab.grid.costs.grid_estimate import Measurements, RunCost, makespan, share, without_scorings
-from fedshift.lab.grid.sweep import grid, sweeping
+from fedshift.lab.grid.sweep import grid, running, sweeping
 from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, Point
 from fedshift.lab.grid.sweep.records import Images, read_run
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -74,7 +74,7 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     folder = sweeping.folder_of(request, points)
     finished = _finished(folder, points)
     left = [point for point in points if point.key not in finished]
-    jobs = request.options.jobs or sweeping.usual_jobs(points)
+    jobs = request.options.jobs or running.usual_jobs(points)
     head = plural(len(points), "run") + f", {len(points) - len(left)} of them finished in {folder}" * bool(finished)
     if not left:
         return f"{head}: nothing is left to do"
@@ -108,7 +108,7 @@ def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckMode
     for plan in request.plans:
         check_model(plan.base.config)
     bases = [plan.base for plan in request.plans]
-    jobs = request.grid_request.options.jobs or sweeping.usual_jobs(bases)
+    jobs = request.grid_request.options.jobs or running.usual_jobs(bases)
     measured = Measurements()
     workers = share(jobs, len(request.plans))
     works, searches = [], []
