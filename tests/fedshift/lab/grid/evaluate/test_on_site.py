@@ -45,7 +45,7 @@ def test_a_site_that_joins_late_is_scored_as_in_a_simulation(run_inline: InlineR
             deploy_demo.start_supernode(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
         ended = subprocess.run(
             [
-                sys.executable, "-m", "fedshift.cli", "evaluate", str(run.folder), "--site", runner.CONNECTION,
+                sys.executable, "-m", "fedshift", "evaluate", str(run.folder), "--site", runner.CONNECTION,
                 "--json", ALL, "federation.min_nodes=3", f"output-dir={tmp_path / 'there'}",
             ],
             cwd=flower.folder, env=flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,

@@ -85,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Nod
 
 
 def sweep(folder: Path, *more: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "fedshift.cli", "sweep", *GRID, f"output-dir={folder}", *more]
+    command = [sys.executable, "-m", "fedshift", "sweep", *GRID, f"output-dir={folder}", *more]
     with (folder.parent / "told").open("ab") as told:
         return subprocess.Popen(command, env=os.environ | ENV, stdout=told, stderr=told, cwd=folder.parent)
 

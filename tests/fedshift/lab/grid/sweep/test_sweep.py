@@ -623,7 +623,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
 
     sweep(whole)
     first = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedshift.cli", "sweep", *requests, f"output-dir={broken}"],
+        [sys.executable, "-P", "-m", "fedshift", "sweep", *requests, f"output-dir={broken}"],
         env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for(lambda: bool(rounds(0)))
