@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedshift.lab.grid.sweep import grid, listing, running, sweeping
-from fedshift.lab.grid.sweep.children import POLL_SECONDS, STARTER, STOP_SECONDS
+from fedshift.lab.grid.sweep.children import POLL_SECONDS, STARTER, STOP_SECONDS, Attempt
 from fedshift.lab.grid.sweep.forks import NO_FORKS, Forks
 from fedshift.lab.grid.sweep.records import Record
 from fedshift.run.engine import NAME as INLINE
@@ -69,13 +70,12 @@ def _once(command: Sequence[str], here: Path, env: dict[str, str]) -> tuple[int,
         return code, out.read().splitlines()
 
 
-class RayRun:
-    """A run on the cluster, as ``fedshift.lab.grid.sweep.children.Attempt``."""
+@dataclass
+class RayRun(Attempt):
+    """A run on the cluster; its node has tried it as often as ``retries`` says, so that it is not tried again."""
 
-    refused = True  # a node has tried a run as often as ``retries`` says
-
-    def __init__(self, task: Any, log: Path) -> None:
-        self.task, self.log, self.started, self.error = task, log, time.monotonic(), ""
+    task: Any
+    error: str = ""
 
     @property
     def ended(self) -> bool:
@@ -83,11 +83,6 @@ class RayRun:
         import ray
 
         return bool(ray.wait([self.task], timeout=0)[0])
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since it was handed out."""
-        return time.monotonic() - self.started
 
     def last_error(self) -> str:
         """Return why it failed."""
@@ -137,16 +132,16 @@ class RaySweep(sweeping.Sweep):
         )
         holder = (self.folder / LOCK).read_text()
         given = command, self.folder.absolute(), Path.cwd(), holder, versions(point.config), point.config
-        record.child, record.state = RayRun(task.remote(*given), record.log), "running"
+        record.child, record.state = RayRun(record.log, task.remote(*given)), "running"
         record.attempts += 1
         self.running.append(record)
 
     def settle(self, record: Record) -> None:
         """Read how a run ended, once the folder shows here what its node has written."""
-        assert record.child is not None
+        assert isinstance(record.child, RayRun)
         record.child.clean_up()
         deadline = time.monotonic() + SHARED_SECONDS
-        while not getattr(record.child, "error", "") and record.state != "finished" and time.monotonic() < deadline:
+        while not record.child.error and record.state != "finished" and time.monotonic() < deadline:
             self.look(record)
             time.sleep(POLL_SECONDS)
         super().settle(record)
