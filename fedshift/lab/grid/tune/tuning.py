@@ -208,6 +208,9 @@ class Tuning(Runner):
         method.number, method.by_round = method.search.next(), {}
         point = method.plan.trial(method.search.values(method.number))
         method.trial = self.record(point, self.folder / TRIALS / f"{method.plan.method}-{method.number:04d}")
+        method.trial.refused |= _folders(method.trial) - {
+            method.trial.folder
+        }  # of other values, where its store is gone
         if method.trial.state != "finished":  # else this process was killed before it could note that
             self.start(method.trial, sum(other.waits for other in self.methods))
 
@@ -217,7 +220,7 @@ class Tuning(Runner):
         assert trial is not None
         ended = trial.child is None or trial.child.ended
         if trial.folder is None:
-            self.look(trial)
+            trial.folder = max(_folders(trial) - trial.refused, default=None)
         method.by_round = averages(trial.folder) if trial.folder is not None else {}
         stopped = method.search.report(method.number, method.by_round)
         if stopped is not None:
@@ -359,3 +362,8 @@ class Tuning(Runner):
             "seed": self.request.plans[0].base.config.seed, "methods": methods,
         }  # fmt: skip
         write_atomically(self.folder / SUMMARY, json.dumps(content, indent=2) + "\n")
+
+
+def _folders(trial: Record) -> set[Path]:
+    """Return the run folders in a trial's place."""
+    return {file.parent for file in trial.place.glob(f"*/{CONFIG_FILE}")}
