@@ -24,7 +24,8 @@ if act == "refuse" and "resume" in given:
 folder = pathlib.Path(given.get("resume") or f"{given['output-dir']}/run-{given['seed']}-{time.time_ns()}")
 folder.mkdir(exist_ok=True)
 (folder / "config.yaml").write_text((home / f"config-{given['seed']}.yaml").read_text())
-(folder / "status.json").write_text(json.dumps({"state": "training", "engine": "inline", "round": 1, "rounds": 2}))
+status = {"state": "training", "error": "a node is lost", "engine": "inline", "round": 1, "rounds": 2}
+(folder / "status.json").write_text(json.dumps(status))
 print("round 1/2")
 if act == "fail":
     sys.exit("Traceback ...\\nerror: no node is left\\nand more")

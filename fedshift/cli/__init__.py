@@ -159,12 +159,8 @@ def sweep(
         fedshift sweep handwritten method=fedavg,i2pfl seed=0,1,2 engine=inline
         fedshift sweep handwritten method=fedavg seed=0,1 engine=inline --list
     """
-    if ray:
-        from fedshift.lab.grid.sweep import ray_address
-
-        if listed or into or dry:
-            raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
-        ray_address.check(ray)
+    if ray and (listed or into or dry):
+        raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
     from fedshift.lab.grid.sweep import listing, sweeping
     from fedshift.run.checking import check_data, check_model
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from fedshift.lab.grid.costs import paper_costs
 from fedshift.lab.grid.costs.table import Table
 from fedshift.lab.grid.sweep import grid
 from fedshift.run.checking import check_data
@@ -35,16 +36,12 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
         ConfigError: If an argument is wrong, or the table prints no costs.
         FedShiftError: If a configuration or the images are wrong, or no method can train; it names the last one.
     """
-    printed = None
-    if paper:
-        from fedshift.lab.grid.costs import paper_costs  # torch: only if a paper's table is requested
-
-        printed = paper_costs.table_of(paper)
+    printed = paper_costs.table_of(paper) if paper else None
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
     if any(point.config.rounds == 0 for point in points):
         raise ConfigError("rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1 or more")
     from fedshift.lab.grid.costs import measuring  # torch: only where there is something to measure
-    from fedshift_clients.training import machine  # torch: only where there is something to measure
+    from fedshift_clients.training import machine
 
     console.set_up(aside=True)
     costs: list[measuring.Costs] = []

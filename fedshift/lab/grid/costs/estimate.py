@@ -126,8 +126,14 @@ class Estimate:
     def scored_images(self) -> float:
         """Images that pass through the network for scores, in the whole run."""
         scorings, trains_first = len(statistics_of(self.federation)), bool(self.measured.before)
-        of = [self.scoring(n) for n in self.scored]
-        return sum(scorings * max(r.test, r.own * trains_first) + r.validation + r.statistics for r in of)
+        return sum(scorings * max(r.test, r.own * trains_first) + r.validation + r.statistics for r in self._scorings)
+
+    @property
+    def _scorings(self) -> list[Scoring]:
+        """The images of each scored round; rounds that score the same share of the test images score as many."""
+        shares = [self.config.evaluate.share(n, self.config.rounds) for n in self.scored]
+        of = {share: self.scoring(n) for share, n in dict(zip(shares, self.scored, strict=True)).items()}
+        return [of[share] for share in shares]
 
     def scoring(self, server_round: int) -> Scoring:
         """Return the images scored after a round, from the server's evaluation messages."""
@@ -151,11 +157,8 @@ class Estimate:
     @property
     def score_seconds(self) -> float:
         """Seconds of all scoring in the run."""
-        rounds = self.config.rounds
-        round_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # one round for each share
         scorings = len(statistics_of(self.federation))
-        each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in round_of.items()}
-        return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
+        return sum(r.seconds(scorings, self.measured) for r in self._scorings) / self.side_by_side
 
     @property
     def bn_share(self) -> float:

@@ -1,12 +1,13 @@
 """The text of ``fedshift sweep --dry-run`` and ``fedshift tune --dry-run``: nothing is trained, scored or written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from fedshift.lab.grid.costs.grid_estimate import Measurements, RunCost, makespan, share, without_scorings
-from fedshift.lab.grid.sweep import grid, sweeping
+from fedshift.lab.grid.costs.grid_estimate import Measurements, Work
+from fedshift.lab.grid.sweep import grid, running, sweeping
 from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, Point
+from fedshift.lab.grid.sweep.progress import makespan
 from fedshift.lab.grid.sweep.records import Images, read_run
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.run.columns import columns, facts
@@ -30,34 +31,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Work:
-    """Runs that cost the same.
-
-    Attributes:
-        label: What they are.
-        number: How many.
-        cost: Of one.
-        keeps_weights: Whether a run that has ended keeps its weights; a trial of a search does not.
-    """
-
-    label: str
-    number: int
-    cost: RunCost
-    keeps_weights: bool = True
-
-    @property
-    def seconds(self) -> float:
-        """Of all, one after another."""
-        return self.number * self.cost.seconds
-
-    @property
-    def folders(self) -> int:
-        """Bytes of all run folders."""
-        disk = self.cost.estimate.disk
-        return disk.folder + (self.number - 1) * (disk.folder if self.keeps_weights else disk.texts)
-
-
 def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked) -> str:
     """Return what a sweep would take.
 
@@ -74,23 +47,14 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     folder = sweeping.folder_of(request, points)
     finished = _finished(folder, points)
     left = [point for point in points if point.key not in finished]
-    jobs = request.options.jobs or sweeping.usual_jobs(points)
+    jobs = request.options.jobs or running.usual_jobs(points)
     head = plural(len(points), "run") + f", {len(points) - len(left)} of them finished in {folder}" * bool(finished)
     if not left:
         return f"{head}: nothing is left to do"
     measured = Measurements()
-    workers = share(jobs, len(left))
-    costs = [measured.cost(point, workers) for point in left]
-    total = makespan([cost.seconds for cost in costs], jobs)
-    works = _grouped(costs)
-    return _text(
-        [head, *notes],
-        works,
-        total,
-        min(jobs, len(left)),
-        measured,
-        "--list --slurm FILE spreads the runs over machines",
-    )
+    seconds = [measured.add(point, jobs, len(left)) for point in left]
+    also = "--list --slurm FILE spreads the runs over machines"
+    return _text([head, *notes], makespan(seconds, jobs), min(jobs, len(left)), measured, also)
 
 
 def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked) -> str:
@@ -108,44 +72,25 @@ def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckMode
     for plan in request.plans:
         check_model(plan.base.config)
     bases = [plan.base for plan in request.plans]
-    jobs = request.grid_request.options.jobs or sweeping.usual_jobs(bases)
-    measured = Measurements()
-    workers = share(jobs, len(request.plans))
-    works, searches = [], []
+    jobs = request.grid_request.options.jobs or running.usual_jobs(bases)
+    measured, searches, compared, trials = Measurements(), [], [], 0
     for plan in request.plans:
-        budget = request.options.budget if plan.space else 1
-        work = Work(f"{plan.label}: trials", budget, measured.cost(plan.trial({}), workers), keeps_weights=False)
-        works.append(work)
-        searches.append(work.seconds)  # the trials of a method follow one another
+        number = request.options.budget if plan.space else 1
+        each = measured.add(plan.trial({}), jobs, len(request.plans), ": trials", number, keeps=False)
+        searches.append(number * each)  # the trials of a method follow one another
+        trials += number
     finals = request.finals({})
     searched = {plan.method for plan in request.plans if plan.space}
-    compared = [measured.cost(point, share(jobs, len(finals))) for point in finals]
-    tuned = [
-        cost for cost in compared if cost.point.config.method["name"] in searched
-    ]  # as dear as the method as it is
-    total = makespan(searches, jobs) + makespan([cost.seconds for cost in (*compared, *tuned)], jobs)
-    works += _grouped([*compared, *tuned], ": to compare")
-    trials = sum(work.number for work in works[: len(request.plans)])
+    for point in finals:
+        number = 1 + (point.config.method["name"] in searched)  # one that is tuned is as dear as the method as it is
+        compared += [measured.add(point, jobs, len(finals), ": to compare", number)] * number
     head = (
         f"{plural(len(request.plans), 'method')}: at most {plural(trials, 'trial')}, then "
-        f"{plural(len(compared) + len(tuned), 'run')} to compare"
+        f"{plural(len(compared), 'run')} to compare"
     )
     pruning = ["trials that end early take less"] if request.options.pruning else []
-    return _text([head, *request.notes, *pruning], works, total, jobs, measured, "a smaller budget")
-
-
-def _grouped(costs: Sequence[RunCost], suffix: str = "") -> list[Work]:
-    """Return runs that cost the same as one line each, named by their methods and the keys of the first."""
-    members: dict[int, list[RunCost]] = {}
-    for cost in costs:
-        members.setdefault(id(cost.estimate), []).append(cost)
-    return [Work(_label([cost.point for cost in same]) + suffix, len(same), same[0]) for same in members.values()]
-
-
-def _label(points: Sequence[Point]) -> str:
-    """Return the words that the labels of all points share."""
-    first, *others = [point.label.split(" ") for point in points]
-    return " ".join(word for word in first if all(word in other for other in others)) or points[0].label
+    total = makespan(searches, jobs) + makespan(compared, jobs)
+    return _text([head, *request.notes, *pruning], total, jobs, measured, "a smaller budget")
 
 
 def _finished(folder: Path, points: Sequence[Point]) -> set[str]:
@@ -159,26 +104,25 @@ def _finished(folder: Path, points: Sequence[Point]) -> set[str]:
     }
 
 
-def _text(
-    heads: Sequence[str], works: Sequence[Work], total: float, jobs: int, measured: Measurements, also: str
-) -> str:
+def _text(heads: Sequence[str], total: float, jobs: int, measured: Measurements, also: str) -> str:
     """Return table, totals, notes and advice."""
-    flops = sum(work.number * work.cost.estimate.flops for work in works)
-    alone = sum(work.seconds for work in works)
+    works = [replace(work, label=f"{work.label}{suffix}") for (_, suffix), work in measured.works.items()]
+    flops = sum(work.number * work.estimate.flops for work in works)
+    alone = sum(work.number * work.seconds for work in works)
     folders = sum(work.folders for work in works)
-    traffic = sum(work.number * work.cost.traffic for work in works)
+    traffic = sum(work.traffic for work in works)
     side = f"{jobs} side by side" if jobs > 1 else "one after another"
     rows = [HEAD, *map(_row, works)]
     gpu = ", ".join(f"{_hours(flops / rate / TERA)} at {rate:g}" for rate in RATES)
     busy = f"{flops / alone / GIGA:.3g} GFLOP/s a run" if alone else ""
     starts = f"{measured.start:.1f} s of each run is the start of its process"
-    largest = disk_space.size(max(work.cost.estimate.disk.folder for work in works))
+    largest = disk_space.size(max(work.estimate.disk.folder for work in works))
     lines = [
         ("time", f"about {_hours(total)} on this machine, {side} ({_hours(alone)} one after another); {starts}"),
         ("GPU", f"{flops / PETA:.3g} PFLOPs: about {gpu} TFLOP/s sustained; here {busy}"),
         ("disk", f"{disk_space.size(folders)} for all run folders, {largest} for the largest{_cache(works)}"),
         ("traffic", f"{disk_space.size(traffic)} between nodes and server, both ways, in all runs"),
-        ("measured", f"{plural(measured.number, 'setting')}, a few steps of one node each"),
+        ("measured", f"{plural(len(measured.known), 'setting')}, a few steps of one node each"),
         ("machine", machine.describe()),
         ("note", NOTES),
     ]  # fmt: skip
@@ -194,11 +138,10 @@ def _text(
 
 
 def _row(work: Work) -> tuple[str, ...]:
-    of = work.cost.estimate
     return (
-        shortened(plain(work.label, 4 * MOST_NAME), 40), str(work.number), duration(work.cost.seconds),
-        duration(work.seconds), f"{work.number * of.flops / PETA:.3g}", disk_space.size(work.folders),
-        disk_space.size(work.number * work.cost.traffic),
+        shortened(plain(work.label, 4 * MOST_NAME), 40), str(work.number), duration(work.seconds),
+        duration(work.number * work.seconds), f"{work.number * work.estimate.flops / PETA:.3g}",
+        disk_space.size(work.folders), disk_space.size(work.traffic),
     )  # fmt: skip
 
 
@@ -206,21 +149,21 @@ def _cache(works: Sequence[Work]) -> str:
     """Return what is kept beside the runs: decoded images, and features where a run precomputes them."""
     images: dict[str, int] = {}
     for work in works:
-        config = work.cost.estimate.config
+        config = work.estimate.config
         size = config.dataset.pixels
-        held = sum(node.num_examples + node.num_validation for node in work.cost.estimate.nodes)
-        tested = {node.domain: node.num_test for node in work.cost.estimate.nodes}
+        held = sum(node.num_examples + node.num_validation for node in work.estimate.nodes)
+        tested = {node.domain: node.num_test for node in work.estimate.nodes}
         images[f"{config.dataset.name} {size}"] = 3 * size * size * (held + sum(tested.values()))
-    kept = [w.cost.estimate.config.model.precompute_gb for w in works if w.cost.estimate.config.model.precompute]
+    kept = [w.estimate.config.model.precompute_gb for w in works if w.estimate.config.model.precompute]
     features = f", and at most {max(kept):g} GB of kept features" if kept else ""
     return f"; {disk_space.size(sum(images.values()))} or more of decoded images, once for all runs{features}"
 
 
 def _advice(works: Sequence[Work], alone: float, jobs: int) -> list[str]:
     """Return what would shorten the work, the largest first where that is known."""
-    configs = [work.cost.estimate.config for work in works]
+    configs = [work.estimate.config for work in works]
     lines = []
-    spared = sum(work.number * without_scorings(work.cost) for work in works)
+    spared = sum(work.spared for work in works)
     if spared > LEAST_SHARE * alone:
         lines.append(f"evaluate-every=10: scoring less often spares about {_hours(spared / jobs)}")
     if any(config.model.freeze != "none" and not config.model.precompute for config in configs):

@@ -1,16 +1,14 @@
-"""``fedshift sweep --dry-run`` and ``fedshift tune --dry-run``: what a whole grid of runs will take.
+"""Estimates of the runs of a grid: each distinct setting is measured once, a few steps of one node.
 
-Each distinct setting is measured once, a few steps of one node; runs that differ in nothing that changes costs (the
-seed, a rate, a weight of a loss) share the measurement. No round is played.
+Runs that differ in nothing that changes costs (the seed, a rate, a weight of a loss) share the measurement.
 """
 
-import heapq
 import json
 import logging
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,53 +28,80 @@ SPARSE = 10  # rounds between two scorings, where fewer scorings are advised
 
 
 @dataclass(frozen=True)
-class RunCost:
-    """What one run will take.
+class Work:
+    """Runs that cost the same.
 
     Attributes:
-        point: The run.
-        estimate: Of the measured run that costs the same.
-        seconds: With its start.
+        label: What they are.
+        number: How many.
+        estimate: Of one.
+        seconds: Of one, with its start.
+        keeps_weights: Whether a run that has ended keeps its weights; a trial of a search does not.
     """
 
-    point: Point
+    label: str
+    number: int
     estimate: Estimate
     seconds: float
+    keeps_weights: bool = True
 
     @property
     def traffic(self) -> int:
-        """Bytes of all messages of the run, both ways, if all rounds are as the first."""
+        """Bytes of all messages, both ways, if all rounds are as the first."""
         of = self.estimate
-        return (of.down + of.measured.up * of.playing) * of.config.rounds
+        return self.number * (of.down + of.measured.up * of.playing) * of.config.rounds
+
+    @property
+    def folders(self) -> int:
+        """Bytes of all run folders."""
+        disk = self.estimate.disk
+        return disk.folder + (self.number - 1) * (disk.folder if self.keeps_weights else disk.texts)
+
+    @property
+    def spared(self) -> float:
+        """Seconds spared by scoring every ``SPARSE`` rounds and the last five."""
+        of = self.estimate
+        rounds, every = of.config.rounds, max(SPARSE, of.config.evaluate.every)
+        sparse = of.config.evaluate.model_copy(update={"every": every})
+        scored = [n for n in of.scored if n == 0 or sparse.scores_global(n, rounds)]
+        return self.number * (of.score_seconds - replace(of, scored=scored).score_seconds)
 
 
 class Measurements:
-    """Measures each distinct setting of a grid once."""
+    """Measures each distinct setting of a grid once.
+
+    Attributes:
+        start: Seconds until a process of a run has imported what it needs.
+        works: The runs so far, in groups that cost the same.
+    """
 
     def __init__(self) -> None:
         console.set_up(aside=True)
-        self._known: dict[str, Estimate] = {}
+        self.known: dict[str, Estimate] = {}
         self.start = start_seconds()
+        self.works: dict[tuple[str, str], Work] = {}
 
-    @property
-    def number(self) -> int:
-        """How many settings were measured."""
-        return len(self._known)
-
-    def cost(self, point: Point, workers: int) -> RunCost:
-        """Return what a run takes with so many clients at a time, where the run names no number itself.
+    def add(self, point: Point, jobs: int, runs: int, label: str = "", number: int = 1, *, keeps: bool = True) -> float:
+        """Add as many runs as ``number``, of ``runs`` in all with ``jobs`` at a time; return the seconds of one.
 
         Raises:
             FedShiftError: If it could not start, or its node cannot train; the message names it.
         """
-        requested = worker_count.requested(point.launch)
-        places = dry_run.places(point.config, point.nodes, point.launch, requested or workers)
+        workers = max(1, min(jobs, worker_count.cores()) // max(1, min(jobs, runs)))
+        requested = worker_count.requested(point.launch) or workers
+        places = dry_run.places(point.config, point.nodes, point.launch, requested)
         key = json.dumps([deciding(point.config), point.nodes, places], sort_keys=True)
-        if key not in self._known:
+        if key not in self.known:
             log.info("measuring %s", point.label)
-            self._known[key] = estimate(point.config, point.nodes, places, count=True)
-        of = self._known[key]
-        return RunCost(point, of, self.start + of.prepared + of.seconds)
+            self.known[key] = estimate(point.config, point.nodes, places, count=True)
+        of = self.known[key]
+        same = self.works.get((key, label))
+        words = point.label.split() if same is None else [w for w in same.label.split() if w in point.label.split()]
+        name = " ".join(words) or point.config.method["name"]
+        self.works[key, label] = work = Work(
+            name, number + (same.number if same else 0), of, self.start + of.prepared + of.seconds, keeps
+        )
+        return work.seconds
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:
@@ -101,25 +126,3 @@ def start_seconds() -> float:
         check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return time.perf_counter() - began
-
-
-def share(jobs: int, runs: int) -> int:
-    """Return the workers of each of so many runs side by side: more than one where cores would stay idle."""
-    return max(1, min(jobs, worker_count.cores()) // max(1, min(jobs, runs)))
-
-
-def makespan(seconds: Sequence[float], jobs: int) -> float:
-    """Return when the last of these is done, if the next one starts as soon as one of ``jobs`` places is free."""
-    free = [0.0] * max(1, jobs)
-    for each in seconds:
-        heapq.heappush(free, heapq.heappop(free) + each)
-    return max(free)
-
-
-def without_scorings(cost: RunCost) -> float:
-    """Return the seconds that a run would be spared if it were scored every ``SPARSE`` rounds and the last five."""
-    of = cost.estimate
-    rounds, every = of.config.rounds, max(SPARSE, of.config.evaluate.every)
-    sparse = of.config.evaluate.model_copy(update={"every": every})
-    scored = [n for n in of.scored if n == 0 or sparse.scores_global(n, rounds)]
-    return of.score_seconds - replace(of, scored=scored).score_seconds

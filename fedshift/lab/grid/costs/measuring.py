@@ -106,13 +106,6 @@ class Costs:
         """The median of the local rounds."""
         return statistics.median(self.times)
 
-    def add(self, server_round: int, replies: list[Message], times: list[float]) -> None:
-        """Add a round."""
-        if not self.rounds:
-            self.bytes_up = sum(num_bytes(reply.content) for reply in replies)
-        self.rounds.append(server_round)
-        self.times += times
-
 
 class _Refusals(Listener):
     """Counts the refused replies of nodes."""
@@ -184,13 +177,16 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
             for reply in replies:
                 if reply.has_error():
                     raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
-            if counts:
-                by_kind[kind].add(server_round, replies, grid.times)
+            up = sum(num_bytes(reply.content) for reply in replies)
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
             arrays = merged
             if counts:
-                by_kind[kind].refused = refusals.count
+                costs = by_kind[kind]
+                costs.bytes_up = costs.bytes_up if costs.rounds else up
+                costs.rounds.append(server_round)
+                costs.times += grid.times
+                costs.refused = refusals.count
     finally:
         torch.set_num_threads(threads)
     return list(by_kind.values())

@@ -1,6 +1,6 @@
 """Compares our costs with a paper's: ``fedshift costs ... --paper f2dc.table4``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,6 @@ from fedshift_core.plural import plural
 if TYPE_CHECKING:
     from fedshift.lab.grid.costs.measuring import Costs
 
-#: Our number for each kind of printed column, from the measured costs and the number of nodes, per round.
-OURS: dict[str, "Callable[[Costs, int], float]"] = {
-    "sent": lambda costs, nodes: float(costs.parameters.sent * nodes),
-    "bytes_up": lambda costs, nodes: float(costs.bytes_up),
-    "step_flops": lambda costs, nodes: costs.step_flops,
-    "seconds": lambda costs, nodes: costs.seconds,
-}
 MEANINGS = {
     "sent": "parameters that all nodes send", "bytes_up": "bytes that all nodes send",
     "step_flops": "FLOPs of a step", "seconds": "seconds of one node's local round",
@@ -61,30 +54,18 @@ def table_of(paper: str) -> Table:
 
 
 def pairs(table: Table, costs: "Sequence[tuple[str, Costs]]", nodes: int) -> list[Pair]:
-    """Return the measured methods that the table prints, with their printed rows.
-
-    Args:
-        table: The table of costs.
-        costs: The measured costs, with their names.
-        nodes: How many nodes the run has.
-    """
+    """Return the measured methods that the table prints, with their printed rows, for so many nodes."""
     columns = table.printed.costs
     plain = next(row for row in table.printed.rows if [*table.readings(row)] == [{"method.name": BASELINE}])
     theirs = {column: plain.value(column) or 0.0 for column in columns}
-    with_rows = [
-        (name, cost, standing) for name, cost in costs if (standing := table.standing(cost.settings)) is not None
-    ]
-    base = next((_ours(cost, nodes, columns) for _, cost, standing in with_rows if standing.row == plain), None)
+    rows = [(name, _ours(cost, nodes, columns), table.standing(cost.settings)) for name, cost in costs]
+    base = next((ours for _, ours, standing in rows if standing is not None and standing.row == plain), None)
     matches = []
-    for name, cost, standing in with_rows:
-        ours = _ours(cost, nodes, columns)
-        printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
-        matches.append(
-            Pair(
-                name, standing.row.method, ours, printed, None if base is None else _times(ours, base),
-                _times(printed, theirs),
-            )
-        )  # fmt: skip
+    for name, ours, standing in rows:
+        if standing is not None:
+            printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
+            times = None if base is None else _times(ours, base)
+            matches.append(Pair(name, standing.row.method, ours, printed, times, _times(printed, theirs)))
     return matches
 
 
@@ -93,9 +74,8 @@ def rows(columns: Sequence[str], row_pairs: Sequence[Pair]) -> list[tuple[str, .
     lines: list[tuple[str, ...]] = [("method", *columns)]
     for pair in row_pairs:
         lines.append((pair.name, *(_cell(pair.ours, pair.times_ours or {}, column) for column in columns)))
-        lines.append(
-            (f"  paper: {pair.label}", *(_cell(pair.printed, pair.times_printed, column) for column in columns))
-        )
+        printed = (_cell(pair.printed, pair.times_printed, column) for column in columns)
+        lines.append((f"  paper: {pair.label}", *printed))
     return lines
 
 
@@ -111,7 +91,12 @@ def notes(table: Table, nodes: int) -> list[str]:
 
 
 def _ours(costs: "Costs", nodes: int, columns: dict[str, Cost]) -> dict[str, float]:
-    return {column: OURS[cost.of](costs, nodes) / cost.unit for column, cost in columns.items()}
+    """Return our number for each printed column, from the measured costs and the number of nodes, per round."""
+    values = {
+        "sent": costs.parameters.sent * nodes, "bytes_up": costs.bytes_up, "step_flops": costs.step_flops,
+        "seconds": costs.seconds,
+    }  # fmt: skip
+    return {column: values[cost.of] / cost.unit for column, cost in columns.items()}
 
 
 def _times(values: dict[str, float], base: dict[str, float]) -> dict[str, float]:

@@ -5,13 +5,13 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from fedshift.lab.grid.costs import paper_costs
 from fedshift.run.columns import columns
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.lab.grid.costs.measuring import Costs
-    from fedshift.lab.grid.costs.paper_costs import Pair
     from fedshift.lab.tables.papers import printed
 
 HEAD = ("method", "parameters", "sent", "GFLOPs a step", "s a local round", "MB up", "MB down")
@@ -75,17 +75,13 @@ class Table:
             ]}),
         })  # fmt: skip
 
-    def _pairs(self, paper: "printed.Table") -> "list[Pair]":
-        from fedshift.lab.grid.costs import paper_costs  # torch: only if a paper's table is requested
-
+    def _pairs(self, paper: "printed.Table") -> "list[paper_costs.Pair]":
         return paper_costs.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
 
     def _blocks(self) -> list[list[tuple[str, ...]]]:
         """Return our table with its head, and one with the paper's costs if requested."""
         blocks = [[HEAD, *map(_cells, self.costs)]]
         if self.paper is not None:
-            from fedshift.lab.grid.costs import paper_costs
-
             blocks.append(paper_costs.rows([*self.paper.printed.costs], self._pairs(self.paper)))
         return blocks
 
@@ -113,8 +109,6 @@ class Table:
             if costs.network != self.config.model.name:
                 notes.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
         if self.paper is not None:
-            from fedshift.lab.grid.costs import paper_costs
-
             notes += paper_costs.notes(self.paper, self.nodes)
         return [*notes, *self.notes, f"measured on {self.machine}"]
 

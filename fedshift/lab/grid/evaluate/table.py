@@ -120,34 +120,22 @@ def _cells(each: Scored, accuracy: dict[str, float | None], domains: Sequence[st
 
 def as_object(scored: Sequence[Scored]) -> dict[str, Any]:
     """Return all scores as one JSON object."""
-    return {"models": [_as_object(each) for each in scored]}
-
-
-def _as_object(each: Scored) -> dict[str, Any]:
-    about, results, least = each.model.about, each.results, worst(each.accuracy)
-    return {
-        "model": each.model.label,
-        "path": str(each.model.path),
-        "sha256": about.sha256,
-        "method": about.method.get("name"),
-        "network": about.network,
-        "parts": about.parts,
-        "run_folder": str(each.folder),
-        "engine": results["engine"],
-        "dataset": results["dataset"],
-        "nodes": len(results["nodes"]),
-        "domains": {
-            name: {
-                "accuracy": value, "images": each.images[name], "trained_on": name in each.model.trained_on,
-            }
+    models = []
+    for each in scored:
+        about, results, least = each.model.about, each.results, worst(each.accuracy)
+        domains = {
+            name: {"accuracy": value, "images": each.images[name], "trained_on": name in each.model.trained_on}
             for name, value in each.accuracy.items()
-        },
-        "avg": average(each.accuracy),
-        "worst": each.accuracy[least] if least else None,
-        "worst_domain": least,
-        "scored_with": results["scored_with"],
-        "others": results.get("others", {}),
-    }  # fmt: skip
+        }
+        models.append({
+            "model": each.model.label, "path": str(each.model.path), "sha256": about.sha256,
+            "method": about.method.get("name"), "network": about.network, "parts": about.parts,
+            "run_folder": str(each.folder), "engine": results["engine"], "dataset": results["dataset"],
+            "nodes": len(results["nodes"]), "domains": domains, "avg": average(each.accuracy),
+            "worst": each.accuracy[least] if least else None, "worst_domain": least,
+            "scored_with": results["scored_with"], "others": results.get("others", {}),
+        })  # fmt: skip
+    return {"models": models}
 
 
 def rows_of(scored: Sequence[Scored]) -> list[tuple[Any, ...]]:

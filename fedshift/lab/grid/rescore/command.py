@@ -14,7 +14,7 @@ import typer
 from fedshift.lab.grid.rescore import scoring
 from fedshift.lab.grid.rescore.keys import OWN
 from fedshift.lab.grid.rescore.scoring import Checked, Question
-from fedshift.lab.grid.sweep.grid import UNSPLIT_KEYS, split
+from fedshift.lab.grid.sweep import grid
 from fedshift.lab.tables.results.places import held, hint_inside
 from fedshift.run.launch import worker_count
 from fedshift_app.config.arguments import not_empty
@@ -27,18 +27,10 @@ from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 
-MOST = 10_000  # questions
-
 
 @dataclass(frozen=True)
 class Request:
-    """The request of the command.
-
-    Attributes:
-        questions: Each run with each combination of values.
-        output_dir: Where run folders are made.
-        jobs: The number of parallel scorings.
-    """
+    """The questions (each run with each combination of values), where run folders are made, and how many at a time."""
 
     questions: list[Question]
     output_dir: Path
@@ -51,19 +43,8 @@ def read(arguments: Sequence[str]) -> Request:
     Raises:
         ConfigError: If there is no run, or a key is wrong or comes twice.
     """
-    runs: list[Path] = []
-    values: dict[str, tuple[str, ...]] = {}
-    own: dict[str, str] = {}
-    for argument in arguments:
-        key, sep, value = argument.partition("=")
-        if not sep:
-            runs += _runs(argument)
-        elif key in values or key in own:
-            raise ConfigError(f"{as_found(key)} comes twice; a key may hold several values: KEY=A,B")
-        elif key in OWN:
-            own[key] = not_empty(key, value)
-        else:
-            values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)
+    values, own = grid.values_of([word for word in arguments if "=" in word], OWN, check=not_empty)
+    runs = [run for word in arguments if "=" not in word for run in _runs(word)]
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
     jobs_text = own.get("jobs", str(worker_count.places(1)))
@@ -71,10 +52,10 @@ def read(arguments: Sequence[str]) -> Request:
     if not 1 <= jobs <= MOST_CORES:
         raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-    if len(runs) * len(combinations) > MOST:
+    if len(runs) * len(combinations) > grid.MOST_RUNS:
         raise ConfigError(
             f"rescore: {plural(len(runs), 'run')} with "
-            f"{plural(len(combinations), 'combination is', 'combinations are')} more than {MOST}"
+            f"{plural(len(combinations), 'combination is', 'combinations are')} more than {grid.MOST_RUNS}"
         )
     questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
     return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
@@ -105,15 +86,15 @@ def rescore(arguments: Sequence[str]) -> None:
     command = shlex.join(["fedshift", "rescore", *arguments])
     os.environ[COMMIT] = own_commit()
     before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
-    left: list[tuple[Question, Checked]] = []
+    left: list[tuple[str, Checked]] = []
     for question, candidate in checked:
         if (folder := scoring.done(candidate, before)) is not None:
             typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
         else:
-            left.append((question, candidate))
+            left.append((question.label, candidate))
     new = _scored([candidate for _, candidate in left], request.output_dir, command, min(request.jobs, len(left)))
-    for (question, _), folder in zip(left, new, strict=True):
-        typer.echo(f"{question.label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
+    for (label, _), folder in zip(left, new, strict=True):
+        typer.echo(f"{label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
 
 
 def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
@@ -124,10 +105,8 @@ def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) 
                 yield scoring.score(checked, output_dir, command)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
-        futures = [pool.submit(scoring.score, checked, output_dir, command) for checked in left]
         try:
-            for future in futures:
-                yield future.result()
+            yield from pool.map(scoring.score, left, itertools.repeat(output_dir), itertools.repeat(command))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import typer
 
@@ -28,27 +27,36 @@ STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice
 POLL_SECONDS = 0.1
 
 
-class Attempt(Protocol):
-    """A run in progress, wherever it is."""
+@dataclass
+class Attempt:
+    """A run in progress, wherever it is.
+
+    Attributes:
+        log: What it prints.
+        started: When it was started, by ``time.monotonic``.
+    """
+
+    log: Path
+    started: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
+        raise NotImplementedError
 
     @property
     def seconds(self) -> float:
         """Seconds since it was started."""
+        return time.monotonic() - self.started
 
     @property
     def refused(self) -> bool:
         """Whether it ended in a way in which it would end again."""
-
-    @property
-    def log(self) -> Path:
-        """What it prints."""
+        return True
 
     def last_error(self) -> str:
         """Return why it failed."""
+        raise NotImplementedError
 
     def clean_up(self) -> None:
         """End what a run that ended badly left running."""
@@ -74,30 +82,21 @@ class Lifeline:
         return self._ended
 
 
-@dataclass(frozen=True)
-class Child:
+@dataclass
+class Child(Attempt):
     """A run in progress as a process of this one.
 
     Attributes:
         process: Its process.
         mark: What all its processes have in their environment.
-        log: What it prints.
         begin: Where in the log this attempt begins, in bytes.
         lifeline: Tells when a forked run has ended, which may be later than the process that stands for it.
-        started: When it was started, by ``time.monotonic``.
     """
 
     process: "subprocess.Popen[bytes]"
     mark: str
-    log: Path
     begin: int
     lifeline: "Lifeline | None" = None
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since it was started."""
-        return time.monotonic() - self.started
 
     @property
     def ended(self) -> bool:
@@ -181,7 +180,7 @@ def start(
         )  # fmt: skip
     if lifeline is not None:
         lifeline.hand_over()
-    return Child(process, mark, log, begin, lifeline)
+    return Child(log, process, mark, begin, lifeline)
 
 
 def end_leftovers(mark: str, what: str) -> str:

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,21 +121,9 @@ def read(arguments: Sequence[str]) -> GridRequest:
     Raises:
         ConfigError: If an argument is not of that form, a key comes twice, or a key of the sweep has a wrong value.
     """
-    experiment, own = "", {}
-    values: dict[str, tuple[str, ...]] = {}
-    for i, argument in enumerate(arguments):
-        key, sep, value = argument.partition("=")
-        if not sep and i == 0:
-            experiment = argument
-        elif not sep:
-            raise ConfigError(f"{as_found(argument)} is not of the form key=value or key=value,value")
-        elif key in values or key in own:
-            key = shortened(key)
-            raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
-        elif key in Options.model_fields:
-            own[key] = value
-        else:
-            values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
+    named = [*arguments[:1]] if arguments and "=" not in arguments[0] else []
+    experiment = named[0] if named else ""
+    values, own = values_of(arguments[len(named) :], Options.model_fields)
     if "experiment" in values:
         raise ConfigError("experiment: the experiment of a sweep is its first argument, and only one")
     if run_name.KEY in values:
@@ -153,6 +141,30 @@ def read(arguments: Sequence[str]) -> GridRequest:
     if (options.jobs or 1) > 1 and engine_of(values) != INLINE:
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
     return GridRequest(experiment, values, options)
+
+
+def values_of(
+    words: Sequence[str], single: Collection[str], check: Callable[[str, str], str] = lambda _, value: value
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Return the values of each ``KEY=VALUE,VALUE``, and those of the keys in ``single``, which have one.
+
+    Raises:
+        ConfigError: If a word is not of that form, or a key comes twice.
+    """
+    values: dict[str, tuple[str, ...]] = {}
+    own: dict[str, str] = {}
+    for word in words:
+        key, sep, value = word.partition("=")
+        if not sep:
+            raise ConfigError(f"{as_found(word)} is not of the form key=value or key=value,value")
+        if key in values or key in own:
+            key = shortened(key)
+            raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
+        if key in single:
+            own[key] = check(key, value)
+        else:
+            values[key] = (check(key, value),) if key in UNSPLIT_KEYS else split(key, value)
+    return values, own
 
 
 def split(key: str, text: str) -> tuple[str, ...]:

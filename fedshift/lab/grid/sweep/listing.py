@@ -108,12 +108,15 @@ def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> Non
         sweep.release()
         _in_use(f"{points[0].label} is in progress in {holder}")
     try:
-        state = Single(folder, request, points).go()
+        os.environ.setdefault(COMMAND, shlex.join(["fedshift", *sys.argv[1:]]))
+        single = Single(folder, request, points, mark=f"{folder}:{points[0].key}")
+        single.run("")
     finally:
         run.release()
         sweep.release()
-    if state == status.DEGRADED:
-        raise SystemExit(exit_codes.DEGRADED)
+    done = single.records[0].folder
+    assert done is not None  # else it failed
+    status.exit_if_degraded(done)
 
 
 def _in_use(message: str) -> NoReturn:
@@ -122,32 +125,10 @@ def _in_use(message: str) -> NoReturn:
 
 
 class Single(Sweep):
-    """One run of a sweep whose other runs other commands do; it does not write ``sweep.json``."""
+    """One run of a sweep whose other runs other commands do; only the run's folder counts."""
 
-    @property
-    def mark(self) -> str:
-        """The mark in the environment of all its processes; each run of the sweep has another."""
-        return f"{self.folder}:{self.point_key}"
+    def save(self) -> None:
+        """Write nothing."""
 
-    def __init__(self, folder: Path, request: GridRequest, points: Sequence[Point]) -> None:
-        """Read the state of the run."""
-        self.point_key = points[0].key
-        super().__init__(folder, request, points)
-
-    def go(self) -> str:
-        """Do the run; return the state in its folder.
-
-        Raises:
-            FederationError: If it failed.
-        """
-        os.environ.setdefault(COMMAND, shlex.join(["fedshift", *sys.argv[1:]]))
-        self.run("")
-        folder = self.records[0].folder
-        assert folder is not None  # else it failed
-        return str(status.read(folder)["state"])
-
-    def _save(self) -> None:
-        """Write nothing: only the run's folder counts."""
-
-    def _compare(self, paper: str) -> None:
+    def compare(self, paper: str) -> None:
         """Compare nothing."""

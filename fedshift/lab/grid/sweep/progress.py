@@ -1,5 +1,6 @@
 """The progress of a sweep: an estimate of the time left, and a bar over the grid."""
 
+import heapq
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,13 +13,7 @@ from fedshift_app.run.console import duration
 
 
 class Timed(NamedTuple):
-    """What is known of a run's duration.
-
-    Attributes:
-        method: Its method.
-        rounds: How many rounds it has.
-        seconds: What it took, if it is finished.
-    """
+    """A run's method, its rounds, and its seconds if it is finished."""
 
     method: str
     rounds: int
@@ -28,24 +23,23 @@ class Timed(NamedTuple):
 def time_left(
     finished: Sequence[Timed], running: Sequence[tuple[Timed, float]], waiting: Sequence[Timed], jobs: int
 ) -> float | None:
-    """Estimate the seconds until a grid is done, from the seconds per round of its finished runs.
+    """Return the seconds until a grid is done, from the seconds per round of its finished runs; None without any.
 
-    A method's speed is that of its finished runs, or of all finished runs where it has none.
-
-    Args:
-        finished: The runs that are finished.
-        running: Those in progress, with the seconds since each was started.
-        waiting: Those that have not started.
-        jobs: How many runs are in progress at a time.
-
-    Returns:
-        The estimate; None before the first run is finished.
+    A method's speed is that of its finished runs, or of all finished runs where it has none. Runs in progress come
+    with the seconds since each was started.
     """
     if not finished:
         return None
-    left = sum(max(0.0, _expected(run, finished) - since) for run, since in running)
-    left += sum(_expected(run, finished) for run in waiting)
-    return left / max(1, min(jobs, len(running) + len(waiting)))
+    left = [max(0.0, _expected(run, finished) - since) for run, since in running]
+    return makespan([*left, *(_expected(run, finished) for run in waiting)], jobs)
+
+
+def makespan(seconds: Sequence[float], jobs: int) -> float:
+    """Return when the last of these is done, if the next one starts as soon as one of ``jobs`` places is free."""
+    free = [0.0] * max(1, jobs)
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
 
 
 def _expected(run: Timed, finished: Sequence[Timed]) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import typer
 
 from fedshift.lab.grid.sweep import grid
+from fedshift.lab.grid.sweep.children import Attempt
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed
 from fedshift_app.config import plugins
@@ -35,6 +36,10 @@ class Record:
 
     Attributes:
         point: The run.
+        place: The folder that holds its run folders.
+        log: What it prints.
+        child: It, in progress.
+        workers: How many processes play its nodes.
         state: Its state.
         folder: Its run folder, once there is one.
         seconds: The time of all attempts together.
@@ -47,6 +52,10 @@ class Record:
     """
 
     point: Point
+    place: Path
+    log: Path
+    child: Attempt | None = None
+    workers: int = 1
     state: State = "waiting"
     folder: Path | None = None
     seconds: float = 0.0

@@ -1,12 +1,12 @@
 """``fedshift tune``: equally many trials for every method, then a comparison of all, tuned and default.
 
 The trials of a method run one after another, each guided by those before it; methods run in parallel. So the
-order of their ends decides nothing. A search may be killed at any moment, and resumes when the same command is given
-again.
+order of their ends decides nothing.
 """
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,29 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedshift.lab.grid.sweep import children, forks, grid, sweeping
-from fedshift.lab.grid.sweep.children import MARK, POLL_SECONDS
-from fedshift.lab.grid.sweep.forks import NO_FORKS
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, Point
+from fedshift.lab.grid.sweep import grid, sweeping
+from fedshift.lab.grid.sweep.children import POLL_SECONDS
+from fedshift.lab.grid.sweep.grid import CheckData, CheckModel
 from fedshift.lab.grid.sweep.progress import Timed, time_left
-from fedshift.lab.grid.sweep.records import Images
+from fedshift.lab.grid.sweep.records import Record
+from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.lab.grid.tune import study
 from fedshift.lab.grid.tune.requested import Plan, Request
-from fedshift.lab.grid.tune.study import COMPLETE, FAILED, PRUNED, Search
-from fedshift.lab.grid.tune.trials import Going, score
-from fedshift.run.engine import inline
-from fedshift.run.launch import processes, worker_count
-from fedshift_app.config.arguments import parse_arguments
+from fedshift.lab.grid.tune.study import COMPLETE, FAILED, PRUNED, RUNNING, Search
+from fedshift_app.run import checkpoints, files, model_selection, trackers
 from fedshift_app.run.console import duration
-from fedshift_app.run.files import CONFIG_FILE
-from fedshift_core.accuracies import percent
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened, some
 from fedshift_core.plural import plural
+from fedshift_core.rounds import LAST_ROUNDS
 
 if TYPE_CHECKING:
     from fedshift.lab.tables.compare import Comparison
@@ -62,24 +60,20 @@ def tune(
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
     study.check_installed()
-    if paper:
-        from fedshift.lab.tables.papers import printed
-
-        printed.get(paper).check_of_runs()
+    sweeping.check_paper(paper)
     request = tune_requested.read(arguments, check_data)
     for plan in request.plans:
         try:
             check_model(plan.base.config)
         except FedShiftError as error:
             raise type(error)(f"{shortened(plan.label)}: {error}") from None
-    given, _ = parse_arguments([f"output-dir={value}" for value in request.grid_request.values.get("output-dir", ())])
-    experiment = request.plans[0].base.config.experiment
-    folder = Path(given["output-dir"]) / f"tune-{experiment}-{request.key}"
+    name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
+    folder = sweeping.output_dir(request.grid_request) / name
     for note in request.notes:
         typer.echo(note)
-    held = sweeping.lock(folder)
+    held = lock(folder)
     try:
-        return folder, Tuning(folder, request).run(paper)
+        return folder, Tuning(folder, request).search(paper)
     finally:
         held.release()
 
@@ -90,6 +84,32 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
+def averages(folder: Path) -> dict[int, float]:
+    """Return the validation accuracy by round, in percent: the mean over domains.
+
+    Only the key ``validation`` of ``metrics.jsonl`` is read. A round that lacks a domain of other rounds is left out:
+    a mean over the rest would be another quantity.
+    """
+    scores: dict[int, dict[str, float]] = {}
+    for line in files.full_lines(folder / METRICS_FILE):
+        validation = line.get("validation") or {}
+        scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
+    domains = {name for known in scores.values() for name in known}
+    means = {number: mean(known.values()) for number, known in scores.items() if known and known.keys() == domains}
+    return {number: value for number, value in means.items() if value is not None}
+
+
+def score(by_round: Mapping[int, float], keep: str) -> float | None:
+    """Return the value of a finished trial: the mean of the last five rounds; None without rounds.
+
+    A run that keeps the best round by validation has the value of that round.
+    """
+    values = [by_round[number] for number in sorted(by_round)]
+    if keep == model_selection.BEST and values:
+        return max(values)
+    return mean(values[-LAST_ROUNDS:])
+
+
 @dataclass
 class Method:
     """The state of a method's search.
@@ -97,36 +117,52 @@ class Method:
     Attributes:
         plan: The method and its search space.
         search: Its trials.
-        going: The trial in progress.
+        budget: How many trials it has in all: one where there is nothing to search.
+        number: Of the trial in progress.
+        trial: Its run; None between two trials.
+        by_round: Its validation accuracy so far.
         problem: Why the method is given up; empty for one that is not.
     """
 
     plan: Plan
     search: Search
-    going: Going | None = None
-    problem: str = field(default="")
+    budget: int
+    number: int = 0
+    trial: Record | None = None
+    by_round: dict[int, float] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def ended(self) -> int:
+        """How many trials of the budget are done."""
+        return min(sum(trial.state != RUNNING for trial in self.search.trials()), self.budget)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its next trial may start."""
+        return self.trial is None and not self.problem and self.ended < self.budget
 
 
-class Tuning:
+class Tuning(Runner):
     """A search in its folder, whose lock the caller holds."""
+
+    what = "search"
 
     def __init__(self, folder: Path, request: Request) -> None:
         """Read the state of each search."""
-        self.folder, self.request = folder, request
-        self._images = Images()  # read once for all trials
-        if ended := children.end_leftovers(str(folder), "search"):
-            typer.echo(ended)
-        store = study.Store(folder / STORE)
-        self.methods = [
-            Method(plan, Search(
-                store, plan.method, plan.space, plan.default, seed=plan.base.config.seed,
-                rounds=plan.rounds, pruning=request.options.pruning,
-            )) for plan in request.plans
-        ]  # fmt: skip
-        self._forks = NO_FORKS
-        self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
+        super().__init__(folder, request.grid_request.options, [plan.base for plan in request.plans])
+        self.request = request
+        self.env = {trackers.PLACE: trackers.store_in(folder)}  # one store for all trials, and the runs compared
+        store, pruning, budget = study.Store(folder / STORE), request.options.pruning, request.options.budget
+        self.methods = []
+        for plan in request.plans:
+            search = Search(
+                store, plan.method, plan.space, plan.default, seed=plan.base.config.seed, rounds=plan.rounds,
+                pruning=pruning,
+            )  # fmt: skip
+            self.methods.append(Method(plan, search, budget if plan.space else 1))
 
-    def run(self, paper: str) -> "Comparison | None":
+    def search(self, paper: str) -> "Comparison | None":
         """Do the remaining trials, then the runs to compare; return the comparison.
 
         Raises:
@@ -136,138 +172,110 @@ class Tuning:
         typer.echo(f"search folder: {self.folder}")
         typer.echo(
             f"{plural(len(self.methods), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
-            f"validation images; {sum(map(self._ended, self.methods))} are done"
+            f"validation images; {sum(method.ended for method in self.methods)} are done"
         )
-        with (
-            forks.begun(self._left(), children.environment(str(self.folder), alone=self._jobs == 1)) as self._forks,
-            children.guarded(self._stop),
-        ):
-            self._search()
+        left = [method.plan.base for method in self.methods for _ in range(method.budget - method.ended)]
+        with self.working(left):
+            self._work()
         chosen, notes = self._chosen()
         for note in notes:
             typer.echo(note)
         comparison = None
-        given_up = [method for method in self.methods if method.problem]
+        given_up = {method.plan.method: f"{method.plan.label}: {method.problem}" for method in self.methods
+                    if method.problem}  # fmt: skip
         if len(given_up) < len(self.methods):
-            lost = {method.plan.method for method in given_up}
-            points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in lost]
-            sweep = sweeping.Sweep(self.folder, self.request.grid_request, points, notes=tuple(notes))
-            comparison = sweep.run(paper)
+            points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]
+            comparison = sweeping.Sweep(self.folder, self.request.grid_request, points, tuple(notes)).run(paper)
         if given_up:
-            reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
-            raise FederationError(f"{len(given_up)} of {plural(len(self.methods), 'method')} failed: {reasons}")
+            of = plural(len(self.methods), "method")
+            raise FederationError(f"{len(given_up)} of {of} failed: {'; '.join(given_up.values())}")
         return comparison
 
-    def _left(self) -> list[Point]:
-        """Return the method's own run for each trial that is left."""
-        return [method.plan.base for method in self.methods for _ in range(self._budget(method) - self._ended(method))]
-
-    def _search(self) -> None:
-        self._save()
+    def _work(self) -> None:
+        self.save()
         while True:
             for method in self.methods:
-                if method.going is None and self._running < self._jobs and self._has_more(method):
-                    self._start(method)
-            going = [method for method in self.methods if method.going is not None]
+                if self.has_room and method.waits:
+                    self._begin(method)
+            going = [method for method in self.methods if method.trial is not None]
             if not going:
                 return
             for method in going:
                 self._poll(method)
             time.sleep(POLL_SECONDS)
 
-    @property
-    def _running(self) -> int:
-        return sum(method.going is not None for method in self.methods)
-
-    def _ended(self, method: Method) -> int:
-        """Return how many trials of the budget are done."""
-        ended = [trial for trial in method.search.trials() if trial.state != study.RUNNING]
-        return min(len(ended), self.request.options.budget)
-
-    def _has_more(self, method: Method) -> bool:
-        return not method.problem and self._ended(method) < self._budget(method)
-
-    def _budget(self, method: Method) -> int:
-        """Return how many trials a method has in all: one where there is nothing to search."""
-        return self.request.options.budget if method.plan.space else 1
-
-    def _start(self, method: Method) -> None:
-        number = method.search.next()
-        point = method.plan.trial(method.search.values(number))
-        place = self.folder / TRIALS / f"{method.plan.method}-{number:04d}"
-        method.going = Going(number, point, place, self.folder, self._images)
-        if not method.going.finished:  # else this process was killed before it could note that
-            method.going.start(self._workers(method.going), self._jobs == 1, self._forks)
-
-    def _workers(self, going: Going) -> int | None:
-        """Return the number of workers of a trial: the cores are shared by the parallel trials."""
-        launch = going.point.launch
-        if launch.get("engine") != inline.NAME or worker_count.requested(launch) is not None:
-            return None
-        waiting = sum(self._has_more(method) for method in self.methods)
-        return max(1, min(self._jobs, worker_count.cores()) // max(1, min(waiting, self._jobs)))
+    def _begin(self, method: Method) -> None:
+        method.number, method.by_round = method.search.next(), {}
+        point = method.plan.trial(method.search.values(method.number))
+        method.trial = self.record(point, self.folder / TRIALS / f"{method.plan.method}-{method.number:04d}")
+        method.trial.refused |= _folders(method.trial) - {
+            method.trial.folder
+        }  # of other values, where its store is gone
+        if method.trial.state != "finished":  # else this process was killed before it could note that
+            self.start(method.trial, sum(other.waits for other in self.methods))
 
     def _poll(self, method: Method) -> None:
         """Check on a trial: report its rounds, end it early, or record its result."""
-        going = method.going
-        assert going is not None
-        ended = going.child is None or going.child.ended
-        if going.look() or ended:
-            stopped = method.search.report(going.number, going.by_round)
-            if stopped is not None:
-                if going.child is not None:
-                    children.stop([going.child])
-                    going.child.clean_up()
-                self._end(method, PRUNED, f"ended early after round {stopped}")
-                return
-        if not ended:
-            return
-        if going.child is not None and going.child.process.returncode:
-            going.child.clean_up()
-        if going.finished:
-            self._finish(method, going)
-        else:
-            self._failed(method, going)
+        trial = method.trial
+        assert trial is not None
+        ended = trial.child is None or trial.child.ended
+        if trial.folder is None:
+            trial.folder = max(_folders(trial) - trial.refused, default=None)
+        method.by_round = averages(trial.folder) if trial.folder is not None else {}
+        stopped = method.search.report(method.number, method.by_round)
+        if stopped is not None:
+            self.end([trial])
+            self._note(method, PRUNED, f"ended early after round {stopped}")
+        elif ended:
+            if trial in self.running:
+                self.settle(trial)
+            if trial.state == "waiting":
+                self.start(trial, sum(other.waits for other in self.methods))
+            else:
+                self._settled(method, trial)
 
-    def _finish(self, method: Method, going: Going) -> None:
-        value = score(going.by_round, method.plan.base.config.keep)
+    def _settled(self, method: Method, trial: Record) -> None:
+        """Record the result of a trial that is finished or has failed."""
+        config = method.plan.base.config
+        if trial.state == "failed":
+            error = shortened(trial.error or "", 300)
+            method.search.note(method.number, **{study.ERROR: error})
+            if method.number == 0:  # the values cannot be the cause
+                method.problem = f"its first trial failed: {error} (log: {trial.log})"
+            self._note(method, FAILED, f"failed: {error}")
+            return
+        method.by_round = averages(trial.folder) if trial.folder is not None else {}
+        value = score(method.by_round, config.keep)
         if value is None:
             raise ConfigError(
                 f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
-                f"{method.plan.base.config.allocation.validation_fraction:g} of their images is less than one"
+                f"{config.allocation.validation_fraction:g} of their images is less than one"
             )
-        self._end(method, COMPLETE, f"validation {percent(value)}", value)
+        self._note(method, COMPLETE, f"validation {percent(value)}", value)
 
-    def _failed(self, method: Method, going: Going) -> None:
-        assert going.child is not None
-        error = shortened(going.child.last_error(), 300)
-        if going.attempts <= self.request.grid_request.options.retries and not going.child.refused:
-            typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
-            going.start(self._workers(going), self._jobs == 1, self._forks)
-            return
-        method.search.note(going.number, **{study.ERROR: error})
-        if going.number == 0:  # the values cannot be the cause
-            method.problem = f"its first trial failed: {error} (log: {going.log})"
-        self._end(method, FAILED, f"failed: {error}")
-
-    def _end(self, method: Method, state: str, outcome: str, value: float | None = None) -> None:
-        going = method.going
-        assert going is not None
-        method.search.note(going.number, **going.notes())
+    def _note(self, method: Method, state: str, outcome: str, value: float | None = None) -> None:
+        """Note the end of a trial, and remove its weights: nobody continues it."""
+        trial, method.trial = method.trial, None
+        assert trial is not None
+        if trial in self.running:
+            self.running.remove(trial)
+        method.search.note(method.number, **{
+            study.RUN: str(trial.folder.relative_to(self.folder)) if trial.folder is not None else "",
+            study.ROUNDS: max(method.by_round, default=0),
+            study.SECONDS: round(trial.child.seconds if trial.child is not None else 0.0, 1),
+        })  # fmt: skip
         if method.problem:  # the same command gives it another chance
-            method.going = None
             return
-        method.search.end(going.number, state, value)
-        method.going = None
-        going.tidy()
-        self._save()
-        best = method.search.best(self.request.options.budget)
+        method.search.end(method.number, state, value)
+        if trial.folder is not None:
+            shutil.rmtree(trial.folder / checkpoints.FOLDER, ignore_errors=True)
+        self.save()
+        budget, seconds = self.request.options.budget, self._seconds_left()
+        best = method.search.best(budget)
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
-        budget = self.request.options.budget
-        seconds = self._seconds_left()
         left = "" if seconds is None else f"; trials left {duration(seconds)}"
-        done = f"[{self._ended(method)}/{budget}]"
-        typer.echo(f"{method.plan.label} {done} trial {going.number}: {outcome}{best_so_far}{left}")
+        done = f"[{method.ended}/{budget}] trial {method.number}"
+        typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}{left}")
 
     def _seconds_left(self) -> float | None:
         """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known.
@@ -275,47 +283,32 @@ class Tuning:
         Trials of one method run one after another, so the method with the most work bounds the rest.
         """
         known: list[Timed] = []
-        running: list[tuple[Timed, float]] = []
-        waiting: list[Timed] = []
+        work: list[tuple[list[tuple[Timed, float]], list[Timed]]] = []
         for method in self.methods:
-            one = Timed(method.plan.method, 1, 0.0)
-            ended = [trial for trial in method.search.trials() if trial.state != study.RUNNING]
-            seconds = [float(trial.notes[study.SECONDS]) for trial in ended if study.SECONDS in trial.notes]
-            known += [one._replace(seconds=each) for each in seconds]
-            if method.going is not None and method.going.child is not None:
-                running.append((one, method.going.child.seconds))
-            if self._has_more(method):
-                waiting += [one] * (self._budget(method) - len(ended) - (method.going is not None))
-        if not running and not waiting:
+            one, trials = Timed(method.plan.method, 1, 0.0), method.search.trials()
+            known += [one._replace(seconds=float(t.notes[study.SECONDS])) for t in trials if study.SECONDS in t.notes]
+            child = method.trial and method.trial.child
+            left = 0 if method.problem else method.budget - method.ended - (method.trial is not None)
+            work.append(([(one, child.seconds)] if child else [], [one] * left))
+        running, waiting = ([each for part in parts for each in part] for parts in zip(*work, strict=True))
+        together = time_left(known, running, waiting, self.jobs)
+        if together is None or not (running or waiting):
             return None
-        alone = [
-            time_left(known, [run for run in running if run[0] == one], [each for each in waiting if each == one], 1)
-            for one in {*waiting, *(run for run, _ in running)}
-        ]
-        together = time_left(known, running, waiting, self._jobs)
-        return None if together is None else max(together, *(seconds or 0.0 for seconds in alone))
-
-    def _stop(self) -> str:
-        try:
-            children.stop([m.going.child for m in self.methods if m.going is not None and m.going.child is not None])
-        finally:  # also after a second Ctrl-C
-            processes.stop_marked(MARK, str(self.folder))
-            self._save()
-        return ""
+        return max(together, *(time_left(known, *each, 1) or 0.0 for each in work))
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""
         chosen: dict[str, Mapping[str, Any]] = {}
         notes = []
         for method in self.methods:
-            name, best = method.plan.method, method.search.best(self.request.options.budget)
+            best = method.search.best(self.request.options.budget)
             if method.problem or best is None:
                 continue
             if best.number:
-                chosen[name] = best.values
+                chosen[method.plan.method] = best.values
             elif method.plan.space:
                 notes.append(
-                    f"{method.plan.label}: none of its {plural(self._ended(method), 'trial')} was better on "
+                    f"{method.plan.label}: none of its {plural(method.ended, 'trial')} was better on "
                     f"validation images than its own values ({percent(best.validation)}); its one row is both"
                 )
         return chosen, [*notes, *self._other_images()]
@@ -325,18 +318,18 @@ class Tuning:
         from fedshift.lab.tables.results import differences
         from fedshift.lab.tables.results.loading import read_config
 
-        trials = [
-            (self.folder / str(trial.notes[study.RUN]), method.plan.base.config)
+        configs = {
+            self.folder / str(trial.notes[study.RUN]): method.plan.base.config
             for method in self.methods
             for trial in method.search.trials()
             if trial.notes.get(study.RUN)
-        ]
-        trials = [(folder, config) for folder, config in trials if (folder / CONFIG_FILE).is_file()]
+        }
+        folders = [folder for folder in configs if (folder / CONFIG_FILE).is_file()]
         lines = [
             f"values were chosen by trials that are not comparable: {line}"
-            for line in differences.unlike_folders(folder for folder, _ in trials)
+            for line in differences.unlike_folders(folders)
         ]
-        changed = {folder.name: self._images.changed(config, read_config(folder)) for folder, config in trials}
+        changed = {folder.name: self.images.changed(configs[folder], read_config(folder)) for folder in folders}
         if others := [name for name, parts in changed.items() if parts]:
             lines.append(
                 f"values were chosen by trials on other images than today's: {changed[others[0]]} in "
@@ -344,17 +337,14 @@ class Tuning:
             )
         return lines
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""
         rows = []
         keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
-        summary: dict[str, Any] = {
-            "command": os.environ.get(COMMAND, ""), **self.request.options.model_dump(),
-            "seed": self.request.plans[0].base.config.seed, "methods": {},
-        }  # fmt: skip
+        methods: dict[str, Any] = {}
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
-            summary["methods"][plan.method] = {
+            methods[plan.method] = {
                 "space": {key: place.as_yaml() for key, place in plan.space.items()}, "default": plan.default,
                 "best": None if best is None else
                 {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
@@ -368,4 +358,13 @@ class Tuning:
                 )
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
         write_atomically(self.folder / TABLE, csv_text([head, *rows]))
-        write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        content = {
+            "command": os.environ.get(COMMAND, ""), **self.request.options.model_dump(),
+            "seed": self.request.plans[0].base.config.seed, "methods": methods,
+        }  # fmt: skip
+        write_atomically(self.folder / SUMMARY, json.dumps(content, indent=2) + "\n")
+
+
+def _folders(trial: Record) -> set[Path]:
+    """Return the run folders in a trial's place."""
+    return {file.parent for file in trial.place.glob(f"*/{CONFIG_FILE}")}

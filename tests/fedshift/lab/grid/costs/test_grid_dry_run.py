@@ -17,8 +17,9 @@ from fedshift import cli
 from fedshift.lab.grid.costs import grid_dry_run, grid_estimate
 from fedshift.lab.grid.costs.estimate import Estimate, estimate
 from fedshift.lab.grid.costs.grid_dry_run import DAY, HEAD, sweep, tune
-from fedshift.lab.grid.costs.grid_estimate import RunCost, deciding, makespan, without_scorings
+from fedshift.lab.grid.costs.grid_estimate import Work, deciding
 from fedshift.lab.grid.sweep import grid, sweeping
+from fedshift.lab.grid.sweep.progress import makespan
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.models import networks
@@ -152,8 +153,7 @@ def test_above_a_day_it_says_what_would_shorten_it(monkeypatch: pytest.MonkeyPat
     seconds = 2 * (2.5 + slow.prepared + slow.seconds)
     assert seconds > DAY and f"warning: about {grid_dry_run._hours(seconds)}; what would shorten it:" in warning
     # 360 test images of 10 s in each of 40 rounds; every tenth and the last five are 4 + 4.
-    point = grid.points(grid.read(["handwritten"]), unchecked)[0][0]
-    assert without_scorings(RunCost(point, slow, 0.0)) == pytest.approx((40 - 8) * 3600.0)
+    assert Work("fedavg", 1, slow, 0.0).spared == pytest.approx((40 - 8) * 3600.0)
     assert f"evaluate-every=10: scoring less often spares about {grid_dry_run._hours(2 * 32 * 3600.0)}" in warning
     for advice in (
         "model.precompute=on",

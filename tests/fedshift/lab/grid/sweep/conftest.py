@@ -12,7 +12,7 @@ from played_runs import Compared, Played
 import fedshift
 import fedshift.api  # it needs the real comparison
 import fedshift.lab.tables.papers
-from fedshift.lab.grid.sweep import forks, sweeping
+from fedshift.lab.grid.sweep import forks, running
 from fedshift_core.errors import ConfigError
 
 
@@ -68,6 +68,6 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
     result = Played(tmp_path)
-    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(result.script)])
+    monkeypatch.setattr(running, "run_command", lambda: [sys.executable, str(result.script)])
     monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     return result

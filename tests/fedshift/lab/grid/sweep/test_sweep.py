@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from played_runs import Compared, Played
 
-from fedshift.lab.grid.sweep import children, grid, progress, sweeping
+from fedshift.lab.grid.sweep import children, grid, progress, running, sweeping
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift.run import checking
@@ -507,8 +507,8 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
         return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested, lambda *_: None)[0])
 
     assert "engine=inline" in gridded()[0][0].arguments
-    assert [of(*more)._jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
-    assert [of(*more)._jobs for more in (["engine=simulation"], ["actors=2"])] == [1, 1]
+    assert [of(*more).jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
+    assert [of(*more).jobs for more in (["engine=simulation"], ["actors=2"])] == [1, 1]
     assert [of()._share(waiting) for waiting in (0, 1, 3, 9)] == [4, 2, 1, 1]  # one that is alone gets all cores
     played.sweep("seed=0,1", "jobs=4", "workers=1")
     played.sweep("seed=5,6", "jobs=4")
@@ -554,7 +554,7 @@ def is_alive(pid: int) -> bool:
 def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
     played.sweep("seed=0")
     orphan = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | {sweeping.MARK: str(played.folder)}
+        [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | {children.MARK: str(played.folder)}
     )
     played.sweep("seed=0")
     assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
@@ -596,7 +596,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
 def test_the_real_command_runs_this_tree(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise SystemExit(9)")  # of the working folder, which must not come first
     result = subprocess.run(
-        [*sweeping.run_command(), "--nonsense"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
+        [*running.run_command(), "--nonsense"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert result.returncode == 2 and "--nonsense" in result.stderr
@@ -635,7 +635,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
         show(bar, names, left)
         if rounds(1) and not killed:
             (folder,) = broken.iterdir()
-            killed.extend(processes._marked(sweeping.MARK, str(folder)))
+            killed.extend(processes._marked(children.MARK, str(folder)))
             for process in killed:
                 process.kill()
 
@@ -674,7 +674,7 @@ def test_what_this_process_itself_started_is_no_leftover(
     """A helper of a trial that has ended outlives it by a moment (``tune`` then starts a sweep in its folder)."""
     played.sweep("seed=0")
     capsys.readouterr()
-    own = {sweeping.MARK: str(played.folder), children.STARTER: processes.this_process()}
+    own = {children.MARK: str(played.folder), children.STARTER: processes.this_process()}
     lingering = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | own)
     played.sweep("seed=0")
     assert lingering.wait(5) in (-signal.SIGTERM, 0)

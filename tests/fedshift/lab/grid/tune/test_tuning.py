@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support import InlineRun, refusal_of
 
-from fedshift.lab.grid.sweep import forks, sweeping
+from fedshift.lab.grid.sweep import forks, running, sweeping
 from fedshift.lab.grid.tune import requested as tune_requested
-from fedshift.lab.grid.tune import study, trials
+from fedshift.lab.grid.tune import study, tuning
 from fedshift.lab.grid.tune.requested import FRACTION, Request
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -146,7 +146,7 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
 
     monkeypatch.setattr(catalog, "load", poisoned)
     trial = run_inline(rounds=2, set=f"{result} evaluate.test=false")
-    assert trials.averages(trial.folder) == trials.averages(usual.folder)
+    assert tuning.averages(trial.folder) == tuning.averages(usual.folder)
     assert [line["validation"] for line in trial.rounds] == [line["validation"] for line in usual.rounds]
     assert trial.results["weights_sha256"] == usual.results["weights_sha256"]
     for line in trial.rounds:
@@ -162,11 +162,11 @@ def test_of_metrics_the_validation_alone_is_read(tmp_path: Path) -> None:
         {"round": 4, "accuracy": {"a": 0.0}, "avg": 0.0, "validation": {"a": 30.0, "b": 50.0}},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert trials.averages(tmp_path) == {1: 15.0, 4: 40.0}  # round 3 lacks a domain
-    assert trials.score({1: 15.0, 4: 40.0}, "last") == 27.5
-    assert trials.score({i: float(i) for i in range(1, 9)}, "last") == 6.0  # of the last five
-    assert trials.score({1: 40.0, 2: 15.0}, "best-validation") == 40.0
-    assert trials.score({}, "last") is None
+    assert tuning.averages(tmp_path) == {1: 15.0, 4: 40.0}  # round 3 lacks a domain
+    assert tuning.score({1: 15.0, 4: 40.0}, "last") == 27.5
+    assert tuning.score({i: float(i) for i in range(1, 9)}, "last") == 6.0  # of the last five
+    assert tuning.score({1: 40.0, 2: 15.0}, "best-validation") == 40.0
+    assert tuning.score({}, "last") is None
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,13 @@ with (home / "started").open("a") as file:
     file.write(name + (" resumed" if "resume" in given else "") + "\\n")
 folder = pathlib.Path(given.get("resume") or f"{given['output-dir']}/run-{os.getpid()}")
 folder.mkdir(exist_ok=True)
-(folder / "config.yaml").write_text((home / "config.json").read_text())
+config = json.loads((home / f"config-{given['method']}.json").read_text())
+for key, value in given.items():
+    section, _, name = key.partition(".")
+    if name and section in config["resolved"]:
+        config["resolved"][section][name] = {"true": True, "false": False, "off": "off"}.get(value) if (
+            value in ("true", "false", "off")) else float(value) if "." in value or "e-" in value else int(value)
+(folder / "config.yaml").write_text(json.dumps(config))
 (folder / "checkpoint").mkdir(exist_ok=True)
 (folder / "store").write_text(os.environ["MLFLOW_TRACKING_URI"])
 if (home / "break").exists() and given["method"] == "fedprox":
@@ -223,15 +229,17 @@ class Searches:
     def __init__(self, home: Path) -> None:
         self.home = home
         (home / "play.py").write_text(SCRIPT)
-        fields = {"resolved": resolve({}).model_dump(mode="json"), "engine": "inline", "nodes": 4, "run_id": "x",
-                "versions": versions(resolve({}))}  # fmt: skip
-        (home / "config.json").write_text(json.dumps(fields))
+        self.images: dict[str, Any] | None = None  # the fingerprints that runs write down
         self.compared: list[list[str]] = []
 
     def tune(self, *arguments: str) -> None:
-        from fedshift.lab.grid.tune import tuning
-
         given = ["handwritten", f"output-dir={self.home / 'runs'}", *SHORT, "jobs=2", *arguments]
+        for plan in tune_requested.read(given, lambda *_: None).plans:
+            point = plan.trial({})
+            fields = {"resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
+                      "run_id": "x", "versions": versions(point.config)}  # fmt: skip
+            fields |= {} if self.images is None else {"images": self.images}
+            (self.home / f"config-{plan.method}.json").write_text(json.dumps(fields))
         tuning.tune(given, "", lambda *_: None)
 
     @property
@@ -248,7 +256,7 @@ class Searches:
 def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     pytest.importorskip("optuna")
     made = Searches(tmp_path)
-    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(tmp_path / "play.py")])
+    monkeypatch.setattr(running, "run_command", lambda: [sys.executable, str(tmp_path / "play.py")])
     monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -342,14 +350,11 @@ def test_without_the_store_a_finished_run_counts_for_its_own_values_alone(
     searches.tune("method=fedavg", "budget=2")
     assert len(searches.started) == 3 and searches.started[2] == searches.started[1]
     assert without_times(searches.rows) == without_times(whole)
-    (aside,) = store.parent.glob("trials/*/set-aside/*")
-    assert aside.parts[-3] == "fedavg-0001" and (aside / "results.json").is_file()
-    assert f"moved to {aside}, as it does not have the settings of this trial" in capsys.readouterr().err
     (file,) = store.parent.glob("trials/fedavg-0000/*/config.yaml")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"images": {"scan": {"train": "other"}}}))
     store.unlink()
     searches.tune("method=fedavg", "budget=1")
-    assert "set-aside" in (err := capsys.readouterr().err) and "as scan train had other images" in err
+    assert "done again, as " in (err := capsys.readouterr().err) and "scan train had other images" in err
 
 
 def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
@@ -358,7 +363,9 @@ def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     (searches.home / "break").touch()
     with pytest.raises(FederationError, match=r"^1 of 2 methods failed: fedprox: its first trial failed: no no"):
         searches.tune("method=fedavg,fedprox", "budget=2", "retries=1")
-    assert [name for name in searches.started if name.startswith("fedprox")] == ["fedprox trial 0.01"] * 2
+    assert [name for name in searches.started if name.startswith("fedprox")] == [
+        "fedprox trial 0.01", "fedprox trial 0.01 resumed"
+    ]  # fmt: skip
     assert all(label.startswith("fedavg") for label in searches.compared[0])
     (searches.home / "break").unlink()
     searches.tune("method=fedavg,fedprox", "budget=2")  # the same command gives it another chance
@@ -373,7 +380,6 @@ def test_a_trial_that_is_refused_is_not_tried_again(searches: Searches) -> None:
 
 
 def test_a_method_that_cannot_run_on_the_network_is_refused_before_anything_starts(searches: Searches) -> None:
-    from fedshift.lab.grid.tune import tuning
     from fedshift.run.checking import check_model
 
     pytest.importorskip("timm")
@@ -392,9 +398,8 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
 def test_trials_on_other_images_than_others_are_named_next_to_the_table(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = json.loads((searches.home / "config.json").read_text())
     for version, budget in (("old", 1), ("new", 2)):
-        (searches.home / "config.json").write_text(json.dumps(content | {"images": {"scan": {"train": version}}}))
+        searches.images = {"scan": {"train": version}}
         searches.tune("method=fedavg", f"budget={budget}")
         line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
         out = capsys.readouterr().out
