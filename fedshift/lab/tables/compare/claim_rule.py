@@ -9,7 +9,6 @@ from typing import Any
 
 from fedshift.lab.tables.compare.rows import PaperRow, Row
 from fedshift.lab.tables.papers.deviations import SIZE, Altered
-from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.statistics import LEAST_FOR_TEST, Paired, corrected
 from fedshift_app.config import registry
 
@@ -101,35 +100,36 @@ class Claim:
         """The names of the folders of our runs."""
         return self.runs.partition(": ")[0]
 
-    @property
-    def distance(self) -> tuple[int, int]:
-        """How many values differ from the paper's values, then from our readings of open values."""
-        return self.differ, self.left_open
-
 
 def is_pretrained(row: Row, printed: PaperRow) -> bool:
     """Return whether the runs of a row started from pretrained weights where the paper's started from none."""
-    ours, papers = _started(row, printed)
+    ours, papers = _started(row, _deviations(printed))
     return ours and not papers
 
 
 def unlike(row: Row, printed: PaperRow) -> tuple[str, ...]:
-    """Return image size, pretrained weights and arithmetic of our runs that are not the paper's.
-
-    Each comes with the paper's value, or with our reading where the paper leaves it open.
-    """
+    """Return image size, pretrained weights and arithmetic of our runs that are not the paper's, each in words."""
+    deviations = _deviations(printed)
     texts = []
-    if size := _deviation(printed, SIZE):
-        texts.append(f"{' and '.join(size.ours)} pixels {_papers(size)}")
-    ours, papers = _started(row, printed)
-    weights = _deviation(printed, DIGEST) or _deviation(printed, DOWNLOAD)
+    if SIZE in deviations:
+        size = deviations[SIZE]
+        texts.append(f"{' and '.join(size.ours)} pixels ({_whose(size)}{size.paper})")
+    ours, papers = _started(row, deviations)
+    weights = deviations.get(DIGEST) or deviations.get(DOWNLOAD)
     if weights and ours and papers:
         texts.append("other pretrained weights")
     elif weights and ours != papers:
         words = {True: "pretrained", False: "from scratch"}
-        texts.append(f"{words[ours]} ({'' if weights.why else 'paper '}{words[papers]})")
-    if arithmetic := _arithmetic(row, printed):
-        texts.append(arithmetic)
+        texts.append(f"{words[ours]} ({_whose(weights)}{words[papers]})")
+    stated = deviations.get(PRECISION)
+    theirs = str(row.runs[0].config.get(PRECISION)) if stated is None else stated.paper
+    theirs = PAPER_PRECISION if theirs == "auto" else theirs  # no paper names its arithmetic
+    known = {_format(run.config, run.surroundings) for run in row.runs}
+    if known == {""}:
+        texts.append(UNRECORDED)
+    elif known != {theirs}:
+        formats = " and ".join(sorted(number_format or "not recorded" for number_format in known))
+        texts.append(f"{formats} ({'' if stated is None else _whose(stated)}{theirs})")
     return tuple(texts)
 
 
@@ -182,35 +182,25 @@ def with_corrected(claims: Sequence[Claim]) -> list[Claim]:
     return [replace(claim, our_gain=gain or claim.our_gain) for claim, gain in zip(claims, gains, strict=True)]
 
 
-def _preference(claim: Claim) -> tuple[bool, int, tuple[int, int], str]:
+def _preference(claim: Claim) -> tuple[bool, int, int, int, str]:
     """Return the order in which folders are preferred; the gain itself has no part in it."""
-    return claim.verdict == NOT_COMPARABLE, -len(claim.our_gain.seeds), claim.distance, claim.runs
+    seeds = -len(claim.our_gain.seeds)
+    return claim.verdict == NOT_COMPARABLE, seeds, claim.differ, claim.left_open, claim.runs
 
 
-def _started(row: Row, printed: PaperRow) -> tuple[bool, bool]:
+def _deviations(printed: PaperRow) -> dict[str, Altered]:
+    return {one.key: one for one in (*printed.readings, *printed.altered)}
+
+
+def _whose(deviation: Altered) -> str:
+    return "" if deviation.why else "paper "
+
+
+def _started(row: Row, deviations: Mapping[str, Altered]) -> tuple[bool, bool]:
     """Return whether our runs, and whether the paper's, started from pretrained weights."""
-    configs = [run.config for run in _runs(row)]
-    ours = {key: any(config.get(key) for config in configs) for key in (DIGEST, DOWNLOAD)}
-    papers = {
-        key: ours[key] if (deviation := _deviation(printed, key)) is None else deviation.paper not in NO_WEIGHTS
-        for key in ours
-    }
-    return any(ours.values()), any(papers.values())
-
-
-def _arithmetic(row: Row, printed: PaperRow) -> str:
-    """Return the number formats of our runs if one is not the paper's; papers name none, which is read as float32."""
-    runs = _runs(row)
-    stated = _deviation(printed, PRECISION)
-    papers = str(runs[0].config.get(PRECISION)) if stated is None else stated.paper
-    papers = PAPER_PRECISION if papers == "auto" else papers
-    known = {_format(run.config, run.surroundings) for run in runs}
-    if known == {papers}:
-        return ""
-    if known == {""}:
-        return UNRECORDED
-    formats = " and ".join(sorted(number_format or "not recorded" for number_format in known))
-    return f"{formats} ({'paper ' if stated is not None and not stated.why else ''}{papers})"
+    ours = {key: any(run.config.get(key) for run in row.runs) for key in (DIGEST, DOWNLOAD)}
+    papers = [deviations[key].paper not in NO_WEIGHTS if key in deviations else value for key, value in ours.items()]
+    return any(ours.values()), any(papers)
 
 
 def _format(config: Mapping[str, Any], surroundings: Mapping[str, str]) -> str:
@@ -218,16 +208,3 @@ def _format(config: Mapping[str, Any], surroundings: Mapping[str, str]) -> str:
     recorded = surroundings.get("arithmetic", "") or str(config.get(PRECISION, ""))
     number_format = recorded.partition("/")[0]
     return "" if number_format in ("auto", "hardware") else number_format
-
-
-def _deviation(printed: PaperRow, key: str) -> Altered | None:
-    return next((one for one in (*printed.altered, *printed.readings) if one.key == key), None)
-
-
-def _papers(deviation: Altered) -> str:
-    return f"({'' if deviation.why else 'paper '}{deviation.paper})"
-
-
-def _runs(row: Row) -> Sequence[Run]:
-    """Return the runs of a row one by one, also those that were joined."""
-    return list(row.runs)

@@ -1,7 +1,6 @@
 """The claims as text, Markdown and JSON."""
 
 import json
-import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,9 @@ from fedshift.lab.tables.compare.claim_rule import (
     Claim,
 )
 from fedshift.lab.tables.results import metrics as run_metrics
-from fedshift.run.columns import columns
 from fedshift_core.plural import plural
 
 HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "p (Holm)", "verdict", "on", "differ", "runs")
-WIDTH = 100  # of the notes
 OTHER_ROUNDS = "†"  # follows runs whose accuracies are means over other rounds than the last five
 COLUMN_NOTES = (
     "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where it has "
@@ -65,20 +62,14 @@ class Claims:
 
     def text(self) -> str:
         """Return aligned lines."""
-        lines = columns([HEAD, *map(_cells, self.shown)], "", ruled=True)
-        notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
-        return formats.harmless("\n".join([self._title(), "", *lines, "", *notes]))
+        return formats.text_table(self._title(), HEAD, list(map(_cells, self.shown)), (), self._notes(), repeated=2)
 
     def markdown(self) -> str:
         """Return a table and its notes; rows of a paper's own method in bold."""
-        rows = []
-        for claim in self.shown:
-            cells = [formats.escaped(cell) for cell in _cells(claim)]
-            rows.append(formats.piped([cells[0], f"**{cells[1]}**" if claim.own else cells[1], *cells[2:]]))
-        rule = formats.piped(["---", "---", *["--:"] * 5, *("---" for _ in HEAD[7:])])
-        notes = [f"- {formats.escaped(note)}" for note in self._notes()]
-        title = f"**{formats.escaped(self._title())}**"
-        return formats.harmless("\n".join([title, "", formats.piped(HEAD), rule, *rows, "", *notes]))
+        rows = [list(map(formats.escaped, _cells(claim))) for claim in self.shown]
+        for cells, claim in zip(rows, self.shown, strict=True):
+            cells[1] = f"**{cells[1]}**" if claim.own else cells[1]
+        return formats.markdown_table(self._title(), HEAD, rows, (), self._notes())
 
     def json(self) -> str:
         """Return the claims that are shown, with numbers in full, and the rule."""
@@ -90,7 +81,7 @@ class Claims:
 
     def _title(self) -> str:
         others = f"; {OTHER_ROUNDS} of other rounds" if any(claim.rounds for claim in self.shown) else ""
-        return f"gains over FedAvg that the papers print, and ours ({run_metrics.score(self.score)[1]}{others})"
+        return f"gains over FedAvg that the papers print, and ours ({run_metrics.SCORES[self.score]}{others})"
 
     def _notes(self) -> list[str]:
         notes = []
@@ -116,29 +107,29 @@ class Claims:
 
     def _counts(self, *, pretrained: bool) -> list[str]:
         """Return how many claims have which verdict, of one kind of features."""
+        where = f"{ON_PRETRAINED}, " if pretrained else ""
         notes = []
-        for who, own in (("the papers' own methods", True), ("baselines", False)):
-            counted = Counter(c.verdict for c in self.claims if c.own is own and c.pretrained is pretrained)
-            if counted:
-                counts = "; ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
-                where = f"{ON_PRETRAINED}, " if pretrained else ""
-                notes.append(f"{where}{who}{' (bold)' if own else ''}: {counts}")
+        for who, own in (("the papers' own methods (bold)", True), ("baselines", False)):
+            counted = Counter(c.verdict for c in self.claims if (c.own, c.pretrained) == (own, pretrained))
+            counts = "; ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+            notes += [f"{where}{who}: {counts}"] if counts else []
         return notes
 
     def _round_notes(self) -> list[str]:
         """Return which rows are of other rounds than the last five, by folder, or by row where a folder has others."""
-        of_rounds: dict[str, list[Claim]] = {}
+        folders: dict[str, set[str]] = {}
         for claim in self.shown:
-            if claim.rounds:
-                of_rounds.setdefault(claim.rounds, []).append(claim)
-        notes = []
-        for rounds, claims in of_rounds.items():
-            others = {claim.folder for claim in self.shown if claim.rounds != rounds}
-            names = [claim.runs if claim.folder in others else claim.folder for claim in claims]
-            count = plural(len(claims), "row is", "rows are")
-            where = ", ".join(dict.fromkeys(names))
-            notes.append(f"{OTHER_ROUNDS} {count} of the {rounds}, not of the last five rounds: {where}")
-        return notes
+            folders.setdefault(claim.folder, set()).add(claim.rounds)
+        names: dict[str, list[str]] = {}
+        for claim in self.shown:
+            alike = len(folders[claim.folder]) == 1
+            names.setdefault(claim.rounds, []).append(claim.folder if alike else claim.runs)
+        return [
+            f"{OTHER_ROUNDS} {plural(len(each), 'row is', 'rows are')} of the {rounds}, not of the last five rounds: "
+            f"{', '.join(dict.fromkeys(each))}"
+            for rounds, each in names.items()
+            if rounds
+        ]
 
     def _gain_notes(self) -> list[str]:
         """Return notes on printed gains of which runs of several folders were tested."""

@@ -147,28 +147,14 @@ def _doubtful(runs: Sequence[Run]) -> list[str]:
 def _scored(given: Mapping[Path, reading.Given], score: str) -> tuple[list[Run], list[str]]:
     """Return the runs of all folders that have a score, and the names of folders in which one lacks it.
 
-    A run that cannot have it (``bn_statistics.why_not``) is left out of the runs and keeps no folder out.
-
     Raises:
-        ConfigError: If that leaves no folder.
+        NotScoredError: If no run has it.
     """
     take, _ = run_metrics.score(score)
-    lacking: list[str] = []
-    runs: list[Run] = []
-    problem: ConfigError | None = None
-    for folder, given_runs in given.items():
-        able, could = [], False
-        for run in given_runs.runs:
-            try:
-                take(run)
-                able.append(run)
-            except run_metrics.NotScoredError as error:
-                problem = problem or error.under(str(folder))
-                could = True
-        lacking += [folder.name] if could else []
-        runs += [] if could else able
-    if problem is not None and not runs:
-        raise problem
+    runs = [run for given_runs in given.values() for run in given_runs.runs if score in run.scores]
+    if not runs:
+        take(next(iter(given.values())).runs[0])
+    lacking = [folder.name for folder, each in given.items() if any(score not in run.scores for run in each.runs)]
     return runs, lacking
 
 

@@ -1,39 +1,31 @@
 """``fedshift compare --sites``: a figure that sites worked out themselves, sites by method, with 95 % intervals."""
 
 import json
-import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedshift.lab.tables.compare import frame
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
-from fedshift.lab.tables.compare.rows import Row, named
+from fedshift.lab.tables.compare.rows import named
 from fedshift.lab.tables.compare.table import mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
 from fedshift_app.features.site_figures.show import Figure, Site, Sites, how_intervals
-from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 ALL = "all sites"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The figure of one site in one run."""
-
-    site: str
-    row: str
-    seed: int
-    images: int | None
-    patients: int | None
-    figure: Figure
-    of_classes: int = 0  # classes of the run; 0 where the file does not say
+COLUMNS = (
+    *("site", "row", "seed", "figure", "value", "low", "high", "mark", "images", "patients", "classes", "how"),
+)  # of a line of CSV
 
 
 @dataclass(frozen=True)
@@ -43,9 +35,8 @@ class SiteTable:
     Attributes:
         title: What is compared.
         figure: Its name, with the class of a figure of one.
-        sites: The sites in their order, that of all of them last.
-        rows: The methods, or other rows of the comparison, in their order.
-        entries: One of each site and run.
+        values: One row per site and run: value with its interval (0 to 1), images, patients, classes; missing is NaN,
+            and its mark says why.
         notes: What a reader must know of the numbers.
         warnings: What misleads.
         unreadable: Runs that cannot be read.
@@ -53,21 +44,20 @@ class SiteTable:
 
     title: str
     figure: str
-    sites: tuple[str, ...]
-    rows: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    values: "pd.DataFrame"
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
 
     def grid(self) -> list[list[str]]:
-        """Return the head and the lines of the table."""
-        lines = [["site", "images", "patients", *self.rows]]
-        seeds = {row: len({entry.seed for entry in self.entries if entry.row == row}) for row in self.rows}
-        for site in self.sites:
-            mine = [entry for entry in self.entries if entry.site == site]
-            cells = [_cell([entry for entry in mine if entry.row == row], seeds[row]) for row in self.rows]
-            lines.append([site, _range(entry.images for entry in mine), _range(e.patients for e in mine), *cells])
+        """Return the head and the lines of the table: the sites, all of them last, by row of the comparison."""
+        rows = list(dict.fromkeys(self.values["row"]))
+        seeds = self.values.groupby("row")["seed"].nunique()
+        lines = [["site", "images", "patients", *rows]]
+        for site in sorted(dict.fromkeys(self.values["site"]), key=ALL.__eq__):
+            mine = self.values[self.values["site"] == site]
+            cells = [_cell(mine[mine["row"] == row], int(seeds[row])) for row in rows]
+            lines.append([site, _range(mine["images"]), _range(mine["patients"]), *cells])
         return lines
 
     def text(self, width: int | None = None) -> str:
@@ -83,25 +73,13 @@ class SiteTable:
 
     def csv(self) -> str:
         """Return one line per site and run; an unknown value is empty, and its mark says why."""
-        records = self._records()
-        return csv_text([records[0], *(record.values() for record in records)])
+        return frame.csv(self.values[list(COLUMNS)])
 
     def json(self) -> str:
         """Return all numbers, notes and warnings; an unknown value is null, and its mark says why."""
-        content = {"title": self.title, "figure": self.figure, "values": self._records(),
-                   "notes": self.notes, "warnings": self.warnings}  # fmt: skip
-        return json.dumps(content, indent=2)
-
-    def _records(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "site": entry.site, "row": entry.row, "seed": entry.seed, "figure": self.figure,
-                "value": entry.figure.value, "low": entry.figure.low, "high": entry.figure.high,
-                "mark": entry.figure.mark, "images": entry.images, "patients": entry.patients,
-                "classes": entry.figure.classes, "how": entry.figure.how,
-            }
-            for entry in self.entries
-        ]  # fmt: skip
+        values = json.loads(self.values[list(COLUMNS)].to_json(orient="records", double_precision=15))
+        content = {"title": self.title, "figure": self.figure, "values": values, "notes": self.notes}
+        return json.dumps(content | {"warnings": self.warnings}, indent=2)
 
 
 def table(
@@ -123,25 +101,29 @@ def table(
             f"--sites {plain(figure, MOST_NAME)}: none of these runs has metrics of sites (evaluate.site_figures=true; "
             "runs of earlier versions have none)"
         )
-    entries: list[Entry] = []
-    for row, run, sites in have:
-        chosen = _held_out(sites, run.config[HELD_OUT]) if held_out else sites
-        entries += _entries(row, run.results.seed, chosen, name, label)
-    if not entries:
+    import pandas as pd
+
+    records = [
+        record
+        for row, run, sites in have
+        for record in _records(
+            _held_out(sites, run.config[HELD_OUT]) if held_out else sites,
+            {"row": named(row), "seed": run.results.seed, "figure": figure},
+        )
+    ]
+    if not records:
         raise ConfigError(
             f"--sites {plain(figure, MOST_NAME)} --unseen: these runs have metrics of sites, but of no domain that was "
             "held out"
         )
+    values = pd.DataFrame(records).astype(dict.fromkeys(("images", "patients", "classes", "of_classes"), "Int64"))
     lacking = [run.name for row, run in runs if run.results.site_figures is None]
-    order = dict.fromkeys(sorted((entry.site for entry in entries), key=ALL.__eq__))  # all of them last
     return SiteTable(
         title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} (0 to 1) of each site"
         f"{' of a domain that no node held' if held_out else ''}, by method, in the {LAST_OR_KEPT}",
         figure=figure,
-        sites=tuple(order),
-        rows=tuple(dict.fromkeys(entry.row for entry in entries)),
-        entries=tuple(entries),
-        notes=tuple(_notes(entries, [sites for _, _, sites in have], lacking)),
+        values=values,
+        notes=tuple(_notes(values, [sites for _, _, sites in have], lacking)),
         warnings=(*mix_warnings([run for _, run, _ in have]), *compared.warnings),
         unreadable=compared.unreadable,
     )
@@ -149,32 +131,33 @@ def table(
 
 def _held_out(sites: Sites, domains: Collection[str]) -> Sites:
     """Return the sites of domains that no node of a run held; figures of all sites are of others, too."""
-    return sites.model_copy(
-        update={"sites": tuple(site for site in sites.sites if site.domain in domains), "overall": None}
-    )
+    held_out = tuple(site for site in sites.sites if site.domain in domains)
+    return sites.model_copy(update={"sites": held_out, "overall": None})
 
 
-def _entries(row: Row, seed: int, sites: Sites, name: str, label: str) -> list[Entry]:
+def _records(sites: Sites, of_run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the figure of each site of a run, and of all of them."""
-    entries, classes = [], len(sites.classes)
-    for site in (*sites.sites, *([sites.overall] if sites.overall is not None else [])):
-        if not label:
-            entries.append(Entry(site.site, named(row), seed, site.images, site.patients, site.figure(name), classes))
-        elif site is not sites.overall or name in site.per_class:
-            images, figure = _of_class(site, sites.classes, name, label)
-            entries.append(Entry(site.site, named(row), seed, images, site.patients, figure))
-    return entries
-
-
-def _of_class(site: Site, classes: Sequence[str], name: str, label: str) -> tuple[int | None, Figure]:
-    if not site.per_class:
+    name, _, label = of_run["figure"].partition(":")
+    if label and not any(site.per_class for site in sites.sites):
         raise ConfigError("--sites: files that --keep wrote have no metrics of classes; name the run folders")
-    if label not in classes:
-        raise ConfigError(
-            f"--sites {name}: there is no class {as_found(label)}; the classes are {', '.join(classes)}"
-            f"{meant(label, tuple(classes))}"
-        )
-    k = classes.index(label)
+    if label and label not in sites.classes:
+        there = f"the classes are {', '.join(sites.classes)}{meant(label, tuple(sites.classes))}"
+        raise ConfigError(f"--sites {name}: there is no class {as_found(label)}; {there}")
+    records = []
+    for site in (*sites.sites, *filter(None, [sites.overall])):
+        if not label:
+            images, figure, classes = site.images, site.figure(name), len(sites.classes)
+        elif site is not sites.overall or name in site.per_class:
+            images, figure = _of_class(site, sites.classes.index(label), name)
+            classes = 0
+        else:
+            continue
+        of_site = {"site": site.site, "images": images, "patients": site.patients, "of_classes": classes}
+        records.append({**of_run, **of_site, **figure.model_dump()})
+    return records
+
+
+def _of_class(site: Site, k: int, name: str) -> tuple[int | None, Figure]:
     column = site.per_class.get(name)
     images = site.images_of_class[k] if k < len(site.images_of_class) else None
     if column is None or k >= len(column.value):
@@ -182,46 +165,41 @@ def _of_class(site: Site, classes: Sequence[str], name: str, label: str) -> tupl
     return images, column.at(k)
 
 
-def _notes(entries: Sequence[Entry], runs: Iterable[Sites], lacking: Sequence[str]) -> list[str]:
+def _notes(values: "pd.DataFrame", runs: Iterable[Sites], lacking: Sequence[str]) -> list[str]:
     notes = [
         f"95 %, worked out on the nodes (docs/guide/figures.md): {how_intervals(runs)}; patients: -, where a site does "
         "not know"
     ]
-    seeds = {entry.seed for entry in entries}
-    if len(seeds) > 1:
+    if values["seed"].nunique() > 1:
         notes.append("of several seeds: the mean of the values, and of the limits of their intervals")
-    ways = sorted({entry.figure.how for entry in entries if entry.figure.how})
-    if ways:
+    if ways := sorted({how for how in values["how"] if how}):
         notes.append(f"{ALL}: {' or '.join(ways)}")
     if lacking:
         notes.append(f"left out, without metrics of sites: {', '.join(lacking)}")
     return notes
 
 
-def _cell(entries: Sequence[Entry], seeds: int) -> str:
+def _cell(values: "pd.DataFrame", seeds: int) -> str:
     """Return a figure over seeds with its interval, and with the numbers of classes and seeds where some are left out.
 
     Args:
-        entries: Of the site and row.
+        values: Of the site and row.
         seeds: The seeds of the row.
     """
-    figures = [entry.figure for entry in entries]
-    known = [(f.value, f.low, f.high) for f in figures if None not in (f.value, f.low, f.high)]
-    if not known:
-        return next((figure.mark for figure in figures if figure.mark), "-")
-    value, low, high = (statistics.fmean(column) for column in zip(*known, strict=True))
-    fewer = [e for e in entries if e.figure.classes is not None and e.figure.classes < e.of_classes]
-    classes = (
-        f", {_range(e.figure.classes for e in fewer)} of {plural(fewer[0].of_classes, 'class', 'classes')}"
-        if fewer
-        else ""
-    )
+    known = values.dropna(subset=["value", "low", "high"])
+    if known.empty:
+        return next((mark for mark in values["mark"] if mark), "-")
+    value, low, high = known[["value", "low", "high"]].mean()
+    fewer = values[(values["classes"] < values["of_classes"]).fillna(value=False)]
+    of_all = "" if fewer.empty else plural(int(fewer["of_classes"].iloc[0]), "class", "classes")
+    classes = f", {_range(fewer['classes'])} of {of_all}" if of_all else ""
     of_seeds = f", {len(known)} of {plural(seeds, 'seed')}" if len(known) < seeds else ""
     return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}{of_seeds}"
 
 
-def _range(numbers: Any) -> str:
-    known = sorted({number for number in numbers if number is not None})
-    if not known:
+def _range(numbers: "pd.Series[Any]") -> str:
+    known = numbers.dropna()
+    if known.empty:
         return "-"
-    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    least, most = known.min(), known.max()
+    return str(least) if least == most else f"{least} to {most}"

@@ -351,11 +351,11 @@ def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_pa
     for file in (tmp_path / "pacs").iterdir():
         content = json.loads(file.read_text())
         file.write_text(json.dumps(content | {"others": {"bn=retaken": content["domains"]}}))
-    make("fedprox", 0, 50, "model.bn=local")  # cannot be scored so, which keeps no folder out
+    make("fedprox", 0, 50, "model.bn=local")  # one run of a folder
     checked = claims([tmp_path], score="bn=retaken")
-    assert checked.lacking == ("other",)
+    assert checked.lacking == ("other", "pacs")
     assert one(checked, "F2DC").verdict == OTHER_SIZE
-    assert "left out, not all scored bn=retaken: other" in checked.text().replace("\n  ", " ")
+    assert "left out, not all scored bn=retaken: other, pacs" in checked.text().replace("\n  ", " ")
     with pytest.raises(ConfigError, match="was not scored so"):
         claims([tmp_path / "other"], score="bn=retaken")
 
