@@ -143,13 +143,13 @@ def _records(sites: Sites, of_run: Mapping[str, Any]) -> list[dict[str, Any]]:
     if label and label not in sites.classes:
         there = f"the classes are {', '.join(sites.classes)}{meant(label, tuple(sites.classes))}"
         raise ConfigError(f"--sites {name}: there is no class {as_found(label)}; {there}")
-    records = []
+    records: list[dict[str, Any]] = []
+    images: int | None
     for site in (*sites.sites, *filter(None, [sites.overall])):
         if not label:
-            images, figure, classes = site.images, site.figure(name), len(sites.classes)
+            (images, figure), classes = (site.images, site.figure(name)), len(sites.classes)
         elif site is not sites.overall or name in site.per_class:
-            images, figure = _of_class(site, sites.classes.index(label), name)
-            classes = 0
+            (images, figure), classes = _of_class(site, sites.classes.index(label), name), 0
         else:
             continue
         of_site = {"site": site.site, "images": images, "patients": site.patients, "of_classes": classes}
