@@ -82,7 +82,7 @@ def by_class_and_domain(
     """
     shown = sorted(set(domain_of.tolist()))
     named = len(shown) <= NAMED_DOMAINS
-    unnamed = "" if named else f" Markers of the {len(shown)} domains repeat, and no key names them."
+    unnamed = "" if named else f" Markers of the {plural(len(shown), 'domain')} repeat, and no key names them."
     names, drawn = ", ".join(domains[i] for i in shown), []
     for by in ("class", "domain"):
         figure, (axes,) = canvas(4.4)

@@ -152,7 +152,7 @@ def test_a_table_with_units_and_the_machine(
     assert output["costs"][0]["step_flops"] == step_by_hand(16)
     assert output["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
     assert output["machine"] == result.machine
-    with pytest.raises(ConfigError, match="give --markdown or --json, not both"):
+    with pytest.raises(ConfigError, match="give --json or --markdown, not both"):
         commands.costs(requests, markdown=True, as_json=True)
 
 
