@@ -46,7 +46,8 @@ def draw_tsne(axes: Axes, by_domain: dict[str, tuple[NDArray[np.float64], NDArra
         start += len(y)
         axes.scatter(x, up, c=y, cmap="tab10" if y.max() < 10 else "hsv", s=9, marker=marker, linewidths=0)
         axes.scatter([], [], c="grey", s=9, marker=marker, label=domain)
-    axes.set(title=title, xticks=[], yticks=[])
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=9)
 
 
 def main(arguments: list[str] | None = None) -> Path:
@@ -73,7 +74,8 @@ def main(arguments: list[str] | None = None) -> Path:
     for domain, (features, _) in by_domain.items():
         values = singular_values(features)
         last.semilogy(values[values > 1e-8 * values[0]], label=f"{domain}: effective rank {effective_rank(values):.1f}")
-    last.set(title=f"{title}: singular values", xlabel="place by size")
+    last.set_xlabel("place by size")
+    last.set_title(f"singular values, {title}", fontsize=9)
     last.legend(fontsize=6)
     figure.savefig(given.output, dpi=100)
     return Path(given.output)

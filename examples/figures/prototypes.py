@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> Path:
     curve.fill_between(list(by_round), np.nanmin(each, axis=1), np.nanmax(each, axis=1), alpha=0.3)
     curve.plot(list(by_round), np.nanmean(each, axis=1), marker="o")
     curve.set(xlabel="round", ylim=(0, None))
+    curve.xaxis.get_major_locator().set_params(integer=True)
     curve.set_title("variance over the rounds", fontsize=9)
     flat = last.reshape(-1, last.shape[2])
     figure.colorbar(cells.imshow(flat @ flat.T, cmap="viridis"), ax=cells)
