@@ -81,11 +81,6 @@ class Row:
         return self.runs[0].results.method
 
     @property
-    def singles(self) -> tuple[Run, ...]:
-        """Its runs."""
-        return self.runs
-
-    @property
     def tuned(self) -> bool:
         """Whether a search chose its values."""
         return bool(self.runs[0].tuned)

@@ -444,7 +444,6 @@ def test_pretrained_weights_of_either_side_are_named(
     ours: Mapping[str, Any], deviation: tuple[str, str, str] | None, text: tuple[str, ...], pretrained: bool
 ) -> None:
     run: Any = SimpleNamespace(config={"train.precision": "float32", **ours}, surroundings={})
-    run.singles = (run,)
     row = Row("", "", "global", (run,), {}, {})
     altered = () if deviation is None else (Altered(deviation[0], (deviation[1],), deviation[2]),)
     paper = PaperRow("", {}, {}, {}, altered)
