@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, console, exit_codes
+from fedshift_app.run import checkpoints, config_file, console, exit_codes
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, changed_text
 from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.logs import utc
@@ -236,6 +238,87 @@ def _present_state(folder: Path, status: Mapping[str, Any], *, locked: bool) -> 
     return written if own or written in GOING_ON else GATHERING
 
 
+class _Scored(BaseModel, extra="allow"):
+    """The last round that was scored."""
+
+    round: int
+    accuracy: dict[str, float | None]
+    avg: float | None
+    evaluated_share: float
+
+
+class _Node(BaseModel, extra="allow"):
+    """A node of the run."""
+
+    index: int
+    domain: str
+    num_examples: int
+    connected: bool
+    answered: bool | None
+    silent_since: str | None = None
+
+
+class _Unknown(BaseModel, extra="allow"):
+    """A connected node that has never described itself."""
+
+    node_id: str
+    since: str
+
+
+class _Changed(BaseModel, extra="allow"):
+    """Settings that were changed between two rounds."""
+
+    from_round: int
+    settings: dict[str, tuple[Any, Any]]
+
+
+class _LeftOut(BaseModel, extra="allow"):
+    """A node that was left out of a round."""
+
+    round: int
+    node: int
+    reason: str
+
+
+class _Content(BaseModel, extra="allow"):
+    """The content of ``status.json``."""
+
+    state: str
+    engine: str
+    experiment: str
+    method: str
+    pid: int
+    host: str
+    round: int
+    rounds: int
+    since: str
+    updated: str
+    full_rounds: int
+    asked: int
+    answered: int
+    left_out: list[_LeftOut]
+    changed: list[_Changed] = []
+    last_scored: _Scored | None
+    seconds: float
+    seconds_left: float | None
+    nodes: list[_Node]
+    unknown: list[_Unknown] = []
+    nodes_in_all: int | None = None
+    error: str | None
+
+
+def _check(path: Path, status: Mapping[str, Any]) -> None:
+    """Refuse a status that no run has written.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    try:
+        _Content.model_validate(status)
+    except ValidationError as error:
+        raise ConfigError(f"{path} is not what a run writes: {config_file.first_problem(error)[0]}") from None
+
+
 def resume_command(folder: Path, engine: str) -> str:
     """Return the command that continues a run; of a deployment, APP is the folder of the app."""
     if engine == DEPLOYMENT:
@@ -267,11 +350,8 @@ def block(status: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: If no run has written it.
     """
-    try:
-        return "\n".join(plain(line, MOST_LINE) for line in _lines(status))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ConfigError(f"{Path(status['folder']) / FILE} is not what a run writes: {reason}") from None
+    _check(Path(status["folder"]) / FILE, status)
+    return "\n".join(plain(line, MOST_LINE) for line in _lines(status))
 
 
 def _lines(status: Mapping[str, Any]) -> Iterator[str]:
