@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from fedshift_core import private_files, said_once
+from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, looks, presence, threads
+from fedshift_datasets.io import cache, integrity, kept, looks, presence, threads
 from fedshift_datasets.io.decode import decode
 from fedshift_datasets.listing import ImageFiles, Item, Listing
 
@@ -163,8 +163,7 @@ def _sum(stored: Mapping[str, Any]) -> int:
 def _keep(path: Path, images: int, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
     """Cache the reasons: the complete file, or none."""
     verdict = {"images": images, "broken": [list(pair) for pair in reasons.items()], **seal}
-    with cache.writing(path):
-        private_files.make_folder(path.parent)
+    with kept.placing(path):
         handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(verdict | {"sum": _sum(verdict)}, file)

@@ -5,27 +5,25 @@ set back, and the names in them are the same, as some network disks have no time
 patients are as they were. What else is in files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one
 by one.
 
-A file is two lines of JSON, a checksum of all that follows it and what there is one of, and then columns: the images'
-labels, folders and splits, as bytes, and their names.
+A file (:mod:`fedshift_datasets.io.kept`) says what there is one of, and has columns: the images' labels, folders and
+splits, and their names.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedshift_core import private_files
-from fedshift_datasets.io import cache, part_folder, patients, pictures, unchanged
+from fedshift_core.errors import DataError
+from fedshift_datasets.io import kept, patients, pictures, unchanged
 from fedshift_datasets.io.site import Pictures, Site
 
-FORMAT = 3  # another one if the same folders would be listed or kept in another way
+FORMAT = 4  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder
 _ON_PATIENTS = ("tables", "headers", "state", "patients_by", "patient_notes")
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
@@ -44,7 +42,7 @@ def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None])
         DataError: As ``look``.
     """
     text = repr((FORMAT, key, tuple(classes), pictures.SUFFIXES))
-    path = cache.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
+    path = kept.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
     if (site := _kept(path, text)) is not None:
         return site
     began = time.time_ns()
@@ -52,7 +50,7 @@ def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None])
     if found is not None and found.folders:
         states = _states(found.folders)
         if states is not None and max(max(state[1:3]) for _, state in states) < began - unchanged.SETTLED:
-            with contextlib.suppress(OSError, UnicodeError):  # without room or rights the next run looks again
+            with contextlib.suppress(DataError, UnicodeError):  # without room or rights the next run looks again
                 _keep(path, text, found, states)
     return found
 
@@ -75,16 +73,13 @@ def _state(folder: str) -> State:
 def _kept(path: Path, key: str) -> Site | None:
     """Return a kept site whose folders are as they were; None if there is none, or it is damaged."""
     try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        if int(checksum) != zlib.crc32(content):
+        file = kept.read(path)
+        about = file.about
+        if about.get("key") != key:
             return None
-        head, _, columns = content.partition(b"\n")
-        kept = json.loads(head)
-        if kept["key"] != key:
+        if _states([folder for folder, _ in about["states"]]) != [(folder, state) for folder, state in about["states"]]:
             return None
-        if _states([folder for folder, _ in kept["states"]]) != [(folder, state) for folder, state in kept["states"]]:
-            return None
-        site = _site(kept, columns)
+        site = _site(about, file.content(file.chunks[0]))
         return site if patients.are_still(site.patient_files, site.state) else None
     except (OSError, ValueError, TypeError, KeyError, IndexError):
         return None
@@ -99,34 +94,30 @@ def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]])
         "not_taken": list(map(str, site.not_taken)), "groups": site.pictures.groups,
         **{name: getattr(site, name) for name in _ON_PATIENTS},
     }  # fmt: skip
-    columns = (
-        site.pictures.labels.astype(_NUMBER).tobytes(),
-        np.array([place[folder] for folder, _, _ in split], _NUMBER).tobytes(),
-        site.pictures.splits.tobytes(),
-        "\0".join([name for _, _, name in split]).encode(errors="surrogateescape"),
-    )
-    content = json.dumps(head).encode() + b"\n" + b"".join(columns)
-    private_files.make_folder(path.parent)
-    part_folder.replace(path, b"%d\n%s" % (zlib.crc32(content), content))
+    names = "\0".join([name for _, _, name in split]).encode(errors="surrogateescape")
+    places = np.array([place[folder] for folder, _, _ in split], _NUMBER)
+    columns = site.pictures.labels.astype(_NUMBER), places, site.pictures.splits, np.frombuffer(names, np.uint8)
+    with kept.writing(path), kept.building(path) as file:
+        kept.write(file, head, *columns)
 
 
-def _site(kept: dict[str, Any], columns: bytes) -> Site:
-    number, size = kept["images"], _NUMBER.itemsize
+def _site(about: dict[str, Any], columns: bytes) -> Site:
+    number, size = about["images"], _NUMBER.itemsize
     labels, places = np.frombuffer(columns, _NUMBER, 2 * number).reshape(2, number)
     splits = np.frombuffer(columns, np.uint8, number, 2 * size * number)
     names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
-    folders = [f"{folder}/" for folder in kept["folders"]]
+    folders = [f"{folder}/" for folder in about["folders"]]
     files = tuple([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
     on_patients: dict[str, Any] = {
-        name: tuple(value) if isinstance(value := kept[name], list) else value for name in _ON_PATIENTS
+        name: tuple(value) if isinstance(value := about[name], list) else value for name in _ON_PATIENTS
     }
     return Site(
-        kept["domain"],
-        kept["layout"],
-        Pictures(files, labels.astype(np.int64), splits, tuple(kept["groups"])),
-        not_taken=tuple(map(Path, kept["not_taken"])),
-        notes=tuple(kept["notes"]),
-        drawn=kept["drawn"],
-        folders=tuple(Path(folder) for folder, _ in kept["states"]),
+        about["domain"],
+        about["layout"],
+        Pictures(files, labels.astype(np.int64), splits, tuple(about["groups"])),
+        not_taken=tuple(map(Path, about["not_taken"])),
+        notes=tuple(about["notes"]),
+        drawn=about["drawn"],
+        folders=tuple(Path(folder) for folder, _ in about["states"]),
         **on_patients,
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fedshift_core import private_files, same_names
+from fedshift_core import atomic_io, private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
@@ -31,7 +31,6 @@ from fedshift_datasets.io import (
     integrity,
     layout,
     looks,
-    part_folder,
     pictures,
     table,
     threads,
@@ -231,7 +230,8 @@ def _headers(files: tuple[str, ...]) -> list[str]:
     if seen[:, looks.CHANGED].max() < began - unchanged.SETTLED:
         with contextlib.suppress(OSError):  # without room or rights the next run reads them again
             private_files.make_folder(path.parent)
-            part_folder.replace(path, json.dumps({"format": _FORMAT, "stamp": stamp, "patients": patients}))
+            content = json.dumps({"format": _FORMAT, "stamp": stamp, "patients": patients})
+            atomic_io.write_durably(path, content.encode(), private=True)
     return patients
 
 
