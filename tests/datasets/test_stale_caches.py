@@ -352,10 +352,11 @@ def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, home: Path) -
 
 
 def test_only_what_is_built_is_removed(home: Path) -> None:
-    for name in (".config", ".mine-8px-1/thesis.part", "a.part", ".a-8px-ab.part", "features/.net-ab.part"):
+    mark, others = "ab" * 8, {".config", ".mine/.x-1.part", "a.part", ".b.part", "c/.a-8px-0123456789abcdef.part"}
+    for name in (*others, f".a-8px-{mark}.part", f"features/.net-{mark}.part", f".site-{mark * 2}.list.part"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("x")
-    (home / ".link.part").symlink_to(home / "a.part")
+    (home / f".link-{mark}.part").symlink_to(home / "a.part")
     kept.remove_abandoned()
     left = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".lock"}
-    assert left == {".config", ".mine-8px-1/thesis.part", "a.part", ".link.part"}
+    assert left == {*others, f".link-{mark}.part"}

@@ -31,6 +31,7 @@ from fedshift_core.limits import shown
 
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 PART = ".part"  # suffix of a file that is being built
+_BUILD = re.compile(rf"\..+-[0-9a-f]{{16,32}}(\.list)?\{PART}")  # its name in the meantime
 _MAGIC = b"fedshft1"
 _HEAD = struct.Struct("<8sQQI")  # of a chunk: the above, bytes of its JSON and of its arrays, CRC-32 of these
 _PIECE = 1 << 22  # bytes that are read at a time
@@ -381,7 +382,8 @@ def remove_earlier(folder: Path, stem: str) -> None:
 
 def builds() -> list[Path]:
     """Return the files of builds in progress or interrupted."""
-    return [path for path in cache_dir().rglob(f".*{PART}") if path.is_file() and not path.is_symlink()]
+    found = (path for inside in ("", "features/") for path in cache_dir().glob(f"{inside}.*{PART}"))
+    return [path for path in found if _BUILD.fullmatch(path.name) and path.is_file() and not path.is_symlink()]
 
 
 def remove_abandoned() -> None:
