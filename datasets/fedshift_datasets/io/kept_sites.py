@@ -22,6 +22,7 @@ import numpy as np
 from fedshift_core.errors import DataError
 from fedshift_datasets.io import kept, patients, pictures, unchanged
 from fedshift_datasets.io.site import Pictures, Site
+from fedshift_datasets.listing import Files
 
 FORMAT = 4  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder
@@ -86,12 +87,13 @@ def _kept(path: Path, key: str) -> Site | None:
 
 
 def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]]) -> None:
-    split = [file.rpartition("/") for file in site.pictures.files]
+    split = [file.rpartition("/") for file in site.pictures.names]
     place = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _, _ in split))}
+    groups = [] if site.pictures.groups is None else site.pictures.groups.tolist()
     head = {
         "key": key, "states": [list(pair) for pair in states], "images": len(split), "folders": list(place),
         "domain": site.domain, "layout": site.layout, "drawn": site.drawn, "notes": site.notes,
-        "not_taken": list(map(str, site.not_taken)), "groups": site.pictures.groups,
+        "not_taken": list(map(str, site.not_taken)), "groups": groups,
         **{name: getattr(site, name) for name in _ON_PATIENTS},
     }  # fmt: skip
     names = "\0".join([name for _, _, name in split]).encode(errors="surrogateescape")
@@ -107,14 +109,14 @@ def _site(about: dict[str, Any], columns: bytes) -> Site:
     splits = np.frombuffer(columns, np.uint8, number, 2 * size * number)
     names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
     folders = [f"{folder}/" for folder in about["folders"]]
-    files = tuple([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
+    files = Files([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
     on_patients: dict[str, Any] = {
         name: tuple(value) if isinstance(value := about[name], list) else value for name in _ON_PATIENTS
     }
     return Site(
         about["domain"],
         about["layout"],
-        Pictures(files, labels.astype(np.int64), splits, tuple(about["groups"])),
+        Pictures(files, labels.astype(np.int64), np.array(about["groups"]) if about["groups"] else None, splits),
         not_taken=tuple(map(Path, about["not_taken"])),
         notes=tuple(about["notes"]),
         drawn=about["drawn"],

@@ -20,6 +20,7 @@ from fedshift_datasets.io.layout import DEEPER, LABELS
 from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
 from fedshift_datasets.io.site import Pictures
 from fedshift_datasets.io.site import Site as Site
+from fedshift_datasets.listing import Files
 from fedshift_datasets.partition import stratified
 
 
@@ -228,10 +229,10 @@ def _split_up(
         splits = [SPLITS[int(is_test)] for is_test in test.tolist()]
         all_notes += _uncovered(labels, test, source.classes, where)
     columns = Pictures(
-        tuple(files_of_site),
+        Files(files_of_site),
         np.array(labels, np.int64),
+        np.array(known.groups) if any(known.groups) else None,
         np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
-        known.groups if any(known.groups) else (),
     )
     used = {data_dir(source) / name for name in known.by}
     site = Site(

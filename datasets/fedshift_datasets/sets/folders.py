@@ -60,12 +60,6 @@ class Survey:
     sites: tuple[Site, ...]
     others: tuple[Path, ...]
 
-    def files(self, domain: str, split: Split, kind: str) -> tuple[Path, ...]:
-        """Return the image files of one class in one domain and split."""
-        wanted = self.classes.index(kind), split
-        site = next(site for site in self.sites if site.domain == domain)
-        return tuple(picture.path for picture in site.pictures if (picture.label, picture.split) == wanted)
-
 
 def check_domain(name: str) -> None:
     """Refuse a site's name that is none, see :func:`check_name`, or that of a number over all sites.
@@ -347,7 +341,7 @@ def check_files(there: Sequence[Site], root: Path) -> None:
     Raises:
         DataError: With both paths.
     """
-    lists = [site.pictures.files for site in there]
+    lists = [site.pictures.names for site in there]
     lists.append(tuple(str(path) for site in there for _, path in site.archives))
     if both := same_file.twice_in(lists):
         raise DataError(f"{shown(root)}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
