@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, kept, kept_sites, unchanged
+from fedshift_datasets.io import cache, kept, kept_sites, looks
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import folders
 
@@ -23,7 +23,7 @@ CLASSES = ("cat", "dog")
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data-dir with a site of twelve images; a folder counts as settled at once."""
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(unchanged, "SETTLED", 0)
+    monkeypatch.setattr(looks, "SETTLED", 0)
     for kind in CLASSES:
         for number in range(6):
             picture(tmp_path / "data" / "home" / kind / f"{number}.png")
@@ -38,7 +38,7 @@ def picture(path: Path) -> None:
 
 def found(home: Path, **more: object) -> ImageFiles:
     """Return the training images as another process finds them."""
-    unchanged._known.clear()
+    kept_sites._known.clear()
     time.sleep(0.02)  # a folder's time of change has steps
     return folders.find("home", "train", Source(home, classes=CLASSES, **more))  # type: ignore[arg-type]
 
@@ -136,7 +136,7 @@ def test_another_split_is_another_listing(home: Path, looks: list[str], more: di
 
 def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
     survey = folders.survey(Source(home))
-    unchanged._known.clear()
+    kept_sites._known.clear()
     again = folders.survey(Source(home, classes=survey.classes))
     assert len(looks) == 1 and again.sites == survey.sites and again.classes == CLASSES
 
@@ -166,7 +166,7 @@ def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
 
 
 def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "SETTLED", 10**12)
+    monkeypatch.setattr(looks, "SETTLED", 10**12)
     found(home)
     assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 

@@ -12,7 +12,7 @@ from dicom_files import made, written
 from image_trees import fill, pictures
 
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import cache, dicom, patients, unchanged
+from fedshift_datasets.io import cache, dicom, kept_sites, looks, patients
 from fedshift_datasets.io.patients import Part
 from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
@@ -168,7 +168,7 @@ def settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let files count as old; return the list of the headers that are read from here on."""
     seen: list[str] = []
     read = dicom.patient
-    monkeypatch.setattr(unchanged, "SETTLED", -1_000_000_000)
+    monkeypatch.setattr(looks, "SETTLED", -1_000_000_000)
     monkeypatch.setattr(dicom, "patient", lambda file: seen.append(file) or read(file))
     return seen
 
@@ -184,7 +184,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
     seen = settled(root, monkeypatch)
     first = site_of(root)
     for _ in range(2):
-        unchanged._known.clear()  # as another process
+        kept_sites._known.clear()  # as another process
         assert site_of(root) == first and len(seen) == 20
     changed = images_of(root)[0]
     before = changed.stat()
@@ -194,7 +194,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
     for _ in range(2):
         (group,) = {picture.group for picture in pictures(site_of(root)) if picture.path == changed}
         assert group == "w0"
-        unchanged._known.clear()
+        kept_sites._known.clear()
     kept = [path for path in cache.cache_dir().iterdir() if path.suffix in (".json", ".list")]
     assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)
     assert not any(name in path.name for path in kept for name in ("w0", "i0"))
@@ -216,7 +216,7 @@ def test_an_edited_table_is_read_again(root: Path, site: str, monkeypatch: pytes
     (root / site).write_text("file;patient\n" + rows(paths, name, lambda path: "A" if int(path.stem) < 5 else "B"))
     for _ in range(2):
         assert {picture.group for picture in pictures(site_of(root))} == {"A", "B"}
-        unchanged._known.clear()
+        kept_sites._known.clear()
 
 
 def images_with(*groups: str) -> ImageSet:

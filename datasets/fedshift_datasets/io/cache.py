@@ -21,7 +21,7 @@ import numpy as np
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form, ImageSet
-from fedshift_datasets.io import files, integrity, kept, looks, unchanged
+from fedshift_datasets.io import files, integrity, kept, looks
 from fedshift_datasets.io.decode import Progress, decode_into, no_progress
 from fedshift_datasets.io.kept import CACHE_DIR as CACHE_DIR
 from fedshift_datasets.io.kept import cache_dir as cache_dir
@@ -242,10 +242,9 @@ def _states(sources: Sequence[str], seen: Entries) -> States:
     """Return how the source files of a part are, in any order, and the folders that they are in."""
     order = sorted(range(len(sources)), key=sources.__getitem__)
     folders = sorted({str(Path(file).parent) for file in sources})
-    times = (unchanged.times([Path(folder)]) for folder in folders)
     return [
         [_hash("\0".join(sources[place] for place in order)), integrity.state(seen[order])],
-        [_hash("\0".join(folders)), _hash(str([known and known[0][1] for known in times]))],
+        [_hash("\0".join(folders)), integrity.state(looks.some(tuple(folders)))],
     ]
 
 
@@ -281,8 +280,10 @@ def _is_outdated(then: Any, now: States) -> bool:
 
 def last_used(path: Path) -> float:
     """Return when a file of the cache was last used, in seconds; 0 if it is gone."""
-    times = unchanged.times([kept.lock_of(path)]) or unchanged.times([path]) or ()
-    return max((time / 1e9 for _, time in times), default=0)
+    for place in (kept.lock_of(path), path):
+        with contextlib.suppress(OSError):
+            return place.stat().st_mtime
+    return 0
 
 
 def _remove(path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Keeps the listing of a site of class folders on disk, so that a run need not list, order and divide its images again.
+"""Keeps the listing of a site of class folders, so that a start need not list, order and divide its images again.
 
-It is taken again only if all its folders have the same inodes, times of writing and times of change, which nobody can
-set back, and the names in them are the same, as some network disks have no times of folders; and if the files that tell
-patients are as they were. What else is in files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one
-by one.
+A process asks a dozen times: it remembers a site for as long as no folder in it has another time of writing, which
+tells of every entry that came, went or got another name. On disk a listing is taken again only if all its folders have
+the same inodes, times of writing and times of change, which nobody can set back, and the names in them are the same, as
+some network disks have no times of folders. Of both the files that tell patients must be as they were. What else is in
+files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one by one.
 
 A file (:mod:`fedshift_datasets.io.kept`) says what there is one of, and has columns: the images' labels, folders and
 splits, and their names.
@@ -20,15 +21,19 @@ from typing import Any
 import numpy as np
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import kept, patients, pictures, unchanged
+from fedshift_datasets.io import kept, looks, patients, pictures
 from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files
 
 FORMAT = 4  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder
 _ON_PATIENTS = ("tables", "headers", "state", "patients_by", "patient_notes")
+MOST = 1024  # sites that a process remembers
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]
+
+#: What this process has found, with the times of its folders; the last one asked for comes last.
+_known: dict[str, tuple[Site, list[int]]] = {}
 
 
 def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None]) -> Site | None:
@@ -43,16 +48,38 @@ def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None])
         DataError: As ``look``.
     """
     text = repr((FORMAT, key, tuple(classes), pictures.SUFFIXES))
+    if (known := _known.pop(text, None)) is not None:
+        before, times = known
+        if _times(before) == times and patients.are_still(before.patient_files, before.state):
+            _known[text] = known
+            return before
     path = kept.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
-    if (site := _kept(path, text)) is not None:
-        return site
     began = time.time_ns()
+    site = _kept(path, text) or _looked(path, text, look, began - looks.SETTLED)
+    now = None if site is None else _times(site)
+    # A folder that has changed since shortly before the look may have changed during it.
+    if site is not None and now and max(now) < began - looks.SETTLED:
+        _known[text] = site, now
+        if len(_known) > MOST:
+            del _known[next(iter(_known))]
+    return site
+
+
+def _times(site: Site) -> list[int] | None:
+    """Return the times of writing of a site's folders; None if one is not there."""
+    try:
+        return [folder.stat().st_mtime_ns for folder in site.folders]
+    except OSError:
+        return None
+
+
+def _looked(path: Path, key: str, look: Callable[[], Site | None], settled: int) -> Site | None:
+    """Return what ``look`` returns, and keep it if its folders have not changed since a time."""
     found = look()
-    if found is not None and found.folders:
-        states = _states(found.folders)
-        if states is not None and max(max(state[1:3]) for _, state in states) < began - unchanged.SETTLED:
-            with contextlib.suppress(DataError, UnicodeError):  # without room or rights the next run looks again
-                _keep(path, text, found, states)
+    states = _states(found.folders) if found is not None and found.folders else None
+    if found is not None and states is not None and max(max(state[1:3]) for _, state in states) < settled:
+        with contextlib.suppress(DataError, UnicodeError):  # without room or rights the next run looks again
+            _keep(path, key, found, states)
     return found
 
 

@@ -34,7 +34,6 @@ from fedshift_datasets.io import (
     pictures,
     table,
     threads,
-    unchanged,
 )
 from fedshift_datasets.listing import ImageSet, Listing
 
@@ -227,7 +226,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
         if (kept["format"], kept["stamp"], len(kept["patients"])) == (_FORMAT, stamp, len(files)):
             return [str(name) for name in kept["patients"]]
     patients = list(threads.mapped(dicom.patient, files, os.cpu_count() or 1))
-    if seen[:, looks.CHANGED].max() < began - unchanged.SETTLED:
+    if seen[:, looks.CHANGED].max() < began - looks.SETTLED:
         with contextlib.suppress(OSError):  # without room or rights the next run reads them again
             private_files.make_folder(path.parent)
             content = json.dumps({"format": _FORMAT, "stamp": stamp, "patients": patients})
@@ -238,7 +237,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
 def state(sources: Sequence[str]) -> str:
     """Return a hash of the state of files that tell patients; empty if one has just been written, or there is none."""
     seen = looks.some(tuple(sources))
-    settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - unchanged.SETTLED
+    settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - looks.SETTLED
     return integrity.stamp(seen) if settled else ""
 
 

@@ -26,14 +26,12 @@ from fedshift_datasets.io import (
     kept_sites,
     layout,
     npz,
-    patients,
     pictures,
     same_file,
     sites,
     split_names,
     table,
     trees,
-    unchanged,
 )
 from fedshift_datasets.io.sites import LAYOUTS, Site
 from fedshift_datasets.listing import ImageFiles
@@ -280,17 +278,8 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
         site = sites.look(domain, source, own=own)
         return None if site is None else site.within(_folders_of(site, domain, source))
 
-    def kept() -> Site | None:
-        if sites.table_path(source).exists():  # it decides, not the folders
-            return sites.look(domain, source, own=own)
-        return kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
-
-    site = unchanged.answer(
-        (sites.look, domain, root, same, apart),
-        kept,
-        lambda site: site.folders if site and site.folders else None,
-        lambda site: site is None or patients.are_still(site.patient_files, site.state),
-    )
+    decided = sites.table_path(source).exists()  # by the table, not by the folders
+    site = look() if decided else kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
     if site is None:
         raise sites.absent(domain, source, own=own)
     return site
