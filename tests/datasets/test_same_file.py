@@ -111,9 +111,9 @@ def test_a_site_that_is_a_link_is_a_site(root: Path, tmp_path_factory: pytest.Te
 
 
 def test_files_that_are_not_there_are_no_copies(tmp_path: Path) -> None:
-    assert same_file.twice([tmp_path / "a", tmp_path / "a"]) is None
+    assert same_file.twice_in([(str(tmp_path / "a"),) * 2]) is None
     (tmp_path / "b").write_bytes(b"x")
-    assert same_file.twice([tmp_path / "a", tmp_path / "b"]) is None
+    assert same_file.twice_in([(str(tmp_path / "a"), str(tmp_path / "b"))]) is None
 
 
 # --- names ------------------------------------------------------------------------------------------------

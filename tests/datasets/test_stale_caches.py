@@ -199,8 +199,8 @@ def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damage
     file = photos / "cat" / "000.bmp"
     file.write_bytes(b"no image")
     verdict = corrupt_files.of(listed(photos))
-    (note,) = home.glob("broken-*.json")
-    note.write_text(note.read_text().replace("[0,", "[1,"))  # another image
+    (note,) = home.glob("broken-*.list")
+    note.write_bytes(note.read_bytes().replace(b"[0,", b"[1,"))  # another image
     assert corrupt_files.of(listed(photos)) == verdict
     file.chmod(0o600)
     tried: list[str] = []

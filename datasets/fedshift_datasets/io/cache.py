@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 FORMAT = 5  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 #: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
 #: patients).
-LISTS = ("site-*.list", "site-*.json", "broken-*.json", "patients-*.json")
+LISTS = ("site-*.list", "site-*.json", "broken-*.list", "broken-*.json", "patients-*.json")
 HEADERS = "headers"  # note on the images of a part: what their files say of them
 #: Parts of the same images that are kept at most, of other splits, orders of classes or broken images left out.
 MOST_PARTS = 8
@@ -217,7 +218,10 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
     kept.remove_abandoned()
     kept.remove_earlier(path.parent, work.part.stem)
     sources, image_files = work.sources, work.image_files
-    about = {"fingerprint": mark, "origin": _origin(image_files), "states": _states(sources, before)}
+    changed = _changed(sources, before)
+    made = max(time.time_ns(), changed)  # the clock of a network disk may be another one
+    origin = _origin(image_files)
+    about = {"fingerprint": mark, "origin": origin, "made": made}
     with kept.building(path) as file:
         if isinstance(image_files, Listing):
             shape = (len(image_files), work.part.size, work.part.size, 3)
@@ -231,51 +235,27 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
             kept.write(file, {}, resized, images.y, align=64)
             kept.write(file, about | integrity.seal(sources, before, work.workers))
             work.progress(len(images))
-    _make_room(path, work.part.stem, about)
+    _make_room(path, work.part.stem, origin, changed)
 
 
-#: Of source files, then of their folders: a hash of their paths, and one of their states.
-States = list[list[str]]
+def _changed(sources: Sequence[str], seen: Entries) -> int:
+    """Return when source files, or the folders that they are in, last changed, in nanoseconds."""
+    folders = tuple({os.path.dirname(file) for file in sources})  # noqa: PTH120 - of very many
+    return int(max(seen[:, looks.CHANGED].max(), looks.some(folders)[:, looks.CHANGED].max()))
 
 
-def _states(sources: Sequence[str], seen: Entries) -> States:
-    """Return how the source files of a part are, in any order, and the folders that they are in."""
-    order = sorted(range(len(sources)), key=sources.__getitem__)
-    folders = sorted({str(Path(file).parent) for file in sources})
-    return [
-        [_hash("\0".join(sources[place] for place in order)), integrity.state(seen[order])],
-        [_hash("\0".join(folders)), integrity.state(looks.some(tuple(folders)))],
-    ]
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(_encoded(text)).hexdigest()
-
-
-def _make_room(new: Path, stem: str, about: dict[str, Any]) -> None:
-    """Delete parts of the same images whose files or folders have changed since, and of others all but the last used.
+def _make_room(new: Path, stem: str, origin: str, changed: int) -> None:
+    """Delete parts of the same images that were made before a file or folder changed, and all but the last used.
 
     A part of other files in the same folders may be of another split, which a run uses at this moment: it stays. A
     part that another process is working on stays too; who has one mapped keeps it.
     """
-    others = []
-    for old in new.parent.glob(f"{stem}-*"):
-        then = kept.read(old, check=False).about
-        if old == new or then.get("origin") != about["origin"]:
-            continue
-        if _is_outdated(then.get("states"), about["states"]):
-            _remove(old)
-        else:
-            others.append(old)
-    for old in sorted(others, key=last_used, reverse=True)[MOST_PARTS - 1 :]:
-        _remove(old)
-
-
-def _is_outdated(then: Any, now: States) -> bool:
-    """Return whether the same files, or all entries of the same folders, were in another state; or nobody knows."""
-    if not isinstance(then, list) or len(then) != len(now):
-        return True
-    return any(old[:1] == new[:1] and old != new for old, new in zip(then, now, strict=True))
+    parts = {path: kept.read(path, check=False).about for path in new.parent.glob(f"{stem}-*") if path != new}
+    others = [path for path, about in parts.items() if about.get("origin") == origin]
+    fresh = sorted((path for path in others if parts[path]["made"] > changed), key=last_used, reverse=True)
+    for old in set(others) - set(fresh[: MOST_PARTS - 1]):
+        with contextlib.suppress(OSError):
+            kept.removed(old)
 
 
 def last_used(path: Path) -> float:
@@ -284,11 +264,6 @@ def last_used(path: Path) -> float:
         with contextlib.suppress(OSError):
             return place.stat().st_mtime
     return 0
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        kept.removed(path)
 
 
 def _counted(headers: Sequence[Header]) -> list[list[Any]]:

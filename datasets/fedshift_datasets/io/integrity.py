@@ -30,11 +30,6 @@ def stamp(seen: Entries, *, inodes: bool = True) -> str:
     return hashlib.sha256(np.ascontiguousarray(seen[:, columns]).data).hexdigest()
 
 
-def state(seen: Entries) -> str:
-    """Return a hash of files' sizes and times of writing, by which their content is known unless someone sets them."""
-    return hashlib.sha256(np.ascontiguousarray(seen[:, [looks.SIZE, looks.WRITTEN]]).data).hexdigest()
-
-
 def content(sources: Iterable[Path | str], workers: int = 1) -> str:
     """Return a hash of the content of files.
 

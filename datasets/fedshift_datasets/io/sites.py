@@ -86,8 +86,7 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
         if rows is not None:
             return _from_table(domain, rows, source)
         if archives := tuple(layout.archives(root, domain).items()):
-            if pair := same_file.twice(path for _, path in archives):
-                raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
+            same_file.refuse([tuple(str(path) for _, path in archives)])
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source.classes, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
@@ -217,9 +216,8 @@ def _split_up(
     labels = [picture.label for picture in ordered]
     all_notes = list(notes)
     where = f"{shown(data_dir(source))}: {domain}"
-    if pair := same_file.twice(picture.file for picture in ordered):
-        raise DataError(f"{where}: {shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
-    files_of_site, stated = [picture.file for picture in ordered], [picture.group for picture in ordered]
+    files_of_site, stated = tuple(picture.file for picture in ordered), [picture.group for picture in ordered]
+    same_file.refuse([files_of_site], f"{where}: ")
     known = patients.find(domain, files_of_site, stated, source, data_dir(source), table_path(source))
     splits = [picture.split for picture in ordered]
     if drawn:

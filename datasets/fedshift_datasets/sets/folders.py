@@ -236,7 +236,8 @@ def survey(
     for site in there:
         sites.check_splits(site, reads(site.domain), source)
     root = sites.data_dir(source)
-    check_files(there, root)
+    archives = tuple(str(path) for site in there for _, path in site.archives)
+    same_file.refuse([*(site.pictures.names for site in there), archives], f"{shown(root)}: ")
     for path in (path for site in there for _, path in site.archives):
         trees.npz_arrays(path, whole.classes, stated=stated)
     used = {layout.named(root, domain) for domain in known.domains} | {
@@ -322,18 +323,6 @@ def _check_numbers(names: Iterable[str], what: str, place: Path, lines: Mapping[
         same_names.check_numbers(names, what, lines)
     except ValueError as problem:
         raise DataError(f"{shown(place)}: {problem}") from None
-
-
-def check_files(there: Sequence[Site], root: Path) -> None:
-    """Refuse a file that two sites have: by a link, or another spelling of its path.
-
-    Raises:
-        DataError: With both paths.
-    """
-    lists = [site.pictures.names for site in there]
-    lists.append(tuple(str(path) for site in there for _, path in site.archives))
-    if both := same_file.twice_in(lists):
-        raise DataError(f"{shown(root)}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
 
 
 def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> None:
