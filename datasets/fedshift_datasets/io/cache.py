@@ -33,8 +33,8 @@ from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 
 FORMAT = 5  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 #: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
-#: patients).
-LISTS = ("site-*.list", "site-*.json", "broken-*.list", "broken-*.json", "patients-*.json")
+#: patients); those in JSON are of earlier versions.
+LISTS = tuple(f"{of}-*.{suffix}" for of in ("site", "broken", "patients") for suffix in ("list", "json"))
 HEADERS = "headers"  # note on the images of a part: what their files say of them
 #: Parts of the same images that are kept at most, of other splits, orders of classes or broken images left out.
 MOST_PARTS = 8

@@ -148,5 +148,4 @@ def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
 
 def _keep(path: Path, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
     """Keep the reasons: the complete file, or none."""
-    with kept.writing(path), kept.building(path) as file:
-        kept.write(file, {"broken": [list(pair) for pair in reasons.items()], **seal})
+    kept.keep(path, {"broken": [list(pair) for pair in reasons.items()], **seal})

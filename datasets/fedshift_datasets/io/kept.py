@@ -328,6 +328,16 @@ def writing(path: Path) -> Iterator[None]:
                 lock_of(path).write_text(json.dumps(identity), encoding="ascii")
 
 
+def keep(path: Path, about: Mapping[str, Any], *arrays: NDArray[Any]) -> None:
+    """Write a file of one chunk.
+
+    Raises:
+        DataError: As :func:`placing`.
+    """
+    with writing(path), building(path) as file:
+        write(file, about, *arrays)
+
+
 def lock_of(path: Path) -> Path:
     """Return the file of the lock of a file; its time is that of the last use."""
     return path.with_name(f".{path.name}.lock")

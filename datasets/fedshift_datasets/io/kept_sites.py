@@ -6,8 +6,8 @@ the same inodes, times of writing and times of change, which nobody can set back
 some network disks have no times of folders. Of both the files that tell patients must be as they were. What else is in
 files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one by one.
 
-A file (:mod:`fedshift_datasets.io.kept`) says what there is one of, and has columns: the images' labels, folders and
-splits, and their names.
+A file (:mod:`fedshift_datasets.io.kept`) says what there is one of, and has columns: the images' labels and splits, and
+their names.
 """
 
 import contextlib
@@ -26,8 +26,7 @@ from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files
 
 FORMAT = 4  # another one if the same folders would be listed or kept in another way
-_NUMBER = np.dtype("<u4")  # of a label or a folder
-_ON_PATIENTS = ("tables", "headers", "state", "patients_by", "patient_notes")
+_PLAIN = ("domain", "layout", "notes", "drawn", "tables", "headers", "state", "patients_by", "patient_notes")
 MOST = 1024  # sites that a process remembers
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]
@@ -114,39 +113,24 @@ def _kept(path: Path, key: str) -> Site | None:
 
 
 def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]]) -> None:
-    split = [file.rpartition("/") for file in site.pictures.names]
-    place = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _, _ in split))}
-    groups = [] if site.pictures.groups is None else site.pictures.groups.tolist()
-    head = {
-        "key": key, "states": [list(pair) for pair in states], "images": len(split), "folders": list(place),
-        "domain": site.domain, "layout": site.layout, "drawn": site.drawn, "notes": site.notes,
-        "not_taken": list(map(str, site.not_taken)), "groups": groups,
-        **{name: getattr(site, name) for name in _ON_PATIENTS},
+    of = site.pictures
+    about = {
+        "key": key, "states": states, "groups": [] if of.groups is None else of.groups.tolist(),
+        "not_taken": list(map(str, site.not_taken)), **{name: getattr(site, name) for name in _PLAIN},
     }  # fmt: skip
-    names = "\0".join([name for _, _, name in split]).encode(errors="surrogateescape")
-    places = np.array([place[folder] for folder, _, _ in split], _NUMBER)
-    columns = site.pictures.labels.astype(_NUMBER), places, site.pictures.splits, np.frombuffer(names, np.uint8)
-    with kept.writing(path), kept.building(path) as file:
-        kept.write(file, head, *columns)
+    names = "\0".join(of.names).encode(errors="surrogateescape")
+    kept.keep(path, about, of.labels, of.splits, np.frombuffer(names, np.uint8))
 
 
 def _site(about: dict[str, Any], columns: bytes) -> Site:
-    number, size = about["images"], _NUMBER.itemsize
-    labels, places = np.frombuffer(columns, _NUMBER, 2 * number).reshape(2, number)
-    splits = np.frombuffer(columns, np.uint8, number, 2 * size * number)
-    names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
-    folders = [f"{folder}/" for folder in about["folders"]]
-    files = Files([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
-    on_patients: dict[str, Any] = {
-        name: tuple(value) if isinstance(value := about[name], list) else value for name in _ON_PATIENTS
-    }
+    number = about["shape"][0]
+    labels, splits = np.frombuffer(columns, np.int64, number), np.frombuffer(columns, np.uint8, number, 8 * number)
+    files = Files(columns[9 * number :].decode(errors="surrogateescape").split("\0"))
+    groups = np.array(about["groups"]) if about["groups"] else None
+    plain: dict[str, Any] = {n: tuple(value) if isinstance(value := about[n], list) else value for n in _PLAIN}
     return Site(
-        about["domain"],
-        about["layout"],
-        Pictures(files, labels.astype(np.int64), np.array(about["groups"]) if about["groups"] else None, splits),
+        pictures=Pictures(files, labels, groups, splits),
         not_taken=tuple(map(Path, about["not_taken"])),
-        notes=tuple(about["notes"]),
-        drawn=about["drawn"],
         folders=tuple(Path(folder) for folder, _ in about["states"]),
-        **on_patients,
+        **plain,
     )
