@@ -221,20 +221,21 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
     changed = _changed(sources, before)
     made = max(time.time_ns(), changed)  # the clock of a network disk may be another one
     origin = _origin(image_files)
-    about = {"fingerprint": mark, "origin": origin, "made": made}
+    about: dict[str, Any] = {"fingerprint": mark, "origin": origin, "made": made}
     with kept.building(path) as file:
         if isinstance(image_files, Listing):
             shape = (len(image_files), work.part.size, work.part.size, 3)
             with kept.mapped(file, shape, image_files.labels) as out:
                 facts = decode_into(image_files, out, work.part.form, workers=work.workers, progress=work.progress)
-            kept.write(file, about | integrity.seal(sources, before, work.workers, facts.digests))
-            kept.write_note(file, HEADERS, _counted(facts.headers))
+            about |= {HEADERS: _counted(facts.headers)}
+            about |= integrity.seal(sources, before, work.workers, facts.digests)
         else:
             images = image_files.read()
             resized = files.resize(images.x, work.part.size, work.part.form.resize)
             kept.write(file, {}, resized, images.y, align=64)
-            kept.write(file, about | integrity.seal(sources, before, work.workers))
+            about |= integrity.seal(sources, before, work.workers)
             work.progress(len(images))
+        kept.write(file, about)
     _make_room(path, work.part.stem, origin, changed)
 
 

@@ -177,20 +177,17 @@ class FeatureStore:
         wanted = number * (self.kind.row_bytes + MARK)
         with kept.placing(self.path):
             free = shutil.disk_usage(root()).free - KEPT_FREE
+        held = bytes_held()
+        needs = f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, {shown(root())}"
         if wanted > free:
             raise DataError(
-                f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, "
-                f"{shown(root())} has room for "
-                f"{_megabytes(max(free, 0))}; delete some with `fedshift cache delete`, or set {kept.CACHE_DIR} to a "
-                "folder with room"
+                f"{needs} has room for {_megabytes(max(free, 0))}; delete some with `fedshift cache delete`, or set "
+                f"{kept.CACHE_DIR} to a folder with room"
             )
-        held = bytes_held()
         if self._most is not None and held + wanted > self._most:
             raise DataError(
-                f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, "
-                f"{shown(root())} holds "
-                f"{_megabytes(held)} and may hold {_megabytes(self._most)} (model.precompute_gb); delete some with "
-                "`fedshift cache delete`, or raise model.precompute_gb"
+                f"{needs} holds {_megabytes(held)} and may hold {_megabytes(self._most)} (model.precompute_gb); delete "
+                "some with `fedshift cache delete`, or raise model.precompute_gb"
             )
 
 

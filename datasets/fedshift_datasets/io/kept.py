@@ -97,7 +97,7 @@ class Kept:
     @property
     def number(self) -> int:
         """How many images or rows it has."""
-        return sum(chunk.about["shape"][0] for chunk in self.chunks if chunk.length and "note" not in chunk.about)
+        return sum(chunk.about["shape"][0] for chunk in self.chunks if chunk.length)
 
     def content(self, chunk: Chunk, skipped: int = 0) -> bytes:
         """Return the arrays of a chunk as bytes, without the first ones.
@@ -117,12 +117,7 @@ class Kept:
 
     def note(self, name: str) -> Any:
         """Return what was noted of its arrays under a name; None if there is nothing."""
-        now = self._now()
-        for chunk in reversed(now.chunks):
-            if chunk.about.get("note") == name:
-                with contextlib.suppress(OSError, ValueError):
-                    return json.loads(now.content(chunk))
-        return None
+        return self._now().about.get(name)
 
     def add_note(self, name: str, content: Any) -> None:
         """Keep what was found out about its arrays, unless the file has others by now.
@@ -133,7 +128,7 @@ class Kept:
         with writing(self.path):
             if self._now().chunks:
                 with appending(self.path) as file:
-                    write_note(file, name, content)
+                    write(file, {name: content})
 
 
 def read(path: Path, check: bool | None = None) -> Kept:
@@ -221,15 +216,6 @@ def _head(about: Mapping[str, Any], at: int, of_arrays: int, align: int) -> byte
     text = json.dumps(about).encode()
     text += b" " * (-(at + _HEAD.size + len(text)) % align)
     return _HEAD.pack(_MAGIC, len(text), of_arrays, _checksum(text, of_arrays)) + text
-
-
-def write_note(file: BinaryIO, name: str, content: Any) -> None:
-    """Write a chunk that only notes something, see :meth:`Kept.note`.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    write(file, {"note": name}, np.frombuffer(json.dumps(content).encode(), np.uint8))
 
 
 @contextlib.contextmanager
