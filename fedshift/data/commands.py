@@ -126,9 +126,7 @@ def cache_verify(names: CacheNames = None) -> None:
 @cache_app.command("delete")
 def cache_delete(
     names: CacheNames = None,
-    unused: Annotated[
-        float | None, typer.Option(min=0, help="What was last used, checked or made so many days ago.")
-    ] = None,
+    unused: Annotated[float | None, typer.Option(min=0, help="What was last used so many days ago.")] = None,
     features: Annotated[bool, typer.Option("--features", help="All features.")] = False,
     images: Annotated[bool, typer.Option("--images", help="All images.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Both.")] = False,

@@ -201,3 +201,19 @@ def test_a_disk_without_room_is_refused_before_the_work(monkeypatch: pytest.Monk
     with pytest.raises(DataError, match=r"has room for 0.0 MB; delete some with `fedshift cache delete`"):
         FeatureStore(KIND).places(images.marks, _means(images, calls))
     assert calls == []
+
+
+def test_of_a_store_that_another_process_fills_only_what_is_new_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, more = _images(10), _images(4, seed=1)
+    store = FeatureStore(KIND)
+    store.places(images.marks, _means(images))
+    before, note = dict(kept._checked), kept.lock_of(store.path).read_text()
+    store.places(more.marks, _means(more))
+    monkeypatch.setattr(kept, "_checked", before)
+    kept.lock_of(store.path).write_text(note)
+    seen: list[int] = []
+    digest = kept.digest
+    monkeypatch.setattr(kept, "digest", lambda shape, pieces: [seen.append(shape[0]), digest(shape, pieces)][1])
+    assert kept.read(store.path).number == 14 and seen == [4]
+    assert kept.read(store.path).number == 14 and seen == [4]
+    assert kept.read(store.path, check=True).number == 14 and seen == [4, 10, 4]

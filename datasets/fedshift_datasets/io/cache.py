@@ -121,10 +121,10 @@ def _load(work: _Work) -> ImageSet:
     seen = looks.at(work.sources)
     mark = fingerprint(work.image_files, work.part.size, work.part.form, seen)
     path = cache_dir() / f"{work.part.stem}-{mark[:16]}"
-    if not os.access(path.parent, os.W_OK) and (images := _opened(path, mark, work)) is not None:
+    if not os.access(path.parent, os.W_OK) and (images := _opened(path, mark, work, seen)) is not None:
         return images
     with writing(path):
-        if (images := _opened(path, mark, work)) is None:
+        if (images := _opened(path, mark, work, seen)) is None:
             _build(path, mark, work, seen)
             images = _images(kept.read(path), mark)
     if images is None:
@@ -132,7 +132,7 @@ def _load(work: _Work) -> ImageSet:
     return images
 
 
-def _opened(path: Path, mark: str, work: _Work) -> ImageSet | None:
+def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | None:
     """Return the images of a kept part; None if there is none, it is damaged, or its files have changed."""
     part = kept.read(path)
     images = _images(part, mark)
@@ -140,6 +140,8 @@ def _opened(path: Path, mark: str, work: _Work) -> ImageSet | None:
         if part.size:
             log.warning("%s: the cached images are damaged or cut off; they are decoded again", shown(path))
         return None
+    if part.about["stamp"] == integrity.stamp(seen):
+        return images
     verdict = integrity.verdict(part.about, work.sources, work.workers)
     if verdict == "changed":
         log.warning(

@@ -91,7 +91,3 @@ class Site:
     def listings(self) -> dict[Split, Listing]:
         """Its images of each split."""
         return {split: self.pictures.listing(split) for split in self.splits}
-
-    def within(self, folders: Sequence[Path]) -> "Site":
-        """Return the same site with the folders that decide what it has."""
-        return replace(self, folders=tuple(folders))

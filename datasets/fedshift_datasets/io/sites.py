@@ -213,34 +213,29 @@ def _split_up(
 ) -> Site:
     """Return a site with its images in order, and with a drawn split if none is stated."""
     ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
-    labels = [picture.label for picture in ordered]
-    all_notes = list(notes)
-    where = f"{shown(data_dir(source))}: {domain}"
-    files_of_site, stated = tuple(picture.file for picture in ordered), [picture.group for picture in ordered]
-    same_file.refuse([files_of_site], f"{where}: ")
-    known = patients.find(domain, files_of_site, stated, source, data_dir(source), table_path(source))
-    splits = [picture.split for picture in ordered]
+    labels, names, paths, splits, stated = zip(*ordered, strict=True)
+    where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
+    same_file.refuse([paths], f"{where}: ")
+    known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
     if drawn:
         # No name starts with a slash.
-        units = [f"/{group}" if group else picture.name for group, picture in zip(known.groups, ordered, strict=True)]
+        units = [f"/{group}" if group else name for group, name in zip(known.groups, names, strict=True)]
         test = stratified.test_part(labels, units, source.test_share, source.seed)
-        splits = [SPLITS[int(is_test)] for is_test in test.tolist()]
+        splits = tuple(SPLITS[int(is_test)] for is_test in test.tolist())
         all_notes += _uncovered(labels, test, source.classes, where)
-    columns = Pictures(
-        Files(files_of_site),
-        np.array(labels, np.int64),
-        np.array(known.groups) if any(known.groups) else None,
-        np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
-    )
     used = {data_dir(source) / name for name in known.by}
     site = Site(
         domain,
         kind,
-        columns,
-        (),
-        tuple(path for path in ignored if path not in used),
-        tuple(all_notes),
-        drawn,
+        Pictures(
+            Files(paths),
+            np.array(labels, np.int64),
+            np.array(known.groups) if any(known.groups) else None,
+            np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
+        ),
+        not_taken=tuple(path for path in ignored if path not in used),
+        notes=tuple(all_notes),
+        drawn=drawn,
         tables=known.tables,
         headers=known.headers,
         patients_by=known.by,
@@ -249,7 +244,7 @@ def _split_up(
     return replace(site, state=patients.state(site.patient_files))
 
 
-def _uncovered(labels: list[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
+def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
     """Return a note on each class that one side of a drawn split lacks."""
     notes = []
     for label, in_test in stratified.uncovered(labels, test):

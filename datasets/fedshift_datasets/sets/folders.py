@@ -277,7 +277,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
 
     def look() -> Site | None:
         site = sites.look(domain, source, own=own)
-        return None if site is None else site.within(_folders_of(site, domain, source))
+        return site and replace(site, folders=tuple(_folders_of(site, domain, source)))
 
     decided = sites.table_path(source).exists()  # by the table, not by the folders
     site = look() if decided else kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
