@@ -224,15 +224,12 @@ def _split_up(
         splits = tuple(SPLITS[int(is_test)] for is_test in test.tolist())
         all_notes += _uncovered(labels, test, source.classes, where)
     used = {data_dir(source) / name for name in known.by}
+    groups = np.array(known.groups) if any(known.groups) else None
+    places = np.array([OWN_SPLITS.index(split) for split in splits], np.uint8)
     site = Site(
         domain,
         kind,
-        Pictures(
-            Files(paths),
-            np.array(labels, np.int64),
-            np.array(known.groups) if any(known.groups) else None,
-            np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
-        ),
+        Pictures(Files(paths), np.array(labels, np.int64), groups, places),
         not_taken=tuple(path for path in ignored if path not in used),
         notes=tuple(all_notes),
         drawn=drawn,
