@@ -5,14 +5,15 @@ import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from support import refusal_of
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.base import Source, Split
+from fedshift_datasets.base import OWN_SPLITS, Source, Split
+from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
 
 SPLITS: tuple[Split, Split] = ("train", "test")
@@ -75,3 +76,20 @@ def noise_sites(folder: Path, each: int) -> None:
         (folder / place).mkdir(parents=True)
         for i in range(each):
             Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / place / f"{i}.png")
+
+
+class Picture(NamedTuple):
+    """One image of a site."""
+
+    path: Path
+    label: int
+    split: Split
+    group: str
+
+
+def pictures(site: Site) -> list[Picture]:
+    """Return the images of a site, one by one."""
+    of = site.pictures
+    groups = [""] * len(of) if of.groups is None else of.groups.tolist()
+    columns = zip(of.names, of.labels.tolist(), of.splits.tolist(), groups, strict=True)
+    return [Picture(Path(name), label, OWN_SPLITS[split], group) for name, label, split, group in columns]

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -176,7 +176,7 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
     dataset = get(name)
     if dataset.own is None:
         return
-    _refuse_twice([_files(dataset.find(domain, split, source)) for domain, split in parts])
+    same_file.refuse([_files(dataset.find(domain, split, source)) for domain, split in parts])
 
 
 @functools.lru_cache(maxsize=8)
@@ -198,7 +198,7 @@ def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None
                         f"node-config: domain names {seen[path]!r} and {domain!r}, and {shown(path)} would be an image "
                         "of both; a node of several domains has a folder of each in data-dir"
                     )
-    _refuse_twice([tuple(seen)])
+    same_file.refuse([tuple(seen)])
 
 
 def _files(image_files: ImageFiles) -> tuple[str, ...]:
@@ -208,11 +208,6 @@ def _files(image_files: ImageFiles) -> tuple[str, ...]:
     if isinstance(image_files.items, Files):
         return image_files.items.names
     return tuple(str(item.path) for item in image_files.items if item.length < 0)
-
-
-def _refuse_twice(lists: Sequence[tuple[str, ...]]) -> None:
-    if pair := same_file.twice_in(lists):
-        raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
 
 
 def content(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
+from fedshift_datasets.io.kept import Kept
 
 T = TypeVar("T", bound=np.generic)
 MARK = 16  # bytes by which an image is known
@@ -28,7 +29,7 @@ class ImageSet:
             None if nobody says. They stay on the node.
         domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
             one, or nobody says.
-        kept_in: The folder of the cache that has exactly these images, where there is one.
+        kept_in: The file of the cache that has exactly these images, where there is one.
     """
 
     x: NDArray[np.uint8]
@@ -36,7 +37,7 @@ class ImageSet:
     of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
     groups: NDArray[np.str_] | None = field(default=None, compare=False)
     domains: NDArray[np.int64] | None = field(default=None, compare=False)
-    kept_in: Path | None = field(default=None, compare=False)
+    kept_in: Kept | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""

@@ -15,7 +15,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
-from fedshift_datasets.io import building, cache
+from fedshift_datasets.io import cache, kept
 
 DAY = 86_400
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -57,7 +57,7 @@ def verify(names: Sequence[str]) -> int:
     chosen = _named(held, names) if names else held
     damaged = 0
     for entry in chosen:
-        if (damage := entry.damage()) and entry.folder.exists():  # another process may have deleted it
+        if (damage := entry.damage()) and entry.path.exists():  # another process may have deleted it
             damaged += 1
             typer.echo(f"damaged: {shown(entry.name)}: {damage}")
     looked_at = f"{len(chosen)} checked, {size_of(sum(entry.bytes for entry in chosen))}"
@@ -75,7 +75,7 @@ def delete(
 
     Args:
         names: Of entries; ``*`` stands for any letters.
-        unused: Only what was last used, checked or made so many days ago or earlier; None for any.
+        unused: Only what was last used so many days ago or earlier; None for any.
         features: All features.
         images: All images.
         everything: Both.
@@ -133,7 +133,7 @@ def _deleted(chosen: Sequence[Entry]) -> int:
             left += 1
             typer.echo(f"left {shown(entry.name)}: a process is writing it", err=True)
     if any(entry.kind == "images" for entry in chosen):
-        building.remove_abandoned(cache.cache_dir(), cache.BUILT)
+        kept.remove_abandoned()
     typer.echo(f"freed {size_of(freed)}")
     return 1 if left else 0
 
@@ -183,13 +183,13 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     """Return the row of an entry."""
     words = "images" if entry.kind == "images" else "rows"
     number = "damaged" if entry.number is None else f"{entry.number:,} {words}"
-    last = f"{entry.event} {_age(time.time() - entry.time)}"
+    last = f"used {_age(time.time() - entry.time)}"
     return entry.kind, shown(entry.name), number, size_of(entry.bytes), last, entry.users
 
 
 def _fields(entry: Entry) -> dict[str, object]:
     """Return what JSON says of an entry."""
     return {
-        "kind": entry.kind, "name": entry.name, "number": entry.number, "bytes": entry.bytes, "last": entry.event,
+        "kind": entry.kind, "name": entry.name, "number": entry.number, "bytes": entry.bytes, "last": "used",
         "time": entry.time, "about": dict(entry.about),
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """Formats the report of ``fedshift prepare`` as text and as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Split
 from fedshift_datasets.io import cache, trees
+from fedshift_datasets.io.site import Site
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.quality.checkup import Checkup, Part
 from fedshift_datasets.sets import folders
@@ -30,18 +32,19 @@ class Around:
     """The remarks on a user's own folders.
 
     Attributes:
-        layouts: Of each domain, as :class:`fedshift_datasets.sets.folders.Site`.
+        sites: Its sites, by domain; none of a data set that is not the user's own.
         not_taken: Files that were left out, each with its reason.
         notes: Problems of the folders, one per line.
-        patients: What does not tell the patients of images, one per line.
-        patients_by: Of each domain, what tells them.
     """
 
-    layouts: tuple[tuple[str, str], ...] = ()
+    sites: Mapping[str, Site] = field(default_factory=dict)
     not_taken: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
-    patients: tuple[str, ...] = ()
-    patients_by: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def patients(self) -> list[str]:
+        """What does not tell the patients of images, one per line."""
+        return [note for site in self.sites.values() for note in site.patient_notes]
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,7 @@ def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
             f"validation images of {shown(', '.join(validating), MOST_NAME)}: they are neither trained nor tested on; "
             "with allocation.validation_fraction above 0 nodes choose a round by them"
         )
-    return Around(
-        tuple((site.domain, site.layout) for site in survey.sites),
-        tuple(left),
-        tuple(notes),
-        tuple(note for site in survey.sites for note in site.patient_notes),
-        tuple((site.domain, site.patients_by) for site in survey.sites),
-    )
+    return Around({site.domain: site for site in survey.sites}, tuple(left), tuple(notes))
 
 
 def _why(path: Path) -> str:
@@ -106,7 +103,7 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: 
     for domain in cfg.domains:
         parts = {part.split: part for part in checkup.parts if part.domain == domain}
         domains[domain] = {
-            "layout": dict(surroundings.layouts).get(domain),
+            "layout": surroundings.sites[domain].layout if domain in surroundings.sites else None,
             "images": {s: dict(zip(checkup.classes, part.counts, strict=True)) for s, part in parts.items()},
             "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
             "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
@@ -269,10 +266,10 @@ def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Aro
     parts = [part for part in checkup.parts if part.domain == domain]
     sizes, modes = _summed(part.sizes for part in parts), _summed(part.modes for part in parts)
     facts = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
-    if layout := dict(surroundings.layouts).get(domain):
-        facts.append(f"layout {layout}")
+    if site := surroundings.sites.get(domain):
+        facts.append(f"layout {site.layout}")
     if number := checkup.patients.get(domain):
-        by = dict(surroundings.patients_by).get(domain, ())
+        by = site.patients_by if site else ()
         facts.append(plural(number, "patient") + (f" ({' and '.join(map(shown, by))})" if by else ""))
     if sizes:
         low, high = min(sizes, key=_area), max(sizes, key=_area)
@@ -289,11 +286,10 @@ def _area(size: tuple[int, int]) -> tuple[int, int]:
 def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
     """Return the difference to the published number of images; None without one or without a difference."""
     published = cfg.known().counts
-    counts = {part.domain: 0 for part in parts if part.domain in published}
+    counts = Counter[str]()
     for part in parts:
-        if part.domain in counts:
-            counts[part.domain] += sum(part.counts)
-    return trees.compare_counts(counts, {name: published[name] for name in counts}) if counts else None
+        counts[part.domain] += sum(part.counts)
+    return trees.compare_counts(counts, {name: published[name] for name in counts if name in published})
 
 
 def _block(title: str, items: Sequence[str]) -> list[str]:
@@ -304,9 +300,5 @@ def _block(title: str, items: Sequence[str]) -> list[str]:
     return [f"{title}: {len(items)}", *(f"  {line}" for line in items[:MOST_LINES]), *more]
 
 
-def _summed(counters: Any) -> dict[Any, int]:
-    total: dict[Any, int] = {}
-    for counter in counters:
-        for key, number in counter.items():
-            total[key] = total.get(key, 0) + number
-    return total
+def _summed(counters: Iterable[Mapping[Any, int]]) -> Counter[Any]:
+    return sum((Counter(counter) for counter in counters), Counter[Any]())

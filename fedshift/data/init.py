@@ -24,7 +24,6 @@ from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_datasets.base import OWN_SPLITS
 from fedshift_datasets.io import patients, sites
-from fedshift_datasets.listing import Item
 from fedshift_datasets.quality import checkup
 from fedshift_datasets.sets import folders
 
@@ -215,9 +214,9 @@ def _sides(survey: folders.Survey) -> list[int]:
     sides: list[int] = []
     for site in survey.sites:
         step = max(1, len(site.pictures) // LOOKED_AT)
-        for picture in site.pictures[::step]:
+        for item in site.pictures.items[::step]:
             with contextlib.suppress(DataError):  # `fedshift prepare` reports it
-                (header,) = checkup.headers([Item(picture.path, str(picture.path))])
+                (header,) = checkup.headers([item])
                 sides.append(min(header.size))
     return sides
 

@@ -109,15 +109,15 @@ def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
         return
     from fedshift_app.run import precomputing  # torch: only where there is something to compute
 
-    before = _kept_bytes()
+    before = feature_store.bytes_held()
     try:
         with _bar("features") as report:
             depth, number, new = precomputing.for_all_runs(config, nodes, partial(_shown, report))
     except (KeyboardInterrupt, SystemExit):
-        new_ones = size_of(_kept_bytes() - before)
+        new_ones = size_of(feature_store.bytes_held() - before)
         typer.echo(f"features: stopped, {new_ones} of new ones are kept; the same command goes on", err=True)
         raise
-    size = _kept_bytes()
+    size = feature_store.bytes_held()
     typer.echo(
         f"features: {depth} of {config.model.name}, {plural(number, 'image', form=',')} and views, {new:,} of "
         "them computed now "
@@ -126,12 +126,7 @@ def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
     )
 
 
-def _kept_bytes() -> int:
-    """Return the size of all features of this machine."""
-    return sum(store.bytes for store in feature_store.kept())
-
-
-def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], None]:
+def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], Done]:
     """Return what moves the progress bar as features are computed."""
     advance, last = report(missing), 0
 

@@ -20,12 +20,11 @@ from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
 from fedshift_datasets import catalog
-from fedshift_datasets.io import building, cache
+from fedshift_datasets.io import cache, kept
 
 GRACE_SECONDS = 15.0  # in which a SuperNode signs off from its SuperLink
 KILL_SECONDS = 5.0
 POLL_SECONDS = 0.05
-_PARTS = cache.BUILT | {cache.CONTENT_FILE}
 #: What stays in the node's folder.
 LOGS = (chained_log.LOG_FILE, chained_log.HEAD_FILE, chained_log.LOCK_FILE, chained_log.OFF_FILE, nodes.STARTED_FILE)
 
@@ -161,12 +160,12 @@ def forget(node: SiteNode) -> Freed:
     elif any(entry.kind == "features" for entry in inventory.entries()):
         left.append("features of images: this machine has other nodes, and features do not say of which they are")
     for entry in entries:
-        count, taken = _count(entry.folder), entry.bytes
+        count, taken = _count(entry.path), entry.bytes
         if entry.delete():
             files, size = files + count, size + taken
         else:
             left.append(f"{shown(entry.name)}: a process is writing it")
-    building.remove_abandoned(cache.cache_dir(), _PARTS)  # of a process that was ended while it decoded
+    kept.remove_abandoned()  # of a process that was ended while it decoded
     files += cache.remove_lists()  # other nodes of this machine make theirs again
     return Freed(files, size, tuple(left))
 

@@ -1,6 +1,5 @@
 """Going on without images that cannot be read."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from support import refusal_of
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, corrupt_files
+from fedshift_datasets.io import cache, corrupt_files, kept
 from fedshift_datasets.io.decode import decode
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
@@ -65,8 +64,8 @@ def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: p
         patch.setattr(corrupt_files, "decode", counted)
         assert corrupt_files.of(listing) == first
     assert tried == ["1.png", "3.png"]  # the broken ones alone
-    kept = next(cache.cache_dir().glob("broken-*.json"))
-    kept.write_text('{"images": 10, "broken": [[99, "x"]]}')  # no place of this listing
+    file = next(cache.cache_dir().glob("broken-*.list"))
+    file.write_text('{"images": 10, "broken": [[99, "x"]]}')  # of no version
     assert corrupt_files.of(listing) == first
     Image.new("RGB", (20, 20)).save(listing.items[1].path)
     assert [one.place for one in corrupt_files.of(listing)] == [8]
@@ -87,8 +86,8 @@ def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypa
         assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
         assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
     assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
-    (kept,) = cache.cache_dir().glob("broken-*.json")
-    assert [place for place, _ in json.loads(kept.read_text())["broken"]] == [1, 8]
+    (file,) = cache.cache_dir().glob("broken-*.list")
+    assert [place for place, _ in kept.read(file).about["broken"]] == [1, 8]
 
 
 def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:

@@ -1,7 +1,6 @@
 """The cache of decoded images: decoded once, shared, and never trusted when it is not what it should be."""
 
 import hashlib
-import json
 import multiprocessing
 import os
 import shutil
@@ -19,7 +18,7 @@ from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Form, ImageSet, Source
-from fedshift_datasets.io import cache, trees
+from fedshift_datasets.io import cache, kept, trees
 from fedshift_datasets.listing import Arrays, Listing
 
 CLASSES = ("cat", "dog")
@@ -27,7 +26,7 @@ PART = cache.Part("pets", "photo", "train", 8)
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -65,9 +64,17 @@ def load(photos: Path) -> tuple[ImageSet, int]:
     return cache.load(PART, listed(photos), workers=2, progress=counter), counter.decoded
 
 
-def folder_of(kept: Path) -> Path:
-    (folder,) = [path for path in kept.iterdir() if path.is_dir()]
-    return folder
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!.]*"))
+
+
+def part_of(folder: Path) -> Path:
+    (part,) = parts(folder)
+    return part
+
+
+def digest_of(images: ImageSet) -> str:
+    return kept.digest(images.x.shape, [images.x.tobytes(), images.y.tobytes()])
 
 
 def test_images_are_decoded_once_and_are_the_files_pixels(photos: Path) -> None:
@@ -90,7 +97,7 @@ def test_pages_are_mapped_and_only_read(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["time", "content", "added", "removed"])
-def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Path, kept: Path, change: str) -> None:
+def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Path, folder: Path, change: str) -> None:
     load(photos)
     file = photos / "cat" / "0.png"
     if change == "time":
@@ -105,7 +112,7 @@ def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Pa
     images, decoded = load(photos)
     assert decoded == len(images) > 0
     assert np.array_equal(images.x, originals(photos))
-    folder_of(kept)  # one part, not two
+    part_of(folder)  # one part, not two
 
 
 def decoded_of(images: Listing) -> int:
@@ -115,11 +122,7 @@ def decoded_of(images: Listing) -> int:
     return counter.decoded
 
 
-def parts(kept: Path) -> int:
-    return len([path for path in kept.iterdir() if path.is_dir()])
-
-
-def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, kept: Path) -> None:
+def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, folder: Path) -> None:
     """Runs with another ``dataset.seed``, test share, order of classes or broken images left out."""
     every = np.arange(10)
     splits = [every, every[1:], every[:-1], every[::2]]
@@ -127,85 +130,71 @@ def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, kept: P
         decoded = [decoded_of(listed(photos).select(split)) for split in splits]
         decoded.append(decoded_of(Listing(listed(photos).items, 1 - listed(photos).labels)))
     assert decoded == [0] * 5
-    assert parts(kept) == 5
+    assert len(parts(folder)) == 5
     shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
     assert decoded_of(listed(photos)) == 11
-    assert parts(kept) == 1
+    assert len(parts(folder)) == 1
 
 
-def test_room_for_parts_of_other_splits_is_bounded(photos: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_parts_of_other_splits_is_bounded(photos: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST_PARTS", 2)
     for first in range(4):
-        decoded_of(listed(photos).select(np.arange(first, 10)))
-        folder = next(path for path in kept.iterdir() if path.is_dir() and len(np.load(path / "y.npy")) == 10 - first)
-        for file in folder.iterdir():
-            os.utime(file, (first, first))
-    assert sorted(len(np.load(path)) for path in kept.glob("*/y.npy")) == [7, 8]
+        images = cache.load(PART, listed(photos).select(np.arange(first, 10)))
+        assert images.kept_in is not None
+        os.utime(kept.lock_of(images.kept_in.path), (first, first))
+    assert sorted(kept.read(path).number for path in parts(folder)) == [7, 8]
 
 
-def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, kept: Path) -> None:
+def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, folder: Path) -> None:
     decoded_of(listed(photos))
-    with private_files.locked(cache.lock_of(folder_of(kept))):
+    with private_files.locked(kept.lock_of(part_of(folder))):
         shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
         decoded_of(listed(photos))
-    assert parts(kept) == 2
+    assert len(parts(folder)) == 2
 
 
-def test_a_part_may_vanish_while_its_hash_is_worked_out(
-    photos: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+DAMAGE = ["half", "empty", "head", "pixels", "labels", "fingerprint", "foreign", "more"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_or_foreign_part_is_noticed_and_decoded_again(
+    photos: Path, folder: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = cache.content(PART, listed(photos))
-    (folder_of(kept) / cache.CONTENT_FILE).unlink()
-    real = cache.content_of
-
-    def deleted(images: ImageSet) -> str:
-        shutil.rmtree(folder_of(kept))
-        return real(images)
-
-    monkeypatch.setattr(cache, "content_of", deleted)
-    assert cache.content(PART, listed(photos)) == result
-
-
-@pytest.mark.parametrize("damage", ["half", "empty", "no meta", "meta", "foreign", "pixels", "labels", "object"])
-def test_a_damaged_or_foreign_part_is_noticed_and_built_anew(photos: Path, kept: Path, damage: str) -> None:
     load(photos)
-    folder = folder_of(kept)
-    x = folder / cache.X_FILE
-    if damage == "half":
-        x.write_bytes(x.read_bytes()[: x.stat().st_size // 2])
-    elif damage == "empty":
-        x.write_bytes(b"")
-    elif damage == "no meta":
-        (folder / cache.META_FILE).unlink()
-    elif damage == "meta":
-        (folder / cache.META_FILE).write_text("{")
-    elif damage == "foreign":
-        np.save(x, np.zeros((10, 8, 8, 3), np.float32))
-    elif damage == "pixels":
-        raw = bytearray(x.read_bytes())
-        raw[-100] ^= 255
-        x.write_bytes(raw)
-    elif damage == "labels":
-        np.save(folder / cache.Y_FILE, np.ones(10, np.int64))
-    else:
-        np.save(x, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    part = part_of(folder)
+    raw, (pixels, facts, *_) = bytearray(part.read_bytes()), kept.read(part).chunks
+    places = {"head": 0, "pixels": pixels.start + 100, "labels": pixels.end - 1, "fingerprint": facts.start - 90}
+    if damage in places:
+        raw[places[damage]] ^= 255
+    changed = {"half": raw[: len(raw) // 2], "empty": b"", "foreign": b"x" * len(raw), "more": raw + b"x"}
+    part.write_bytes(changed.get(damage, raw))
     images, decoded = load(photos)
-    assert decoded == 10
+    assert decoded == (0 if damage == "more" else 10)  # what was to be added and is cut off is in nobody's way
     assert np.array_equal(images.x, originals(photos))
+    assert ("the cached images are damaged or cut off; they are decoded again" in caplog.text) == (
+        damage not in ("more", "empty")
+    )
+    assert load(photos)[1] == 0
 
 
-def test_a_part_of_another_fingerprint_is_not_used(photos: Path, kept: Path) -> None:
+def test_a_part_of_another_fingerprint_is_not_used(photos: Path, folder: Path) -> None:
     load(photos)
-    meta = folder_of(kept) / cache.META_FILE
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"fingerprint": "another"}))
+    part = part_of(folder)
+    part.write_bytes(part.read_bytes().replace(b'"fingerprint": "', b'"fingerprint": "x'))
     assert load(photos)[1] == 10
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(photos: Path, kept: Path) -> None:
-    kept.mkdir()
-    (kept / f".{PART.stem}-half").mkdir()
-    (kept / f".{PART.stem}-half" / cache.X_FILE).write_bytes(b"half")
-    assert np.array_equal(load(photos)[0].x, originals(photos))
+def test_what_an_earlier_version_kept_is_decoded_once_more_with_a_line(
+    photos: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier = [folder / f"{PART.stem}-{'ab' * 8}", folder / f".{PART.stem}-{'ab' * 6}"]
+    other = folder / f"{PART.stem}-thesis"
+    for path in (*earlier, other):
+        path.mkdir(parents=True)
+        (path / "x.npy").write_bytes(b"x")
+    assert load(photos)[1] == 10 and load(photos)[1] == 0
+    assert not any(path.exists() for path in earlier) and other.exists()
+    assert caplog.messages == [f"{folder}: what an earlier version of FedShift kept there is made once more"]
 
 
 def test_size_and_source_are_part_of_the_fingerprint(photos: Path) -> None:
@@ -216,11 +205,11 @@ def test_size_and_source_are_part_of_the_fingerprint(photos: Path) -> None:
     assert big.x.shape == (10, 16, 16, 3)
 
 
-def test_an_unreadable_image_is_named_and_nothing_is_kept(photos: Path, kept: Path) -> None:
+def test_an_unreadable_image_is_named_and_nothing_is_kept(photos: Path, folder: Path) -> None:
     (photos / "cat" / "2.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"cat/2\.png: cannot be read"):
         load(photos)
-    assert [path.name for path in kept.iterdir() if not path.name.endswith(".lock")] == []
+    assert [path.name for path in folder.iterdir() if not path.name.endswith(".lock")] == []
 
 
 def test_a_cache_that_cannot_be_written_says_where_and_what_to_do(
@@ -237,44 +226,25 @@ def test_a_full_disk_says_so(photos: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DataError, match="No space left on device"):
         load(photos)
 
 
-def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path, kept: Path) -> None:
+def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path) -> None:
     mark = cache.content(PART, listed(photos))
-    (file,) = kept.glob(f"*/{cache.CONTENT_FILE}")
-    assert file.read_text().split()[0] == mark == cache.content_of(load(photos)[0])
+    assert mark == digest_of(load(photos)[0]) == cache.content(PART, listed(photos))
     for item in listed(photos).items:
         os.utime(item.path, (1, 1))  # decoded again, to the same images
     assert cache.content(PART, listed(photos)) == mark
-    (file,) = kept.glob(f"*/{cache.CONTENT_FILE}")
-    sound = file.read_text()
-    for damage in ("", mark[:9], mark, sound.replace(mark[:3], "000")):  # cut off, or another hash
-        file.write_text(damage)
-        assert cache.content(PART, listed(photos)) == mark and file.read_text() == sound
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(photos / "cat" / "2.png")
-    assert cache.content(PART, listed(photos)) != mark
+    assert cache.content(PART, listed(photos)) == digest_of(load(photos)[0]) != mark
 
 
 def test_the_hash_is_of_shape_pixels_and_labels() -> None:
-    x, y = np.arange(3000 * 12).reshape(3000, 2, 2, 3).astype(np.uint8), np.arange(3000)
-    other = x.copy()
-    other[-1, -1, -1, -1] ^= 1
-    marks = {
-        cache.content_of(images)
-        for images in (
-            ImageSet(x, y), ImageSet(other, y), ImageSet(x, y[::-1]), ImageSet(x.reshape(3000, 4, 1, 3), y)
-        )
-    }  # fmt: skip
-    assert len(marks) == 4
-
-
-def test_the_hash_of_a_kept_part_is_worked_out_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = cache.content(PART, listed(photos))
-    monkeypatch.setattr(cache, "content_of", lambda images: pytest.fail("once more"))
-    assert cache.content(PART, listed(photos)) == mark
+    """What a run says of its images: another number would mean that their images had changed."""
+    x, y = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3), np.arange(2)
+    assert digest_of(ImageSet(x, y)) == hashlib.sha256(b"(2, 2, 2, 3)" + x.tobytes() + y.tobytes()).hexdigest()
 
 
 def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDisk) -> None:
@@ -295,8 +265,8 @@ def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDis
     assert [path.name for path in small_disk.path.iterdir() if not path.name.endswith(".lock")] == []
 
 
-def _decode_in_a_process(photos: str, kept: str) -> int:
-    os.environ[cache.CACHE_DIR] = kept
+def _decode_in_a_process(photos: str, folder: str) -> int:
+    os.environ[cache.CACHE_DIR] = folder
     counter = Counter()
     slow = Listing(listed(Path(photos)).items, listed(Path(photos)).labels)
 
@@ -309,9 +279,9 @@ def _decode_in_a_process(photos: str, kept: str) -> int:
 
 
 @pytest.mark.long
-def test_of_several_processes_one_decodes_and_the_others_wait(photos: Path, kept: Path) -> None:
+def test_of_several_processes_one_decodes_and_the_others_wait(photos: Path, folder: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        decoded = pool.starmap(_decode_in_a_process, [(str(photos), str(kept))] * 3)
+        decoded = pool.starmap(_decode_in_a_process, [(str(photos), str(folder))] * 3)
     assert sorted(decoded) == [0, 0, 10]
 
 
@@ -324,7 +294,7 @@ def test_arrays_are_resized_and_kept(tmp_path: Path) -> None:
     assert (images.x == 7).all()
 
 
-def test_the_catalog_reads_through_the_cache(photos: Path, kept: Path) -> None:
+def test_the_catalog_reads_through_the_cache(photos: Path, folder: Path) -> None:
     root = photos.parent / "data"
     for split in ("train", "test"):
         for digit in range(10):
@@ -333,7 +303,7 @@ def test_the_catalog_reads_through_the_cache(photos: Path, kept: Path) -> None:
     images = catalog.load("digits", "mnist", "test", Source(root))
     assert images.x.shape == (10, 32, 32, 3)
     assert images.y.tolist() == list(range(10))
-    assert folder_of(kept).name.startswith("digits-mnist-test-32px-")
+    assert part_of(folder).name.startswith("digits-mnist-test-32px-")
 
 
 def rights(path: Path) -> int:
@@ -341,47 +311,45 @@ def rights(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_nobody_else_reads_decoded_images_whatever_the_umask(kept: Path, photos: Path, umask: int) -> None:
+def test_nobody_else_reads_decoded_images_whatever_the_umask(folder: Path, photos: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         cache.content(PART, listed(photos))
         cache.content(PART, listed(photos))  # of the kept copy
     finally:
         os.umask(before)
-    assert [rights(path) for path in (kept, *kept.rglob("*")) if path.is_dir()] == [0o700, 0o700]
-    files = {path.name: rights(path) for path in kept.rglob("*") if path.is_file()}
-    assert set(files) > {cache.X_FILE, cache.Y_FILE, cache.META_FILE, cache.CONTENT_FILE, f"{cache.HEADERS}.json"}
-    assert len(files) >= 6 and set(files.values()) == {0o600}  # and the lock; after a while a note of a check
+    assert rights(folder) == 0o700
+    files = {path.name: rights(path) for path in folder.rglob("*")}
+    assert len(files) == 2 and set(files.values()) == {0o600}  # the part, and its lock
 
 
-def test_while_images_are_decoded_nobody_else_reads_them_either(kept: Path, photos: Path) -> None:
+def test_while_images_are_decoded_nobody_else_reads_them_either(folder: Path, photos: Path) -> None:
     seen: list[int] = []
 
     def look(finished: int) -> None:
-        (temporary,) = kept.glob(f".{PART.stem}-*/")
-        seen.extend([rights(temporary), *map(rights, temporary.iterdir())])
+        seen.extend(map(rights, folder.iterdir()))
 
     before = os.umask(0)
     try:
         cache.load(PART, listed(photos), progress=look)
     finally:
         os.umask(before)
-    assert set(seen) == {0o700, 0o600} and seen.count(0o700) == 10
+    assert seen == [0o600] * 20  # what is built, and its lock
 
 
-def test_a_cache_folder_that_is_there_keeps_its_rights(kept: Path, photos: Path) -> None:
-    kept.mkdir()
-    kept.chmod(0o755)
+def test_a_cache_folder_that_is_there_keeps_its_rights(folder: Path, photos: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
     load(photos)
-    assert (rights(kept), rights(folder_of(kept))) == (0o755, 0o700)
+    assert (rights(folder), rights(part_of(folder))) == (0o755, 0o600)
 
 
-def test_each_form_has_a_part_of_its_own_and_leaves_the_others(kept: Path, photos: Path) -> None:
+def test_each_form_has_a_part_of_its_own_and_leaves_the_others(folder: Path, photos: Path) -> None:
     Image.fromarray(np.full((12, 30, 3), 200, np.uint8)).save(photos / "cat" / "a.png")
     forms = [Form(), Form("crop"), Form("pad"), Form(window=(-160, 240)), Form("crop", (-160, 240))]
     parts = [cache.Part("pets", "photo", "train", 8, form) for form in forms]
     images = [cache.load(part, listed(photos)).x for part in parts]
-    assert len(list(kept.glob("pets-*"))) == 5
+    assert len(list(folder.glob("pets-*"))) == 5
     assert not np.array_equal(images[1], images[2])
     for part, x in zip(parts, images, strict=True):
         counter = Counter()
@@ -392,7 +360,7 @@ def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> 
     """What decides where a part lies, written down: another format means that all parts are decoded once more."""
     lines = listed(photos)
     assert cache.Part("pets", "photo", "train", 8).stem == "pets-photo-train-8px"
-    digest = hashlib.sha256(f"4 8 {len(lines)}\n".encode())
+    digest = hashlib.sha256(f"5 8 {len(lines)}\n".encode())
     digest.update("\0".join(item.name for item in lines.items).encode())
     stats = [item.path.stat() for item in lines.items]
     digest.update(np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64).tobytes())

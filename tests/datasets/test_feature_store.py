@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import cache, feature_store
-from fedshift_datasets.io.feature_store import INDEX_FILE, RECORD, ROWS_FILE, FeatureStore, Kind
+from fedshift_datasets.io import cache, feature_store, kept
+from fedshift_datasets.io.feature_store import FeatureStore, Kind
 from fedshift_datasets.listing import MARK, ImageSet, joined
 
 KIND = Kind("net-encoder", {"weights": "abc", "size": 4}, (3,), "float32")
@@ -87,8 +87,8 @@ def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
         store.places(images.marks, _means(images))
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in store.folder.iterdir()} == {0o600}
-    assert {path.stat().st_mode & 0o777 for path in (own_cache, store.folder, store.folder.parent)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (own_cache, store.path.parent)} == {0o700}
 
 
 def test_an_interrupted_computation_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,41 +112,63 @@ def test_an_interrupted_computation_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(store.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
 
 
-@pytest.mark.parametrize("cut", [(ROWS_FILE, 5), (INDEX_FILE, 7), (INDEX_FILE, 2 * RECORD)])
-def test_what_a_killed_process_left_half_written_is_computed_again(cut: tuple[str, int]) -> None:
+@pytest.mark.parametrize("left", [-5, -100, 0, 10])
+def test_what_a_killed_process_left_half_written_is_computed_again(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_store, "FLUSHED", 4)
     images = _images(6)
-    folder = FeatureStore(KIND).folder
-    FeatureStore(KIND).places(images.marks, _means(images))
-    name, number = cut
-    os.truncate(folder / name, (folder / name).stat().st_size - number)
+    old = FeatureStore(KIND)
+    old.places(images.marks, _means(images))
+    rows = old.rows.copy()
+    os.truncate(old.path, left if left >= 0 else old.path.stat().st_size + left)
     store = FeatureStore(KIND)
+    assert store.missing(images.marks) == (2 if left < 0 else 6)
     places = store.places(images.marks, _means(images))
     np.testing.assert_array_equal(store.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
+    assert len(rows) == len(store.rows) and _damage() == [0]
 
 
-def test_a_damaged_row_is_computed_again(caplog: pytest.LogCaptureFixture) -> None:
-    images, calls = _images(6), list[int]()
+def _damage() -> list[int]:
+    """Return how many bytes of each store are damaged."""
+    return [file.size - file.end for file in (kept.read(path, check=True) for path in feature_store.stores())]
+
+
+def test_rows_from_the_first_damage_on_are_computed_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_store, "FLUSHED", 10)
+    images, calls = _images(30), list[int]()
     store = FeatureStore(KIND)
-    store.places(images.marks, _means(images))
-    with (store.folder / ROWS_FILE).open("r+b") as file:
-        file.seek(2 * KIND.row_bytes + 1)
+    before = store.places(images.marks, _means(images))
+    mapped = store.rows
+    with store.path.open("r+b") as file:
+        file.seek(int(before[15]) * KIND.row_bytes + 1)
         file.write(b"\xff\xff")
-    entry = feature_store.kept()[0]
-    assert (entry.rows, feature_store.verify(entry)) == (6, 1)
+    assert _damage() != [0]
     again = FeatureStore(KIND)
     places = again.places(images.marks, _means(images, calls))
-    assert calls == [1]
-    assert "1 row is damaged" in caplog.text
+    assert calls == [10, 10]
+    assert "damaged or cut off; what is missing is made again" in caplog.text
     np.testing.assert_array_equal(again.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
-    assert feature_store.verify(feature_store.kept()[0]) == 0
+    np.testing.assert_array_equal(mapped[before[20:]], again.rows[places[20:]])  # who has the old file mapped keeps it
+    assert _damage() == [0]
+
+
+def test_what_an_earlier_version_kept_is_computed_once_more_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    earlier = feature_store.root() / f"{KIND.name}-{'ab' * 8}"
+    earlier.mkdir(parents=True)
+    (earlier / "rows.bin").write_bytes(b"x")
+    images, calls = _images(6), list[int]()
+    for _ in range(2):
+        FeatureStore(KIND).places(images.marks, _means(images, calls))
+    assert calls == [6] and not earlier.exists()
+    assert caplog.messages == [f"{earlier.parent}: what an earlier version of FedShift kept there is made once more"]
 
 
 def test_a_store_that_somebody_deletes_is_made_again() -> None:
     images, more = _images(6), _images(4, seed=1)
     store = FeatureStore(KIND)
     store.places(images.marks, _means(images))
-    for path in store.folder.iterdir():
-        path.unlink()
+    store.path.unlink()
     both = joined([images, more])
     places = store.places(both.marks, _means(both))
     np.testing.assert_array_equal(store.rows[places], both.x.mean(axis=(1, 2)).astype(np.float32))
@@ -162,15 +184,15 @@ def _fill(seed: int) -> int:
 def test_processes_that_fill_a_store_at_a_time_agree() -> None:
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert pool.map(_fill, range(1, 9)) == [0] * 8
-    entry = feature_store.kept()[0]
-    assert (entry.rows, feature_store.verify(entry)) == (40 + 8 * 40, 0)
+    (path,) = feature_store.stores()
+    assert kept.read(path).number == 40 + 8 * 40 and _damage() == [0]
 
 
 def test_a_store_does_not_grow_above_its_bound() -> None:
     images = _images(100)
     with pytest.raises(DataError, match=r"100 images need 0.0 MB, .*may hold 0.0 MB \(model.precompute_gb\)"):
         FeatureStore(KIND, 1000).places(images.marks, _means(images))
-    FeatureStore(KIND, 100 * (KIND.row_bytes + RECORD) + 1000).places(images.marks, _means(images))
+    FeatureStore(KIND, 100 * (KIND.row_bytes + MARK) + 1000).places(images.marks, _means(images))
 
 
 def test_a_disk_without_room_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +201,19 @@ def test_a_disk_without_room_is_refused_before_the_work(monkeypatch: pytest.Monk
     with pytest.raises(DataError, match=r"has room for 0.0 MB; delete some with `fedshift cache delete`"):
         FeatureStore(KIND).places(images.marks, _means(images, calls))
     assert calls == []
+
+
+def test_of_a_store_that_another_process_fills_only_what_is_new_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, more = _images(10), _images(4, seed=1)
+    store = FeatureStore(KIND)
+    store.places(images.marks, _means(images))
+    before, note = dict(kept._checked), kept.lock_of(store.path).read_text()
+    store.places(more.marks, _means(more))
+    monkeypatch.setattr(kept, "_checked", before)
+    kept.lock_of(store.path).write_text(note)
+    seen: list[int] = []
+    digest = kept.digest
+    monkeypatch.setattr(kept, "digest", lambda shape, pieces: [seen.append(shape[0]), digest(shape, pieces)][1])
+    assert kept.read(store.path).number == 14 and seen == [4]
+    assert kept.read(store.path).number == 14 and seen == [4]
+    assert kept.read(store.path, check=True).number == 14 and seen == [4, 10, 4]

@@ -1,13 +1,13 @@
 """What is kept with the images of a part: headers of files and findings about pixels, for these images alone."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_datasets.io import cache, decode, integrity, part_folder, trees
+from fedshift_core.errors import DataError
+from fedshift_datasets.io import cache, decode, integrity, kept, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
 from fedshift_datasets.quality.exact_copies import Role
@@ -20,7 +20,6 @@ PART = cache.Part("pets", "photo", "train", 32)
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
     """Return files of several formats, sizes, modes and orientations."""
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(integrity, "_checked", {})
     rng = np.random.default_rng(0)
     for number in range(70):
         path = tmp_path / "photos" / CLASSES[number % 2] / f"{number:02}.{('png', 'jpg', 'webp', 'tif')[number % 4]}"
@@ -49,9 +48,6 @@ def test_headers_are_kept_with_the_images(photos: Listing) -> None:
     kept = cache.headers(images)
     assert kept is not None and sorted(kept.elements()) == sorted(checkup.headers(photos.items))
     assert cache.headers(images.select(np.arange(3))) is None  # of other images
-    assert images.kept_in is not None
-    (images.kept_in / "headers.json").unlink()
-    assert cache.headers(images) is None  # as in a cache of an earlier version
 
 
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,19 +64,16 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     assert np.array_equal(same.greys(places), sketches.greys(places))
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"link": 1, "note": {"version": 1}}'])
-def test_a_damaged_note_is_made_again(photos: Listing, damage: str) -> None:
+def test_a_note_that_is_damaged_is_made_again(photos: Listing) -> None:
     images = cache.load(PART, photos)
     pixels, _ = findings.of(images)
     assert images.kept_in is not None
-    note = images.kept_in / f"{findings.NOTE}.json"
-    whole = note.read_text()
-    note.write_text(damage)
-    assert findings.of(images)[0].mean.tolist() == pixels.mean.tolist() and note.read_text() == whole
-    other = json.loads(whole)
-    other["note"]["pixels"]["images"] += 1
-    note.write_text(json.dumps(other))
-    assert findings.of(images)[0].images == 70
+    file = images.kept_in.path
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert images.kept_in.note(findings.NOTE) is None
+    assert findings.of(images)[0].mean.tolist() == pixels.mean.tolist()
+    assert file.read_bytes() == whole and images.kept_in.note(findings.NOTE) is not None
 
 
 def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,26 +81,24 @@ def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monk
     sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]
     copies = exact_copies.find(sets)
     assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)] and images.kept_in is not None
-    note = images.kept_in / "row-sums.json"
-    whole = note.read_text()
     with monkeypatch.context() as patch:
         patch.setattr(exact_copies, "_ROWS", 0)  # images would all have the same numbers
         assert len(set(exact_copies._keys_of(images).tolist())) == 70
-    note.write_text("{}")
-    assert exact_copies.find(sets) == copies and note.read_text() == whole
-    monkeypatch.setattr(part_folder, "write_note", refuse)
-    note.unlink()
+    monkeypatch.setattr(kept.Kept, "add_note", refuse)
+    monkeypatch.setattr(kept.Kept, "note", lambda *_: None)
     assert exact_copies.find(sets) == copies
 
 
 def refuse(*_: object) -> None:
-    raise PermissionError("no")
+    raise DataError("no")
 
 
-def test_a_note_on_other_pixels_is_not_taken(photos: Listing) -> None:
+def test_a_note_on_other_pixels_is_neither_taken_nor_kept(photos: Listing) -> None:
     images = cache.load(PART, photos)
     findings.of(images)
-    assert images.kept_in is not None and part_folder.note(images.kept_in, findings.NOTE) is not None
-    meta = images.kept_in / part_folder.META_FILE
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"labels": 0}))
-    assert part_folder.note(images.kept_in, findings.NOTE) is None
+    assert images.kept_in is not None
+    with kept.writing(images.kept_in.path), kept.building(images.kept_in.path) as file:  # by another process
+        kept.write(file, {}, images.x[:3], images.y[:3])
+    assert images.kept_in.note(findings.NOTE) is None
+    images.kept_in.add_note(findings.NOTE, 1)
+    assert len(kept.read(images.kept_in.path).chunks) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_trees import SPLITS, fill
+from image_trees import SPLITS, fill, pictures
 from PIL import Image
 from support import refusal_of
 
@@ -203,7 +203,7 @@ def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
     write_table(root / "own.csv", rows, "file,label,domain,group")
     site = folders.survey(source(root, labels="own.csv")).sites[0]
     assert site.layout == "table" and site.splits == SPLITS
-    sides = {(picture.group, picture.split) for picture in site.pictures}
+    sides = {(picture.group, picture.split) for picture in pictures(site)}
     assert len(sides) == len({group for group, _ in sides}) == 8
 
 
@@ -263,11 +263,12 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     survey = folders.survey(Source(root))
     assert survey.classes == CLASSES
     assert [(site.domain, site.layout) for site in survey.sites] == [("Aachen", "classes"), ("Bonn", "splits")]
-    assert len(survey.files("Bonn", "test", "malignant")) == 2
-    assert sum(len(survey.files("Aachen", split, kind)) for split in SPLITS for kind in CLASSES) == 15
-    aachen = survey.sites[0]
-    assert [path.name for path in aachen.not_taken] == ["scan.heic"]
-    assert any("old: a folder in a class folder is ignored" in note for note in aachen.notes)
+    aachen, bonn = map(pictures, survey.sites)
+    assert sum((picture.split, CLASSES[picture.label]) == ("test", "malignant") for picture in bonn) == 2
+    assert len(aachen) == 15
+    site = survey.sites[0]
+    assert [path.name for path in site.not_taken] == ["scan.heic"]
+    assert any("old: a folder in a class folder is ignored" in note for note in site.notes)
     assert [path.name for path in survey.others] == ["docs", "notes.txt"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, kept_sites, part_folder, unchanged
+from fedshift_datasets.io import cache, kept, kept_sites, looks
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import folders
 
@@ -23,7 +23,7 @@ CLASSES = ("cat", "dog")
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data-dir with a site of twelve images; a folder counts as settled at once."""
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(unchanged, "SETTLED", 0)
+    monkeypatch.setattr(looks, "SETTLED", 0)
     for kind in CLASSES:
         for number in range(6):
             picture(tmp_path / "data" / "home" / kind / f"{number}.png")
@@ -38,7 +38,7 @@ def picture(path: Path) -> None:
 
 def found(home: Path, **more: object) -> ImageFiles:
     """Return the training images as another process finds them."""
-    unchanged._known.clear()
+    kept_sites._known.clear()
     time.sleep(0.02)  # a folder's time of change has steps
     return folders.find("home", "train", Source(home, classes=CLASSES, **more))  # type: ignore[arg-type]
 
@@ -136,23 +136,23 @@ def test_another_split_is_another_listing(home: Path, looks: list[str], more: di
 
 def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
     survey = folders.survey(Source(home))
-    unchanged._known.clear()
+    kept_sites._known.clear()
     again = folders.survey(Source(home, classes=survey.classes))
     assert len(looks) == 1 and again.sites == survey.sites and again.classes == CLASSES
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"0\n", b"0\n{}\n", b"x\n{}\n", b"3718361094\n{}\n", b"\xff\n\n"])
+@pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
 def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
     first = found(home)
-    (kept,) = cache.cache_dir().glob("site-*.list")
-    kept.write_bytes(content)
+    (file,) = cache.cache_dir().glob("site-*.list")
+    file.write_bytes(content)
     assert names(found(home)) == names(first) and len(looks) == 2
-    whole = kept.read_bytes()
-    kept.write_bytes(whole.replace(b"0.png", b"1.png", 1))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"0.png", b"1.png", 1))
     assert names(found(home)) == names(first) and len(looks) == 3
-    kept.write_bytes(whole[:-3])  # cut off
+    file.write_bytes(whole[:-3])  # cut off
     assert names(found(home)) == names(first) and len(looks) == 4
-    assert kept.stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
@@ -161,12 +161,12 @@ def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
         (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
     first, again = found(home, test_share=0.01), found(home, test_share=0.01)
     assert len(looks) == 1 and names(again) == names(first) and len(names(first)) == 14
-    (kept,) = cache.cache_dir().glob("site-*.list")
-    assert cache.remove_lists() == 1 and not kept.exists()
+    (file,) = cache.cache_dir().glob("site-*.list")
+    assert cache.remove_lists() == 1 and not file.exists()
 
 
 def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "SETTLED", 10**12)
+    monkeypatch.setattr(looks, "SETTLED", 10**12)
     found(home)
     assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
@@ -175,5 +175,5 @@ def test_who_may_not_write_there_lists_each_time(home: Path, looks: list[str], m
     def refuse(*_: object) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setattr(part_folder, "replace", refuse)
+    monkeypatch.setattr(kept, "building", refuse)
     assert names(found(home)) == names(found(home)) and len(looks) == 2

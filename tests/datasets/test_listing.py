@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedshift_datasets.base import OWN_SPLITS
-from fedshift_datasets.io.site import Picture, Pictures, Site
+from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files, Item, Listing, Piece
 
 NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
@@ -42,18 +42,14 @@ def test_pieces_of_one_file_have_it_once() -> None:
 
 def test_pictures_by_column() -> None:
     splits = np.array([OWN_SPLITS.index(split) for split in ("train", "test", "train")], np.uint8)  # type: ignore[arg-type]
-    pictures = Pictures(NAMES, np.array([0, 0, 1]), splits, ("p", "", "p"))
-    assert list(pictures) == [
-        Picture(Path(NAMES[0]), 0, "train", "p"), Picture(Path(NAMES[1]), 0, "test"),
-        Picture(Path(NAMES[2]), 1, "train", "p"),
-    ]  # fmt: skip
-    assert pictures[1:] == list(pictures)[1:] and pictures[-1] == list(pictures)[-1]
-    assert pictures == Pictures(NAMES, np.array([0, 0, 1]), splits, ("p", "", "p"))
-    others = (Pictures(NAMES, np.array([0, 0, 0]), splits, pictures.groups), Pictures(NAMES, pictures.labels, splits))
-    assert all(pictures != other for other in (*others, Pictures(), list(pictures)))
+    groups, labels = np.array(["p", "", "p"]), np.array([0, 0, 1])
+    pictures = Pictures(Files(NAMES), labels, groups, splits)
+    assert pictures == Pictures(Files(NAMES), labels.copy(), groups.copy(), splits)
+    others = (Pictures(Files(NAMES), 0 * labels, groups, splits), Pictures(Files(NAMES), labels, None, splits))
+    assert all(pictures != other for other in (*others, Pictures(), NAMES))
     site = Site("a", "classes", pictures)
     assert site.splits == ("train", "test") and pictures.number("validation") == 0
     assert site.listings["train"].names == (NAMES[0], NAMES[2]) and site.listings["train"].labels.tolist() == [0, 1]
     assert site.listings["test"].groups is None
-    groups = site.listings["train"].groups
-    assert groups is not None and groups.tolist() == ["p", "p"]
+    of_train = site.listings["train"].groups
+    assert of_train is not None and of_train.tolist() == ["p", "p"]

@@ -15,7 +15,7 @@ from support import refusal_of
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, integrity, looks, same_file, unchanged
+from fedshift_datasets.io import cache, integrity, looks, same_file
 
 CLASSES = ("cat", "dog")
 
@@ -103,7 +103,7 @@ def test_what_was_seen_is_handed_on_within_a_block_and_not_after_it(files: tuple
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(unchanged, "SETTLED", 0)  # what has just been written is listed once, too
+    monkeypatch.setattr(looks, "SETTLED", 0)  # what has just been written is listed once, too
     rng = np.random.default_rng(0)
     for site in ("north", "south"):
         for kind in CLASSES:

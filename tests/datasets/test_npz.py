@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from digit_files import noise
-from image_trees import fill
+from image_trees import fill, pictures
 from support import refusal_of
 
 from fedshift_core.errors import DataError
@@ -221,8 +221,8 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
     assert first.endswith("labels.csv line 2: label '0' is a number, and nobody stated the classes")
     assert "dataset.classes=[0,1,2,3,4,5,6,7,8,9,10]" in remedy
     for classes in (NUMBERS, ALPHABET):  # a number of a table names its class, whatever the order
-        pictures = folders.survey(Source(tmp_path, classes=classes)).sites[0].pictures
-        assert all(classes[picture.label] == picture.path.parent.name for picture in pictures)
+        (site,) = folders.survey(Source(tmp_path, classes=classes)).sites
+        assert all(classes[picture.label] == picture.path.parent.name for picture in pictures(site))
 
 
 # --- groups ------------------------------------------------------------------------------------------

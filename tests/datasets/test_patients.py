@@ -9,10 +9,10 @@ import digit_files
 import numpy as np
 import pytest
 from dicom_files import made, written
-from image_trees import fill
+from image_trees import fill, pictures
 
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import cache, dicom, patients, unchanged
+from fedshift_datasets.io import cache, dicom, kept_sites, looks, patients
 from fedshift_datasets.io.patients import Part
 from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
@@ -45,7 +45,7 @@ def site_of(root: Path, **more: Any) -> Site:
 
 def check_whole(site: Site) -> None:
     """Check that ten patients are known, each on one side."""
-    sides = {(picture.group, picture.split) for picture in site.pictures}
+    sides = {(picture.group, picture.split) for picture in pictures(site)}
     assert len(sides) == len({group for group, _ in sides}) == 10
     assert {split for _, split in sides} == {"train", "test"}
 
@@ -82,7 +82,7 @@ def test_a_table_next_to_the_images_tells_patients(
     check_whole(site)
     assert place in site.patients_by and not site.patient_notes
     assert not folders.survey(Source(root, classes=CLASSES)).others and not site.not_taken
-    assert site.drawn and site_of(root, patients="listed").pictures.groups == ()
+    assert site.drawn and site_of(root, patients="listed").pictures.groups is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_damaged_header_and_a_pipe_tell_nothing(root: Path) -> None:
     first.write_bytes(first.read_bytes()[:140])
     second.unlink()
     os.mkfifo(second)
-    groups = {picture.path: picture.group for picture in site_of(root).pictures}
+    groups = {picture.path: picture.group for picture in pictures(site_of(root))}
     assert [path for path, group in groups.items() if not group] == [first, second]
 
 
@@ -161,14 +161,14 @@ def test_dicom_without_patients_is_said_with_a_remedy(root: Path, name: str) -> 
     (note,) = site.patient_notes
     assert "north: 20 DICOM files without a PatientID that tells patients apart (none, or one for all)" in note
     assert note.endswith("list them in patients.csv next to the images (columns file and patient)")
-    assert site.pictures.groups == () and site.pictures.number("test") == before.number("test")
+    assert site.pictures.groups is None and site.pictures.number("test") == before.number("test")
 
 
 def settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let files count as old; return the list of the headers that are read from here on."""
     seen: list[str] = []
     read = dicom.patient
-    monkeypatch.setattr(unchanged, "SETTLED", -1_000_000_000)
+    monkeypatch.setattr(looks, "SETTLED", -1_000_000_000)
     monkeypatch.setattr(dicom, "patient", lambda file: seen.append(file) or read(file))
     return seen
 
@@ -184,7 +184,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
     seen = settled(root, monkeypatch)
     first = site_of(root)
     for _ in range(2):
-        unchanged._known.clear()  # as another process
+        kept_sites._known.clear()  # as another process
         assert site_of(root) == first and len(seen) == 20
     changed = images_of(root)[0]
     before = changed.stat()
@@ -192,9 +192,9 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
         file.write(written(made(DCM, PatientID="w0")))
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
-        (group,) = {picture.group for picture in site_of(root).pictures if picture.path == changed}
+        (group,) = {picture.group for picture in pictures(site_of(root)) if picture.path == changed}
         assert group == "w0"
-        unchanged._known.clear()
+        kept_sites._known.clear()
     kept = [path for path in cache.cache_dir().iterdir() if path.suffix in (".json", ".list")]
     assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)
     assert not any(name in path.name for path in kept for name in ("w0", "i0"))
@@ -215,8 +215,8 @@ def test_an_edited_table_is_read_again(root: Path, site: str, monkeypatch: pytes
     check_whole(site_of(root))
     (root / site).write_text("file;patient\n" + rows(paths, name, lambda path: "A" if int(path.stem) < 5 else "B"))
     for _ in range(2):
-        assert {picture.group for picture in site_of(root).pictures} == {"A", "B"}
-        unchanged._known.clear()
+        assert {picture.group for picture in pictures(site_of(root))} == {"A", "B"}
+        kept_sites._known.clear()
 
 
 def images_with(*groups: str) -> ImageSet:

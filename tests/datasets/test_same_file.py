@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from image_trees import fill
+from image_trees import fill, pictures
 from support import refusal_of
 
 from fedshift_core.errors import DataError
@@ -111,9 +111,9 @@ def test_a_site_that_is_a_link_is_a_site(root: Path, tmp_path_factory: pytest.Te
 
 
 def test_files_that_are_not_there_are_no_copies(tmp_path: Path) -> None:
-    assert same_file.twice([tmp_path / "a", tmp_path / "a"]) is None
+    assert same_file.twice_in([(str(tmp_path / "a"),) * 2]) is None
     (tmp_path / "b").write_bytes(b"x")
-    assert same_file.twice([tmp_path / "a", tmp_path / "b"]) is None
+    assert same_file.twice_in([(str(tmp_path / "a"), str(tmp_path / "b"))]) is None
 
 
 # --- names ------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_class_folders_of_sites_are_one_class(tmp_path: Path, first: str, second
     fill(tmp_path / "Mac", {second: 5, "other": 5})
     survey = folders.survey(Source(tmp_path))
     assert len(survey.classes) == 2 and first in survey.classes
-    assert [sum(survey.classes[p.label] == first for p in site.pictures) for site in survey.sites] == [5, 5]
+    assert [sum(survey.classes[p.label] == first for p in pictures(site)) for site in survey.sites] == [5, 5]
     fill(tmp_path / "Linux", {second: 5}, first=5)
     assert "both name the class" in refusal_of(DataError, folders.survey, Source(tmp_path))
 
@@ -175,7 +175,7 @@ def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(layout, "visible", counted)
     (site,) = folders.survey(Source(tmp_path)).sites
-    assert len(site.pictures) == 20 and all(picture.path.is_file() for picture in site.pictures)
+    assert len(site.pictures) == 20 and all(picture.path.is_file() for picture in pictures(site))
     assert listed[tmp_path / DECOMPOSED / "x"] == 1, "not once for each of its files"
     write(tmp_path, *rows, f"{DECOMPOSED}/y/{COMPOSED} 0003.JPG,y,{COMPOSED}")
     assert "are one file; keep one of them" in refusal_of(DataError, folders.survey, Source(tmp_path))
@@ -194,8 +194,8 @@ def test_patients_in_two_spellings_stay_on_one_side(root: Path, first: str, seco
     splits = []
     for rows in (plain, mixed):
         site = folders.survey(Source(write(root, *rows, header=header), labels="labels.csv")).sites[0]
-        splits.append([picture.split for picture in site.pictures])
-        assert len({(picture.group, picture.split) for picture in site.pictures}) == 5
+        splits.append([picture.split for picture in pictures(site)])
+        assert len({(picture.group, picture.split) for picture in pictures(site)}) == 5
         os.utime(root / "labels.csv", (1, 1))
     assert splits[0] == splits[1] or first == "{}" or first == "{:03d}"  # the spelling that comes first decides
 

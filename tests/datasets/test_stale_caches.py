@@ -1,6 +1,5 @@
 """Caches that are stale, damaged or cut off: noticed whatever files' times say, mended, and said."""
 
-import json
 import logging
 import multiprocessing
 import os
@@ -17,19 +16,19 @@ import pytest
 from PIL import Image
 
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import building, cache, corrupt_files, integrity, looks, table, trees
+from fedshift_datasets.io import cache, corrupt_files, integrity, kept, looks, table, trees
 from fedshift_datasets.io.decode import decode
 from fedshift_datasets.listing import Arrays, Item, Listing
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 64)
-COUNT = 200  # images of 64 x 64: three blocks of 85, 85 and 30
+COUNT = 200
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(integrity, "_checked", {})
+    monkeypatch.setattr(kept, "_checked", {})
     return tmp_path / "cache"
 
 
@@ -62,14 +61,14 @@ def load(photos: Path) -> tuple[ImageSet, int]:
     return images, sum(finished)
 
 
-def folder_of(kept: Path) -> Path:
-    (folder,) = kept.glob(f"{PART.stem}-*/")
-    return folder
+def part_of(home: Path) -> Path:
+    (part,) = home.glob(f"{PART.stem}-*")
+    return part
 
 
 def settle() -> None:
     """Wait until a further change of a file would leave another time."""
-    time.sleep(integrity._UNSETTLED + 0.05)
+    time.sleep(kept._UNSETTLED + 0.01)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -104,7 +103,7 @@ REPLACED = [in_place, renamed, switched_link]
 
 @pytest.mark.parametrize("replace", REPLACED)
 def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
-    photos: Path, kept: Path, tmp_path: Path, replace: Callable[[Path, bytes], None], caplog: pytest.LogCaptureFixture
+    photos: Path, home: Path, tmp_path: Path, replace: Callable[[Path, bytes], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     file = photos / "cat" / "000.bmp"
     draw(tmp_path / "other.bmp", np.random.default_rng(1))
@@ -113,14 +112,14 @@ def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
     replace(file, (tmp_path / "other.bmp").read_bytes())
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    assert cache.fingerprint(listed(photos), 64) in (folder_of(kept) / cache.META_FILE).read_text()
+    assert cache.fingerprint(listed(photos), 64) == kept.read(part_of(home)).about["fingerprint"]
     images, decoded = load(photos)
     assert decoded == COUNT
     assert np.array_equal(images.x, originals(photos))
     assert warnings(caplog) == [
         f"{photos}: files were replaced by others of the same sizes and times of writing; they are decoded again"
     ]
-    assert cache.content(PART, listed(photos)) == cache.content_of(images) != mark
+    assert cache.content(PART, listed(photos)) == kept.digest(images.x.shape, [images.x, images.y]) != mark
     assert load(photos)[1] == 0
 
 
@@ -195,13 +194,13 @@ def test_a_verdict_of_broken_images_goes_with_the_file_not_with_its_time(photos:
 
 
 def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damaged(
-    photos: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = photos / "cat" / "000.bmp"
     file.write_bytes(b"no image")
     verdict = corrupt_files.of(listed(photos))
-    (note,) = kept.glob("broken-*.json")
-    note.write_text(note.read_text().replace("[0,", "[1,"))  # another image
+    (note,) = home.glob("broken-*.list")
+    note.write_bytes(note.read_bytes().replace(b"[0,", b"[1,"))  # another image
     assert corrupt_files.of(listed(photos)) == verdict
     file.chmod(0o600)
     tried: list[str] = []
@@ -230,186 +229,134 @@ def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path
 # --- pixels
 
 
-def damage(kept: Path, first: int, stop: int) -> None:
+def damage(home: Path, first: int, stop: int) -> None:
     """Set images to zero where they lie, and the file's time of writing to what it was."""
-    settle()
-    path = folder_of(kept) / cache.X_FILE
-    before = path.stat()
-    np.load(path, mmap_mode="r+")[first:stop] = 0
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    part = part_of(home)
+    before = part.stat()
+    with part.open("r+b") as file:
+        file.seek(kept.read(part, check=False).chunks[0].start + first * 64 * 64 * 3)
+        file.write(bytes((stop - first) * 64 * 64 * 3))
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize(
-    ("first", "stop", "blocks", "images"), [(0, 184, 3, 200), (100, 101, 1, 85), (199, 200, 1, 30)]
-)
-def test_damaged_blocks_are_decoded_again_alone(
-    photos: Path, kept: Path, first: int, stop: int, blocks: int, images: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("first", "stop"), [(0, 184), (100, 101), (199, 200)])
+def test_a_damaged_part_is_decoded_again_as_a_whole(
+    photos: Path, home: Path, first: int, stop: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     mark = cache.content(PART, listed(photos))
-    mapped, _ = load(photos)
-    inode = (folder_of(kept) / cache.X_FILE).stat().st_ino
-    damage(kept, first, stop)
+    damage(home, first, stop)
     again, decoded = load(photos)
-    assert decoded == images and np.array_equal(again.x, originals(photos))
-    assert warnings(caplog) == [
-        f"{folder_of(kept)}: {blocks} of 3 blocks of the cached images are damaged; their {images} images are decoded "
-        "again"
-    ]
-    assert (folder_of(kept) / cache.X_FILE).stat().st_ino == inode
-    assert np.array_equal(mapped.x, originals(photos))  # who had it mapped has the right pixels again
+    assert decoded == COUNT and np.array_equal(again.x, originals(photos))
+    assert warnings(caplog) == [f"{part_of(home)}: the cached images are damaged or cut off; they are decoded again"]
     assert load(photos)[1] == 0 and cache.content(PART, listed(photos)) == mark
-
-
-def test_blocks_that_cannot_be_what_they_were_mean_a_new_part(photos: Path, kept: Path) -> None:
-    load(photos)
-    meta = folder_of(kept) / cache.META_FILE
-    content = json.loads(meta.read_text())
-    content["blocks"][1] ^= 1
-    meta.write_text(json.dumps(content))
-    (folder_of(kept) / integrity.NOTE_FILE).unlink(missing_ok=True)
-    integrity._checked.clear()
-    images, decoded = load(photos)
-    assert decoded == 85 + COUNT and np.array_equal(images.x, originals(photos))
-    assert load(photos)[1] == 0
-
-
-@pytest.mark.parametrize("blocks", [[1, 2], ["a", None, {}], "x", [[]] * 10_000])
-def test_meta_that_is_damaged_is_no_error(photos: Path, kept: Path, blocks: object) -> None:
-    load(photos)
-    meta = folder_of(kept) / cache.META_FILE
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"blocks": blocks}))
-    (folder_of(kept) / integrity.NOTE_FILE).unlink(missing_ok=True)
-    integrity._checked.clear()
-    assert np.array_equal(load(photos)[0].x, originals(photos))
-
-
-def test_arrays_are_mended_from_their_file(tmp_path: Path, kept: Path) -> None:
-    file, x = (
-        tmp_path / "a.npz",
-        np.arange(COUNT, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 64, 64, 3), np.uint8),
-    )
-    file.write_bytes(b"1")
-    result = Arrays((file,), lambda: ImageSet(x, np.zeros(COUNT, np.int64)))
-    cache.load(PART, result)
-    damage(kept, 90, 120)
-    finished: list[int] = []
-    assert np.array_equal(cache.load(PART, result, progress=finished.append).x, x)
-    assert finished == [85]
 
 
 # --- what a check costs
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the list of files whose blocks are summed from now on."""
-    seen: list[Path] = []
-    sums = integrity.block_sums
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Return the list of shapes of arrays whose digests are compared from now on."""
+    seen: list[tuple[int, ...]] = []
+    digest = kept.digest
 
-    def counted(path: Path, start: int, length: int) -> list[int]:
-        seen.append(path)
-        return sums(path, start, length)
+    def counted(shape: Any, pieces: Any) -> str:
+        seen.append(tuple(shape))
+        return digest(shape, pieces)
 
-    monkeypatch.setattr(integrity, "block_sums", counted)
+    monkeypatch.setattr(kept, "digest", counted)
     return seen
 
 
-def test_a_process_checks_once_and_others_believe_it_for_a_while(
-    photos: Path, kept: Path, checks: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_digests_are_compared_only_of_a_file_that_nobody_knows(
+    photos: Path, home: Path, checks: list[tuple[int, ...]]
 ) -> None:
     load(photos)
-    settle()
     checks.clear()
-    for _ in range(20):
-        load(photos)
-    assert len(checks) <= 1
-    integrity._checked.clear()  # another process
     load(photos)
-    assert len(checks) <= 1
-    integrity._checked.clear()
-    monkeypatch.setattr(integrity, "NOTE_SECONDS", 0.0)  # a later one
+    kept._checked.clear()  # another process
     load(photos)
-    assert len(checks) <= 2 and checks
+    assert checks == []
+    shutil.copy2(part_of(home), home / "copy")  # another inode
+    (home / "copy").replace(part_of(home))
+    load(photos)
+    assert (COUNT, 64, 64, 3) in checks
+    checks.clear()
+    kept._checked.clear()
+    load(photos)
+    assert checks == []
 
 
-@pytest.mark.parametrize("note", ["{", "[]", '{"identity": [1, 2, 3, 4, 5], "at": 9e99}', '{"at": "x"}'])
-def test_a_damaged_note_means_a_check(photos: Path, kept: Path, checks: list[Path], note: str) -> None:
+@pytest.mark.parametrize("note", ["{", "[]", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
+def test_a_damaged_note_means_a_check(photos: Path, home: Path, checks: list[tuple[int, ...]], note: str) -> None:
     load(photos)
-    settle()
-    load(photos)
-    integrity._checked.clear()
+    kept._checked.clear()
     checks.clear()
-    (folder_of(kept) / integrity.NOTE_FILE).write_text(note)
+    kept.lock_of(part_of(home)).write_text(note)
     load(photos)
-    assert len(checks) == 1
+    assert checks.count((COUNT, 64, 64, 3)) == 1
 
 
 def test_who_may_not_write_there_takes_a_sound_cache(
-    photos: Path, kept: Path, checks: list[Path], monkeypatch: pytest.MonkeyPatch
+    photos: Path, home: Path, checks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(photos)
     (photos / "cat" / "000.bmp").chmod(0o600)  # another time of change
-    integrity._checked.clear()
-    (folder_of(kept) / integrity.NOTE_FILE).unlink(missing_ok=True)
+    kept._checked.clear()
+    kept.lock_of(part_of(home)).unlink()
     checks.clear()
     monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK)
-    monkeypatch.setattr(cache, "_lock", lambda folder: pytest.fail("written"))
+    monkeypatch.setattr(cache, "writing", lambda path: pytest.fail("written"))
     images, decoded = load(photos)
-    assert decoded == 0 and len(checks) == 1 and np.array_equal(images.x, originals(photos))
+    assert decoded == 0 and checks.count((COUNT, 64, 64, 3)) == 1 and np.array_equal(images.x, originals(photos))
 
 
 # --- builds that were killed
 
 
-def _build_slowly(photos: str, kept: str) -> None:
-    os.environ[cache.CACHE_DIR] = kept
+def _build_slowly(photos: str, home: str) -> None:
+    os.environ[cache.CACHE_DIR] = home
     cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(0.2))
 
 
-def building_in_a_process(photos: Path, kept: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:
-    process = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(str(photos), str(kept)))
+def building_in_a_process(photos: Path, home: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:
+    process = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(str(photos), str(home)))
     process.start()
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        folders = list(kept.glob(f".{PART.stem}-*/"))
-        if folders and (folders[0] / cache.X_FILE).exists():
-            return process, folders[0]
+        if builds := kept.builds():
+            return process, builds[0]
         time.sleep(0.01)
     raise AssertionError("nothing was built")
 
 
-def test_the_next_build_removes_what_a_killed_one_left(
-    photos: Path, kept: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    process, left = building_in_a_process(photos, kept)
+def test_the_next_build_removes_what_a_killed_one_left(photos: Path, home: Path) -> None:
+    process, left = building_in_a_process(photos, home)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert left.is_dir()
-    assert np.array_equal(load(photos)[0].x, originals(photos))
-    assert not left.exists() and list(kept.glob(".*/")) == []
-    assert list(kept.glob(f"{left.name}*")) == []
-    assert warnings(caplog) == [f"{left}: removed, as an interrupted build of images left it"]
+    assert left.is_file()
+    cache.load(cache.Part("pets", "photo", "test", 16), listed(photos))
+    assert kept.builds() == [] and not list(home.glob(f"{PART.stem}-*"))
 
 
-def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, kept: Path) -> None:
-    process, live = building_in_a_process(photos, kept)
+def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, home: Path) -> None:
+    process, live = building_in_a_process(photos, home)
     try:
         cache.load(cache.Part("pets", "photo", "train", 16), listed(photos))
         cache.load(cache.Part("pets", "photo", "test", 64), listed(photos).select(np.arange(9)))
-        assert (live / cache.X_FILE).is_file() and process.is_alive()
+        assert live.is_file() and process.is_alive()
     finally:
         process.kill()
         process.join()
 
 
-def test_only_folders_of_builds_are_removed(kept: Path) -> None:
-    known = frozenset({cache.X_FILE})
-    for name in (".config", ".npx-", ".a-8px-1.2", "a-8px-1", ".mine-8px-1", ".b-8px-0"):
-        (kept / name).mkdir(parents=True)
-    (kept / ".mine-8px-1" / "thesis.tex").write_text("x")
-    (kept / ".link-8px-1").symlink_to(kept / "a-8px-1")
-    building.remove_abandoned(kept, known)
-    assert sorted(path.name for path in kept.iterdir()) == [
-        ".a-8px-1.2", ".config", ".link-8px-1", ".mine-8px-1", ".npx-", "a-8px-1",
-    ]  # fmt: skip
+def test_only_what_is_built_is_removed(home: Path) -> None:
+    mark, others = "ab" * 8, {".config", ".mine/.x-1.part", "a.part", ".b.part", "c/.a-8px-0123456789abcdef.part"}
+    for name in (*others, f".a-8px-{mark}.part", f"features/.net-{mark}.part", f".site-{mark * 2}.list.part"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("x")
+    (home / f".link-{mark}.part").symlink_to(home / "a.part")
+    kept.remove_abandoned()
+    left = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    assert left == {*others, f".link-{mark}.part"}

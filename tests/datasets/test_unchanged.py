@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedshift_datasets.base import Source, Split
-from fedshift_datasets.io import unchanged
+from fedshift_datasets.io import kept_sites
+from fedshift_datasets.io import looks as seen
+from fedshift_datasets.io.site import Site
 from fedshift_datasets.sets import folders
 
 PIXELS = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
@@ -26,7 +28,7 @@ def picture(path: Path) -> None:
 def settle(root: Path) -> None:
     """Let all folders have been changed a while ago."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
-        os.utime(folder, ns=(0, time.time_ns() - 10 * unchanged.SETTLED))
+        os.utime(folder, ns=(0, time.time_ns() - 10 * seen.SETTLED))
 
 
 @pytest.mark.parametrize("splits", [False, True])
@@ -79,17 +81,17 @@ def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
         folder, asked, now = Path(name) / "a", 0, 0
         folder.mkdir()
         os.utime(folder, ns=(0, 0))
-        key, stale = object(), True
+        key, stale = name, True
 
-        def look() -> int:
+        def look() -> Site:
             nonlocal asked
             asked += 1
-            return asked
+            return Site("a", "classes", folders=(folder,))
 
         for act in acts:
             if act == "ask":
                 before = asked
-                unchanged.answer(key, look, lambda _: [folder])
+                kept_sites.answer(key, (), look)
                 assert (asked > before) == stale
                 stale = not folder.exists()
             elif act == "touch" and folder.exists():
@@ -99,13 +101,12 @@ def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
             elif act == "remove" and folder.exists():
                 folder.rmdir()
                 stale = True
-        unchanged._known.pop(key, None)
 
 
 def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "MOST", 2)
-    monkeypatch.setattr(unchanged, "_known", unchanged.OrderedDict())
+    monkeypatch.setattr(kept_sites, "MOST", 2)
+    monkeypatch.setattr(kept_sites, "_known", {})
     os.utime(tmp_path, ns=(0, 0))
-    for key in range(5):
-        unchanged.answer(key, lambda: 0, lambda _: [tmp_path])
-    assert list(unchanged._known) == [3, 4]
+    for key in (0, 1, 2, 1, 4):
+        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
+    assert [name[:5] for name in kept_sites._known] == [f"({kept_sites.FORMAT}, {key}" for key in (1, 4)]

@@ -1,51 +1,43 @@
 """Caches decoded images: one memory-mapped uint8 array per domain and split, shared by all processes.
 
-A part is a folder that appears at once, complete (it is renamed into place). Its name carries the
-fingerprint of the source files (names, sizes, times of writing) and of the images' size and form, so that a changed
-source means another part. Its ``meta.json`` holds what else must agree (:mod:`fedshift_datasets.io.integrity`):
-inodes, times of change and content of the sources, and checksums of all pixels and labels. A part with other sources
-is rebuilt, damaged blocks are decoded again, and a log line says so. Only its owner can read a part, whatever the
-umask. The hash of its content is kept next to it after the first use.
+A part is a file (:mod:`fedshift_datasets.io.kept`) that appears at once, complete. Its name carries the fingerprint of
+the source files (names, sizes, times of writing) and of the images' size and form, so that a changed source means
+another part. It also says what else must agree (:mod:`fedshift_datasets.io.integrity`): inodes, times of change and
+content of the sources. A part with other sources, or a damaged one, is decoded again as a whole, and a line says so.
 """
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
-import shutil
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form, ImageSet
-from fedshift_datasets.io import building, files, integrity, looks, part_folder, unchanged
-from fedshift_datasets.io.decode import FileFacts, Progress, decode_into, no_progress
+from fedshift_datasets.io import files, integrity, kept, looks
+from fedshift_datasets.io.decode import Progress, decode_into, no_progress
+from fedshift_datasets.io.kept import CACHE_DIR as CACHE_DIR
+from fedshift_datasets.io.kept import cache_dir as cache_dir
+from fedshift_datasets.io.kept import writing as writing
 from fedshift_datasets.io.looks import Entries
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 
-FORMAT = 4  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
-CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
+FORMAT = 5  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 #: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
-#: patients).
-LISTS = ("site-*.list", "site-*.json", "broken-*.json", "patients-*.json")
-HASHED = 1024  # images that are hashed at a time
-X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
-CONTENT_FILE = part_folder.CONTENT_FILE
+#: patients); those in JSON are of earlier versions.
+LISTS = tuple(f"{of}-*.{suffix}" for of in ("site", "broken", "patients") for suffix in ("list", "json"))
 HEADERS = "headers"  # note on the images of a part: what their files say of them
 #: Parts of the same images that are kept at most, of other splits, orders of classes or broken images left out.
 MOST_PARTS = 8
-#: Files of a build.
-BUILT = frozenset({X_FILE, Y_FILE, META_FILE, f"{HEADERS}.json", f"{HEADERS}.part"})
 
 log = logging.getLogger("fedshift")
 
@@ -87,24 +79,6 @@ class _Work:
         """The files that decide its content."""
         return sources_of(self.image_files)
 
-    def decoded(self, index: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the decoded images at ``index``."""
-        if isinstance(self.image_files, Listing):
-            out = np.empty((len(index), self.part.size, self.part.size, 3), np.uint8)
-            decode_into(
-                self.image_files.select(index), out, self.part.form, workers=self.workers, progress=self.progress
-            )
-            return out
-        images = files.resize(self.image_files.read().x[index], self.part.size, self.part.form.resize)
-        self.progress(len(index))
-        return images
-
-
-def cache_dir() -> Path:
-    """Return the folder of the cache: ``$FEDSHIFT_CACHE``, or ``~/.cache/fedshift/images``."""
-    named = os.environ.get(CACHE_DIR)
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "fedshift" / "images"
-
 
 def remove_lists() -> int:
     """Delete what says which files there are and which are broken: their names may tell of patients.
@@ -128,117 +102,72 @@ def load(part: Part, image_files: ImageFiles, *, workers: int = 1, progress: Pro
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
-    return _load(_Work(part, image_files, workers, progress))[0]
+    return _load(_Work(part, image_files, workers, progress))
 
 
 def content(part: Part, image_files: ImageFiles) -> str:
     """Return a hash of the decoded images and labels of a part, independent of file times.
 
-    It is computed once for each cached copy, in one pass.
-
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
-    images, folder = _load(_Work(part, image_files))
-    path = folder / CONTENT_FILE
-    written = ""
-    with contextlib.suppress(OSError):  # nobody has worked it out yet, or another process has made room
-        written = path.read_text(encoding="ascii", errors="replace")
-    mark = written.partition(" ")[0]
-    if written == part_folder.linked(mark, folder):
-        return mark
-    mark = content_of(images)
-    with writing(folder), _lock(folder):
-        if folder.is_dir():  # another process may have made room
-            part_folder.replace(path, part_folder.linked(mark, folder))
-    return mark
+    images = _load(_Work(part, image_files))
+    assert images.kept_in is not None
+    return str(images.kept_in.chunks[0].about["digest"])
 
 
-def content_of(images: ImageSet) -> str:
-    """Return the SHA-256 of images and labels, with their shape."""
-    digest = hashlib.sha256(f"{images.x.shape}".encode())
-    for first in range(0, len(images), HASHED):  # a mapped file would otherwise be read into memory at once
-        digest.update(images.x[first : first + HASHED].tobytes())
-    digest.update(images.y.tobytes())
-    return digest.hexdigest()
-
-
-def _load(work: _Work) -> tuple[ImageSet, Path]:
-    """Return the images of a part and the folder of their kept copy."""
-    part = work.part
+def _load(work: _Work) -> ImageSet:
+    """Return the images of a part, decoded if there is no valid copy."""
     seen = looks.at(work.sources)
-    mark = fingerprint(work.image_files, part.size, part.form, seen)
-    folder = cache_dir() / f"{part.stem}-{mark[:16]}"
-    meta = part_folder.read_meta(folder)
-    if _is_of(meta, mark) and _may_be_taken(folder, meta, work, integrity.stamp(seen)):
-        kept = part_folder.opened(folder, meta)
-        if kept is not None:
-            return kept, folder
-    with writing(folder), _lock(folder):
-        if not _is_good(folder, mark, work):
-            _build(folder, mark, work, seen)
-            _is_undamaged(folder, work)
-        kept = part_folder.opened(folder, part_folder.read_meta(folder))
-    if kept is None:
-        raise DataError(f"{shown(folder)}: the cache was written but cannot be read back; is the disk full or failing?")
-    return kept, folder
+    mark = fingerprint(work.image_files, work.part.size, work.part.form, seen)
+    path = cache_dir() / f"{work.part.stem}-{mark[:16]}"
+    if not os.access(path.parent, os.W_OK) and (images := _opened(path, mark, work, seen)) is not None:
+        return images
+    with writing(path):
+        if (images := _opened(path, mark, work, seen)) is None:
+            _build(path, mark, work, seen)
+            images = _images(kept.read(path), mark)
+    if images is None:
+        raise DataError(f"{shown(path)}: the cache was written but cannot be read back; is the disk full or failing?")
+    return images
 
 
-def _may_be_taken(folder: Path, meta: Mapping[str, Any], work: _Work, stamp: str) -> bool:
-    """Return whether a part can be used without the lock: it was checked, or is valid and the cache is read-only."""
-    if os.access(folder.parent, os.W_OK):
-        return meta.get("stamp") == stamp and integrity.is_checked(folder / X_FILE)
-    return integrity.verdict(meta, work.sources, work.workers) != "changed" and part_folder.damaged(folder, meta) == []
-
-
-def _is_good(folder: Path, mark: str, work: _Work) -> bool:
-    """Return whether a part has these sources and is undamaged, after possible repairs; the lock is held."""
-    meta = part_folder.read_meta(folder)
-    if not _is_of(meta, mark):
-        if folder.is_dir():
-            log.warning("%s: the cached images are damaged (%s); they are decoded again", shown(folder), META_FILE)
-        return False
-    verdict = integrity.verdict(meta, work.sources, work.workers)
+def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | None:
+    """Return the images of a kept part; None if there is none, it is damaged, or its files have changed."""
+    part = kept.read(path)
+    images = _images(part, mark)
+    if images is None:
+        if part.size:
+            log.warning("%s: the cached images are damaged or cut off; they are decoded again", shown(path))
+        return None
+    if part.about["stamp"] == integrity.stamp(seen):
+        return images
+    verdict = integrity.verdict(part.about, work.sources, work.workers)
     if verdict == "changed":
         log.warning(
             "%s: files were replaced by others of the same sizes and times of writing; they are decoded again",
             shown(_origin(work.image_files)),
         )
-        return False
-    if verdict == "renewed":
+        return None
+    if verdict == "renewed" and os.access(path.parent, os.W_OK):
         log.warning(
             "%s: files have other inodes or times of change than when they were decoded, and the same content: the "
             "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
             shown(_origin(work.image_files)),
         )
         stamp = integrity.stamp(looks.at(work.sources))
-        with contextlib.suppress(OSError):  # on a full disk the next process checks again
-            part_folder.replace(folder / META_FILE, json.dumps(meta | {"stamp": stamp}))
-    return integrity.is_checked(folder / X_FILE) or _is_undamaged(folder, work)
+        with contextlib.suppress(OSError), kept.appending(path) as file:  # on a full disk the next process checks again
+            kept.write(file, {"stamp": stamp})
+    return images
 
 
-def _is_undamaged(folder: Path, work: _Work) -> bool:
-    """Return whether a part has its checksums, after damaged blocks were decoded again."""
-    meta = part_folder.read_meta(folder)
-    damaged = part_folder.damaged(folder, meta)
-    images = part_folder.opened(folder, meta)
-    if damaged is None or images is None:
-        log.warning("%s: the cached images are damaged or cut off; they are decoded again", shown(folder))
-        return False
-    if damaged:
-        index = part_folder.images_in(damaged, images.x)
-        log.warning(
-            "%s: %d of %d blocks of the cached images are damaged; their %d images are decoded again",
-            shown(folder),
-            len(damaged),
-            len(meta["blocks"]),
-            len(index),
-        )
-        part_folder.mend(folder / X_FILE, work.decoded(index), index)
-        if part_folder.damaged(folder, meta):  # decoding gives other pixels now, with another version of Pillow
-            return False
-    integrity.note_checked(folder / X_FILE)
-    return True
+def _images(part: kept.Kept, mark: str) -> ImageSet | None:
+    """Return the images of a part; None if it is not one of this fingerprint, or damaged."""
+    if part.about.get("fingerprint") != mark:
+        return None
+    # Copy on write: a process that writes does not harm the others, and torch gets writable memory.
+    x = np.memmap(part.path, np.uint8, "c", part.chunks[0].start, tuple(part.chunks[0].about["shape"]))
+    return ImageSet(x, np.frombuffer(part.content(part.chunks[0], x.nbytes), np.int64), kept_in=part)
 
 
 def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Entries | None = None) -> str:
@@ -279,90 +208,65 @@ def sources_of(image_files: ImageFiles) -> tuple[str, ...]:
     return tuple(map(str, image_files.files)) if isinstance(image_files, Arrays) else image_files.sources
 
 
-def _build(folder: Path, mark: str, work: _Work, before: Entries) -> None:
-    """Write a part next to its place and rename it; remove outdated parts and those of killed builds.
+def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
+    """Write a part; remove outdated parts and those of killed builds.
 
     Args:
-        folder: The part's folder.
+        path: The part's file.
         mark: Its fingerprint.
         work: How it is made.
         before: The entries of its files, from which its fingerprint is.
     """
-    building.remove_abandoned(folder.parent, BUILT)
-    part, sources, origin = work.part, work.sources, _origin(work.image_files)
-    states = _states(sources, before)
-    with building.folder(folder.parent, part.stem) as temporary:
-        for name in (X_FILE, Y_FILE, META_FILE):
-            private_files.make(temporary / name)
-        x, y, facts = _fill(temporary / X_FILE, work)
-        np.save(temporary / Y_FILE, y)
-        meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": origin, "states": states}
-        meta |= integrity.seal(sources, before, work.workers, facts.digests if facts else None)
-        meta |= part_folder.checksums(temporary / X_FILE, x, y)
-        if facts is not None:
-            part_folder.write_note(temporary, HEADERS, _counted(facts.headers), meta)
-        part_folder.write_synced(temporary / META_FILE, json.dumps(meta))
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        temporary.rename(folder)
-    _make_room(folder, part.stem, origin, states)
+    kept.remove_abandoned()
+    kept.remove_earlier(path.parent, work.part.stem)
+    sources, image_files = work.sources, work.image_files
+    changed = _changed(sources, before)
+    made = max(time.time_ns(), changed)  # the clock of a network disk may be another one
+    origin = _origin(image_files)
+    about: dict[str, Any] = {"fingerprint": mark, "origin": origin, "made": made}
+    with kept.building(path) as file:
+        if isinstance(image_files, Listing):
+            shape = (len(image_files), work.part.size, work.part.size, 3)
+            with kept.mapped(file, shape, image_files.labels) as out:
+                facts = decode_into(image_files, out, work.part.form, workers=work.workers, progress=work.progress)
+            about |= {HEADERS: _counted(facts.headers)}
+            about |= integrity.seal(sources, before, work.workers, facts.digests)
+        else:
+            images = image_files.read()
+            resized = files.resize(images.x, work.part.size, work.part.form.resize)
+            kept.write(file, {}, resized, images.y, align=64)
+            about |= integrity.seal(sources, before, work.workers)
+            work.progress(len(images))
+        kept.write(file, about)
+    _make_room(path, work.part.stem, origin, changed)
 
 
-#: Of source files, then of their folders: a hash of their paths, and one of their states.
-States = list[list[str]]
+def _changed(sources: Sequence[str], seen: Entries) -> int:
+    """Return when source files, or the folders that they are in, last changed, in nanoseconds."""
+    folders = tuple({os.path.dirname(file) for file in sources})  # noqa: PTH120 - of very many
+    return int(max(seen[:, looks.CHANGED].max(), looks.some(folders)[:, looks.CHANGED].max()))
 
 
-def _states(sources: Sequence[str], seen: Entries) -> States:
-    """Return how the source files of a part are, in any order, and the folders that they are in."""
-    order = sorted(range(len(sources)), key=sources.__getitem__)
-    folders = sorted({str(Path(file).parent) for file in sources})
-    times = (unchanged.times([Path(folder)]) for folder in folders)
-    return [
-        [_hash("\0".join(sources[place] for place in order)), integrity.state(seen[order])],
-        [_hash("\0".join(folders)), _hash(str([known and known[0][1] for known in times]))],
-    ]
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(_encoded(text)).hexdigest()
-
-
-def _make_room(new: Path, stem: str, origin: str, states: States) -> None:
-    """Delete parts of the same images whose files or folders have changed since, and of others all but the last used.
+def _make_room(new: Path, stem: str, origin: str, changed: int) -> None:
+    """Delete parts of the same images that were made before a file or folder changed, and all but the last used.
 
     A part of other files in the same folders may be of another split, which a run uses at this moment: it stays. A
     part that another process is working on stays too; who has one mapped keeps it.
     """
-    others = []
-    for old in new.parent.glob(f"{stem}-*"):
-        meta = part_folder.read_meta(old)
-        if old == new or meta.get("origin") != origin:
-            continue
-        if _is_outdated(meta.get("states"), states):
-            _remove(old)
-        else:
-            others.append(old)
-    for old in sorted(others, key=_last_used, reverse=True)[MOST_PARTS - 1 :]:
-        _remove(old)
+    parts = {path: kept.read(path, check=False).about for path in new.parent.glob(f"{stem}-*") if path != new}
+    others = [path for path, about in parts.items() if about.get("origin") == origin]
+    fresh = sorted((path for path in others if parts[path]["made"] > changed), key=last_used, reverse=True)
+    for old in set(others) - set(fresh[: MOST_PARTS - 1]):
+        with contextlib.suppress(OSError):
+            kept.removed(old)
 
 
-def _is_outdated(then: Any, now: States) -> bool:
-    """Return whether the same files, or all entries of the same folders, were in another state; or nobody knows."""
-    if not isinstance(then, list) or len(then) != len(now):
-        return True
-    return any(old[:1] == new[:1] and old != new for old, new in zip(then, now, strict=True))
-
-
-def _last_used(folder: Path) -> float:
-    """Return when a part was made or last checked, in seconds; 0 if it is gone."""
-    times = unchanged.times([folder / META_FILE]) or (), unchanged.times([folder / integrity.NOTE_FILE]) or ()
-    return max((time for known in times for _, time in known), default=0)
-
-
-def _remove(folder: Path) -> None:
-    """Delete a part, unless another process holds its lock or this user may not."""
-    with contextlib.suppress(OSError), private_files.tried(lock_of(folder)) as alone:
-        if alone:
-            shutil.rmtree(folder, ignore_errors=True)
+def last_used(path: Path) -> float:
+    """Return when a file of the cache was last used, in seconds; 0 if it is gone."""
+    for place in (kept.lock_of(path), path):
+        with contextlib.suppress(OSError):
+            return place.stat().st_mtime
+    return 0
 
 
 def _counted(headers: Sequence[Header]) -> list[list[Any]]:
@@ -372,68 +276,13 @@ def _counted(headers: Sequence[Header]) -> list[list[Any]]:
 
 def headers(images: ImageSet) -> Counter[Header] | None:
     """Return how many images have each header, as it was when they were decoded; None if that is not known."""
-    kept = None if images.kept_in is None else part_folder.note(images.kept_in, HEADERS)
-    if kept is None:
+    found = None if images.kept_in is None else images.kept_in.note(HEADERS)
+    if found is None:
         return None
-    return Counter({Header((width, height), mode, turn): number for width, height, mode, turn, number in kept})
-
-
-def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64], FileFacts | None]:
-    """Write the images of a part; return them with their labels, and what was found in their files if they have any."""
-    part, image_files = work.part, work.image_files
-    if isinstance(image_files, Listing):
-        shape = (len(image_files), part.size, part.size, 3)
-        out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-        _reserve(path, out.nbytes)
-        facts = decode_into(image_files, out, part.form, workers=work.workers, progress=work.progress)
-        out.flush()
-        return out, image_files.labels, facts
-    images = image_files.read()
-    resized = files.resize(images.x, part.size, part.form.resize)
-    np.save(path, resized)
-    work.progress(len(images))
-    return resized, images.y, None
-
-
-def _reserve(path: Path, size: int) -> None:
-    """Write zeros to the last ``size`` bytes, as a mapped page without room on the disk kills the process."""
-    zeros = bytes(1 << 20)
-    with path.open("r+b") as file:
-        file.seek(-size, os.SEEK_END)
-        for first in range(0, size, len(zeros)):
-            file.write(zeros[: size - first])
-
-
-def _is_of(meta: Mapping[str, Any], mark: str) -> bool:
-    return bool(meta.get("format") == FORMAT and meta.get("fingerprint") == mark)
+    return Counter({Header((width, height), mode, turn): number for width, height, mode, turn, number in found})
 
 
 def _origin(image_files: ImageFiles) -> str:
     """Return the common folder of all source files."""
     folders = {file[: file.rfind("/") + 1] for file in sources_of(image_files)}
     return os.path.commonpath([str(Path(folder).absolute()) for folder in folders])
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time build a part; the others wait for it."""
-    private_files.make_folder(folder.parent)
-    with private_files.locked(lock_of(folder)):
-        yield
-
-
-def lock_of(folder: Path) -> Path:
-    """Return the file of the lock of a part."""
-    return folder.parent / f".{folder.name}.lock"
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn a full disk or a missing right into an error with the folder and a remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"cannot write the image cache to {shown(folder.parent)} ({error.strerror or error}); "
-            f"set {CACHE_DIR} to a folder with room"
-        ) from None

@@ -1,29 +1,25 @@
 """Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
-The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
+The result is cached with the decoded images, under the fingerprint of the files, with their seal
 (:mod:`fedshift_datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that
 could not be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
 """
 
 import contextlib
-import json
 import os
-import tempfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedshift_core import private_files, said_once
+from fedshift_core import said_once
 from fedshift_core.errors import DataError
-from fedshift_core.limits import plain, shown, whole
+from fedshift_core.limits import plain, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, looks, presence, threads
+from fedshift_datasets.io import cache, integrity, kept, looks, presence, threads
 from fedshift_datasets.io.decode import decode
 from fedshift_datasets.listing import ImageFiles, Item, Listing
 
@@ -70,14 +66,14 @@ def _unavailable(listing: Listing) -> dict[int, str]:
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     """Return a reason for each image that cannot be decoded, by place, and cache the result."""
     mark = cache.fingerprint(listing, _SIZE, form)
-    path = cache.cache_dir() / f"broken-{mark[:32]}.json"
-    kept = _kept(path, listing, form)
-    if kept is None:
+    path = cache.cache_dir() / f"broken-{mark[:32]}.list"
+    reasons = _kept(path, listing, form)
+    if reasons is None:
         sources, workers = cache.sources_of(listing), os.cpu_count() or 1
         before = looks.at(sources)
-        kept = _tried(listing, range(len(listing)), form)
-        _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
-    return kept
+        reasons = _tried(listing, range(len(listing)), form)
+        _keep(path, reasons, integrity.seal(sources, before, workers))
+    return reasons
 
 
 def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> ImageFiles:
@@ -134,16 +130,10 @@ def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
 
     None if the cached result is missing, damaged or outdated.
     """
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["images"] != len(listing) or stored.pop("sum") != _sum(stored):
-            return None
-        places = [whole(place, 0, len(listing) - 1) for place, _ in stored["broken"]]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    stored = kept.read(path).about
+    if not stored:
         return None
-    broken = [place for place in places if place is not None]
-    if len(broken) < len(places):
-        return None
+    broken = [place for place, _ in stored["broken"]]
     sources = cache.sources_of(listing)
     verdict = integrity.verdict(stored, sources, os.cpu_count() or 1)
     if verdict == "changed":
@@ -152,20 +142,10 @@ def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
     if verdict == "renewed" or len(result) < len(broken):
         stamp = integrity.stamp(looks.at(sources)) if verdict == "renewed" else stored["stamp"]
         with contextlib.suppress(DataError):  # without the right to write, the files are read each time
-            _keep(path, len(listing), result, {"stamp": stamp, "sources": stored["sources"]})
+            _keep(path, result, {"stamp": stamp, "sources": stored["sources"]})
     return result
 
 
-def _sum(stored: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(stored, sort_keys=True).encode())
-
-
-def _keep(path: Path, images: int, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
-    """Cache the reasons: the complete file, or none."""
-    verdict = {"images": images, "broken": [list(pair) for pair in reasons.items()], **seal}
-    with cache.writing(path):
-        private_files.make_folder(path.parent)
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(verdict | {"sum": _sum(verdict)}, file)
-        Path(part).replace(path)
+def _keep(path: Path, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
+    """Keep the reasons: the complete file, or none."""
+    kept.keep(path, {"broken": [list(pair) for pair in reasons.items()], **seal})

@@ -9,7 +9,6 @@ If both exist, the npz is read. Images of any height and width become RGB square
 """
 
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet, Resize, Split, checked
-from fedshift_datasets.io import layout, npz, pictures, presence
+from fedshift_datasets.io import layout, npz, presence
 from fedshift_datasets.io.reading import brief as brief
 from fedshift_datasets.io.reading import check_room as check_room
 from fedshift_datasets.io.reading import listed as listed
@@ -116,36 +115,6 @@ def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return images as (N, H, W, 3); grey ones as a read-only view."""
     x = x[..., np.newaxis] if x.ndim == 3 else x
     return np.broadcast_to(x, (*x.shape[:3], 3))
-
-
-def labelled_images(
-    folder: Path,
-    classes: tuple[str, ...],
-    *,
-    aliases: Mapping[str, str] | None = None,
-    others: Collection[str] = (),
-) -> list[tuple[Path, int]]:
-    """Return the image files right in the class folders with their labels, by class, then by name.
-
-    A warning names other files there.
-
-    Args:
-        folder: An absolute path.
-        classes: As for :func:`class_folders`.
-        aliases: As for :func:`class_folders`.
-        others: As for :func:`class_folders`.
-
-    Raises:
-        DataError: As in :func:`class_folders` and :func:`fedshift_datasets.io.layout.class_folder`.
-    """
-    labelled: list[tuple[Path, int]] = []
-    ignored: Counter[str] = Counter()
-    for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        images, others, _ = layout.class_folder(sub)
-        labelled += [(sub / name, label) for name in images]
-        ignored += pictures.not_taken(others)
-    pictures.warn_of_ignored(folder, ignored)
-    return labelled
 
 
 def class_folders(

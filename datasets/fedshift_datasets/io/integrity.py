@@ -1,36 +1,20 @@
-"""Checks that source files, and pixels decoded from them, have not changed.
+"""Checks that source files have not changed since images were decoded from them.
 
-Source files: size and time of writing can stay the same when a file is replaced (``tar``, ``cp -p``, a switched link).
-So inodes and times of change are compared too; if only these differ, as after a copy, the content decides.
-
-Pixels: each block of about a mebibyte has a checksum, compared when a process first opens it. Processes that start
-within ten minutes share one check: the first one writes a note next to the file, which is valid while the file's inode,
-size and times stay the same.
+Size and time of writing can stay the same when a file is replaced (``tar``, ``cp -p``, a switched link). So inodes and
+times of change are compared too; if only these differ, as after a copy, the content decides.
 """
 
 import hashlib
-import json
-import time
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedshift_core import private_files
 from fedshift_datasets.io import files, looks, threads
 from fedshift_datasets.io.looks import Entries
 
-BLOCK = 1 << 20  # bytes per checksum, about
-NOTE_FILE = "checked.json"
-NOTE_SECONDS = 600.0  # for which other processes trust a note
 _READ = 1 << 22  # bytes of a source that are read at a time
-#: Seconds after a file's last change in which another change may have the same time; it is checked again until then.
-_UNSETTLED = 0.1
-
-#: Files that this process has checked, with their identity.
-_checked: dict[str, list[int]] = {}
 
 Verdict = Literal["same", "renewed", "changed"]
 
@@ -44,11 +28,6 @@ def stamp(seen: Entries, *, inodes: bool = True) -> str:
     """
     columns = [looks.INODE, looks.CHANGED] if inodes else [looks.CHANGED]
     return hashlib.sha256(np.ascontiguousarray(seen[:, columns]).data).hexdigest()
-
-
-def state(seen: Entries) -> str:
-    """Return a hash of files' sizes and times of writing, by which their content is known unless someone sets them."""
-    return hashlib.sha256(np.ascontiguousarray(seen[:, [looks.SIZE, looks.WRITTEN]]).data).hexdigest()
 
 
 def content(sources: Iterable[Path | str], workers: int = 1) -> str:
@@ -111,64 +90,3 @@ def verdict(kept: Mapping[str, Any], sources: tuple[str, ...], workers: int = 1)
     if kept.get("stamp") == stamp(looks.at(sources)):
         return "same"
     return "renewed" if kept.get("sources") == content(sources, workers) else "changed"
-
-
-def block_sums(path: Path, start: int, length: int) -> list[int]:
-    """Return the checksums of a file's blocks.
-
-    Args:
-        path: The file; it is read, not mapped, so that the process stays small.
-        start: Start of the first block, in bytes.
-        length: Bytes of a block; the last one may be shorter.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
-    sums = []
-    with path.open("rb") as file:
-        file.seek(start)
-        while block := file.read(length):
-            sums.append(zlib.crc32(block))
-    return sums
-
-
-def is_checked(path: Path) -> bool:
-    """Return whether this process, or another one recently, has compared the checksums of a file."""
-    identity = _identity(path)
-    if identity is None:
-        return False
-    if _checked.get(str(path)) == identity:
-        return True
-    try:
-        note = json.loads((path.parent / NOTE_FILE).read_text(encoding="ascii"))
-        fresh = 0 <= time.time() - note["at"] < NOTE_SECONDS
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-    if not fresh or note.get("identity") != identity:
-        return False
-    _checked[str(path)] = identity
-    return True
-
-
-def note_checked(path: Path) -> None:
-    """Note that a file has its checksums, for this process and, if possible, for others."""
-    identity = _identity(path)
-    if identity is None or time.time() - max(identity[-2:]) / 1e9 < _UNSETTLED:
-        return
-    _checked[str(path)] = identity
-    note, part = path.parent / NOTE_FILE, path.parent / f"{NOTE_FILE}.part"
-    try:
-        private_files.make(part)
-        part.write_text(json.dumps({"identity": identity, "at": time.time()}), encoding="ascii")
-        part.replace(note)
-    except OSError:  # only the owner may write to this cache
-        return
-
-
-def _identity(path: Path) -> list[int] | None:
-    """Return numbers that change whenever a file does."""
-    try:
-        about = path.stat()
-    except OSError:
-        return None
-    return [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]

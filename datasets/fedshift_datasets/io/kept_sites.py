@@ -1,35 +1,38 @@
-"""Keeps the listing of a site of class folders on disk, so that a run need not list, order and divide its images again.
+"""Keeps the listing of a site of class folders, so that a start need not list, order and divide its images again.
 
-It is taken again only if all its folders have the same inodes, times of writing and times of change, which nobody can
-set back, and the names in them are the same, as some network disks have no times of folders; and if the files that tell
-patients are as they were. What else is in files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one
-by one.
+A process asks a dozen times: it remembers a site for as long as no folder in it has another time of writing, which
+tells of every entry that came, went or got another name. On disk a listing is taken again only if all its folders have
+the same inodes, times of writing and times of change, which nobody can set back, and the names in them are the same, as
+some network disks have no times of folders. Of both the files that tell patients must be as they were. What else is in
+files is not kept here: :mod:`fedshift_datasets.io.cache` compares them one by one.
 
-A file is two lines of JSON, a checksum of all that follows it and what there is one of, and then columns: the images'
-labels, folders and splits, as bytes, and their names.
+A file (:mod:`fedshift_datasets.io.kept`) says what there is one of, and has columns: the images' labels and splits, and
+their names.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedshift_core import private_files
-from fedshift_datasets.io import cache, part_folder, patients, pictures, unchanged
+from fedshift_core.errors import DataError
+from fedshift_datasets.io import kept, looks, patients, pictures
 from fedshift_datasets.io.site import Pictures, Site
+from fedshift_datasets.listing import Files
 
-FORMAT = 3  # another one if the same folders would be listed or kept in another way
-_NUMBER = np.dtype("<u4")  # of a label or a folder
-_ON_PATIENTS = ("tables", "headers", "state", "patients_by", "patient_notes")
+FORMAT = 4  # another one if the same folders would be listed or kept in another way
+_PLAIN = ("domain", "layout", "notes", "drawn", "tables", "headers", "state", "patients_by", "patient_notes")
+MOST = 1024  # sites that a process remembers
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]
+
+#: What this process has found, with the times of its folders; the last one asked for comes last.
+_known: dict[str, tuple[Site, list[int]]] = {}
 
 
 def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None]) -> Site | None:
@@ -44,16 +47,38 @@ def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None])
         DataError: As ``look``.
     """
     text = repr((FORMAT, key, tuple(classes), pictures.SUFFIXES))
-    path = cache.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
-    if (site := _kept(path, text)) is not None:
-        return site
+    if (known := _known.pop(text, None)) is not None:
+        before, times = known
+        if _times(before) == times and patients.are_still(before.patient_files, before.state):
+            _known[text] = known
+            return before
+    path = kept.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
     began = time.time_ns()
+    site = _kept(path, text) or _looked(path, text, look, began - looks.SETTLED)
+    now = None if site is None else _times(site)
+    # A folder that has changed since shortly before the look may have changed during it.
+    if site is not None and now and max(now) < began - looks.SETTLED:
+        _known[text] = site, now
+        if len(_known) > MOST:
+            del _known[next(iter(_known))]
+    return site
+
+
+def _times(site: Site) -> list[int] | None:
+    """Return the times of writing of a site's folders; None if one is not there."""
+    try:
+        return [folder.stat().st_mtime_ns for folder in site.folders]
+    except OSError:
+        return None
+
+
+def _looked(path: Path, key: str, look: Callable[[], Site | None], settled: int) -> Site | None:
+    """Return what ``look`` returns, and keep it if its folders have not changed since a time."""
     found = look()
-    if found is not None and found.folders:
-        states = _states(found.folders)
-        if states is not None and max(max(state[1:3]) for _, state in states) < began - unchanged.SETTLED:
-            with contextlib.suppress(OSError, UnicodeError):  # without room or rights the next run looks again
-                _keep(path, text, found, states)
+    states = _states(found.folders) if found is not None and found.folders else None
+    if found is not None and states is not None and max(max(state[1:3]) for _, state in states) < settled:
+        with contextlib.suppress(DataError, UnicodeError):  # without room or rights the next run looks again
+            _keep(path, key, found, states)
     return found
 
 
@@ -75,58 +100,37 @@ def _state(folder: str) -> State:
 def _kept(path: Path, key: str) -> Site | None:
     """Return a kept site whose folders are as they were; None if there is none, or it is damaged."""
     try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        if int(checksum) != zlib.crc32(content):
+        file = kept.read(path)
+        about = file.about
+        if about.get("key") != key:
             return None
-        head, _, columns = content.partition(b"\n")
-        kept = json.loads(head)
-        if kept["key"] != key:
+        if _states([folder for folder, _ in about["states"]]) != [(folder, state) for folder, state in about["states"]]:
             return None
-        if _states([folder for folder, _ in kept["states"]]) != [(folder, state) for folder, state in kept["states"]]:
-            return None
-        site = _site(kept, columns)
+        site = _site(about, file.content(file.chunks[0]))
         return site if patients.are_still(site.patient_files, site.state) else None
     except (OSError, ValueError, TypeError, KeyError, IndexError):
         return None
 
 
 def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]]) -> None:
-    split = [file.rpartition("/") for file in site.pictures.files]
-    place = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _, _ in split))}
-    head = {
-        "key": key, "states": [list(pair) for pair in states], "images": len(split), "folders": list(place),
-        "domain": site.domain, "layout": site.layout, "drawn": site.drawn, "notes": site.notes,
-        "not_taken": list(map(str, site.not_taken)), "groups": site.pictures.groups,
-        **{name: getattr(site, name) for name in _ON_PATIENTS},
+    of = site.pictures
+    about = {
+        "key": key, "states": states, "groups": [] if of.groups is None else of.groups.tolist(),
+        "not_taken": list(map(str, site.not_taken)), **{name: getattr(site, name) for name in _PLAIN},
     }  # fmt: skip
-    columns = (
-        site.pictures.labels.astype(_NUMBER).tobytes(),
-        np.array([place[folder] for folder, _, _ in split], _NUMBER).tobytes(),
-        site.pictures.splits.tobytes(),
-        "\0".join([name for _, _, name in split]).encode(errors="surrogateescape"),
-    )
-    content = json.dumps(head).encode() + b"\n" + b"".join(columns)
-    private_files.make_folder(path.parent)
-    part_folder.replace(path, b"%d\n%s" % (zlib.crc32(content), content))
+    names = "\0".join(of.names).encode(errors="surrogateescape")
+    kept.keep(path, about, of.labels, of.splits, np.frombuffer(names, np.uint8))
 
 
-def _site(kept: dict[str, Any], columns: bytes) -> Site:
-    number, size = kept["images"], _NUMBER.itemsize
-    labels, places = np.frombuffer(columns, _NUMBER, 2 * number).reshape(2, number)
-    splits = np.frombuffer(columns, np.uint8, number, 2 * size * number)
-    names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
-    folders = [f"{folder}/" for folder in kept["folders"]]
-    files = tuple([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
-    on_patients: dict[str, Any] = {
-        name: tuple(value) if isinstance(value := kept[name], list) else value for name in _ON_PATIENTS
-    }
+def _site(about: dict[str, Any], columns: bytes) -> Site:
+    number = about["shape"][0]
+    labels, splits = np.frombuffer(columns, np.int64, number), np.frombuffer(columns, np.uint8, number, 8 * number)
+    files = Files(columns[9 * number :].decode(errors="surrogateescape").split("\0"))
+    groups = np.array(about["groups"]) if about["groups"] else None
+    plain: dict[str, Any] = {n: tuple(value) if isinstance(value := about[n], list) else value for n in _PLAIN}
     return Site(
-        kept["domain"],
-        kept["layout"],
-        Pictures(files, labels.astype(np.int64), splits, tuple(kept["groups"])),
-        not_taken=tuple(map(Path, kept["not_taken"])),
-        notes=tuple(kept["notes"]),
-        drawn=kept["drawn"],
-        folders=tuple(Path(folder) for folder, _ in kept["states"]),
-        **on_patients,
+        pictures=Pictures(files, labels, groups, splits),
+        not_taken=tuple(map(Path, about["not_taken"])),
+        folders=tuple(Path(folder) for folder, _ in about["states"]),
+        **plain,
     )

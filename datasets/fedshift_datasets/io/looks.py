@@ -19,6 +19,8 @@ from fedshift_datasets.io.reading import reading
 #: What is seen of a file, by column: its disk, inode, bytes, times of writing and of change in nanoseconds.
 DISK, INODE, SIZE, WRITTEN, CHANGED = range(5)
 _COLUMNS = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+#: Nanoseconds that something must be unchanged before it is looked at: two changes within a clock's step look like one.
+SETTLED = 2_000_000_000
 _ABSENT = (-1,) * 5  # no file has fewer than 0 bytes
 _HALF, _WHOLE = 1 << 63, 1 << 64
 

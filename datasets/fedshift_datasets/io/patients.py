@@ -11,7 +11,6 @@ Patients stay on the machine of the images. No message has their names: only num
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from collections import Counter
@@ -20,22 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fedshift_core import private_files, same_names
+from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Source
 from fedshift_datasets.io import (
-    cache,
     dicom,
     integrity,
+    kept,
     layout,
     looks,
-    part_folder,
     pictures,
     table,
     threads,
-    unchanged,
 )
 from fedshift_datasets.listing import ImageSet, Listing
 
@@ -220,25 +217,23 @@ def _told(name: str) -> str:
 def _headers(files: tuple[str, ...]) -> list[str]:
     """Return the PatientID of each DICOM file; it is read once, as long as no file changes."""
     names = "\0".join(files).encode(errors="surrogateescape")
-    path = cache.cache_dir() / f"patients-{hashlib.sha256(names).hexdigest()[:32]}.json"
+    path = kept.cache_dir() / f"patients-{hashlib.sha256(names).hexdigest()[:32]}.list"
     seen, began = looks.some(files), time.time_ns()
-    stamp = integrity.stamp(seen)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        kept = json.loads(path.read_bytes())
-        if (kept["format"], kept["stamp"], len(kept["patients"])) == (_FORMAT, stamp, len(files)):
-            return [str(name) for name in kept["patients"]]
+    of = {"format": _FORMAT, "stamp": integrity.stamp(seen)}
+    about = kept.read(path).about
+    if of.items() <= about.items():
+        return list(about["patients"])
     patients = list(threads.mapped(dicom.patient, files, os.cpu_count() or 1))
-    if seen[:, looks.CHANGED].max() < began - unchanged.SETTLED:
-        with contextlib.suppress(OSError):  # without room or rights the next run reads them again
-            private_files.make_folder(path.parent)
-            part_folder.replace(path, json.dumps({"format": _FORMAT, "stamp": stamp, "patients": patients}))
+    if seen[:, looks.CHANGED].max() < began - looks.SETTLED:
+        with contextlib.suppress(DataError):  # without room or rights the next run reads them again
+            kept.keep(path, of | {"patients": patients})
     return patients
 
 
 def state(sources: Sequence[str]) -> str:
     """Return a hash of the state of files that tell patients; empty if one has just been written, or there is none."""
     seen = looks.some(tuple(sources))
-    settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - unchanged.SETTLED
+    settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - looks.SETTLED
     return integrity.stamp(seen) if settled else ""
 
 

@@ -1,11 +1,13 @@
 """Finds paths that lead to one file: by another spelling, a link, or a disk that ignores letter case."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 from fedshift_datasets.io import looks
 
 #: Identifies a file for all its paths. It has size and time, as some network disks use an inode number twice.
@@ -21,13 +23,18 @@ def identity(path: Path) -> Identity | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def twice(paths: Iterable[Path | str]) -> tuple[Path, Path] | None:
-    """Return the first two paths that lead to one file; None if all files differ."""
-    return twice_in([tuple(map(str, paths))])
+def refuse(lists: Sequence[tuple[str, ...]], where: str = "") -> None:
+    """Refuse two paths, in any of several lists, that lead to one file.
+
+    Raises:
+        DataError: With both, after what begins the message.
+    """
+    if pair := twice_in(lists):
+        raise DataError(f"{where}{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
 
 
 def twice_in(lists: Sequence[tuple[str, ...]]) -> tuple[Path, Path] | None:
-    """Return the first two paths of several lists, one after the other, that lead to one file; as :func:`twice`."""
+    """Return the first two paths of several lists, one after the other, that lead to one file; None if all differ."""
     seen = np.concatenate([np.empty((0, 5), np.int64), *map(looks.some, lists)])
     inodes = np.sort(seen[seen[:, looks.SIZE] >= 0, looks.INODE])
     shared = inodes[1:][inodes[1:] == inodes[:-1]]

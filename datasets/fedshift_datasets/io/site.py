@@ -4,67 +4,30 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_datasets.base import OWN_SPLITS, Split
-from fedshift_datasets.listing import Files, Listing
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One image file of a site.
-
-    Attributes:
-        path: Its absolute path.
-        label: Index of its class.
-        split: Its split, stated or drawn.
-        group: The group of images that stay together; empty for none.
-    """
-
-    path: Path
-    label: int
-    split: Split
-    group: str = ""
+from fedshift_datasets.listing import Files, Item, Listing
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures(Sequence[Picture]):
-    """The image files of a site, by column: a picture is made when it is asked for, as there may be very many.
+class Pictures(Listing):
+    """The image files of a site.
 
     Attributes:
-        files: Their absolute paths.
-        labels: Indices of their classes, (N,), int64.
         splits: Their splits, stated or drawn: indices into ``OWN_SPLITS``, (N,), uint8.
-        groups: The group of each; empty where there are none.
     """
 
-    files: tuple[str, ...] = ()
+    items: Sequence[Item] = field(default_factory=lambda: Files(()))
     labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     splits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    groups: tuple[str, ...] = ()
-
-    @overload
-    def __getitem__(self, place: int) -> Picture: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Picture]: ...
-    def __getitem__(self, place: int | slice) -> Picture | Sequence[Picture]:
-        """Return the picture at a place, or some of them."""
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        group = self.groups[place] if self.groups else ""
-        return Picture(Path(self.files[place]), int(self.labels[place]), OWN_SPLITS[self.splits[place]], group)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same pictures in the same order."""
-        if not isinstance(other, Pictures) or (self.files, self.groups) != (other.files, other.groups):
-            return False
-        return np.array_equal(self.labels, other.labels) and np.array_equal(self.splits, other.splits)
+        names = ("names", "labels", "splits", "groups")
+        return isinstance(other, Pictures) and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
@@ -74,11 +37,8 @@ class Pictures(Sequence[Picture]):
 
     def listing(self, split: Split) -> Listing:
         """Return the images of a split."""
-        index = np.flatnonzero(self.splits == OWN_SPLITS.index(split))
-        places = index.tolist()
-        groups = [self.groups[place] for place in places] if self.groups else []
-        files = Files([self.files[place] for place in places])
-        return Listing(files, self.labels[index], np.array(groups) if any(groups) else None)
+        part = self.select(np.flatnonzero(self.splits == OWN_SPLITS.index(split)))
+        return part if part.groups is not None and any(part.groups) else replace(part, groups=None)
 
 
 @dataclass(frozen=True)
@@ -118,7 +78,7 @@ class Site:
     @property
     def patient_files(self) -> tuple[str, ...]:
         """The files whose content decides the patients, and so a drawn split."""
-        dicom = [file for file in self.pictures.files if file.lower().endswith(".dcm")] if self.headers else ()
+        dicom = [file for file in self.pictures.names if file.lower().endswith(".dcm")] if self.headers else ()
         return (*self.tables, *dicom)
 
     @functools.cached_property
@@ -131,7 +91,3 @@ class Site:
     def listings(self) -> dict[Split, Listing]:
         """Its images of each split."""
         return {split: self.pictures.listing(split) for split in self.splits}
-
-    def within(self, folders: Sequence[Path]) -> "Site":
-        """Return the same site with the folders that decide what it has."""
-        return replace(self, folders=tuple(folders))

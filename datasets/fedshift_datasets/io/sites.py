@@ -20,6 +20,7 @@ from fedshift_datasets.io.layout import DEEPER, LABELS
 from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
 from fedshift_datasets.io.site import Pictures
 from fedshift_datasets.io.site import Site as Site
+from fedshift_datasets.listing import Files
 from fedshift_datasets.partition import stratified
 
 
@@ -85,8 +86,7 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
         if rows is not None:
             return _from_table(domain, rows, source)
         if archives := tuple(layout.archives(root, domain).items()):
-            if pair := same_file.twice(path for _, path in archives):
-                raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
+            same_file.refuse([tuple(str(path) for _, path in archives)])
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source.classes, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
@@ -213,35 +213,26 @@ def _split_up(
 ) -> Site:
     """Return a site with its images in order, and with a drawn split if none is stated."""
     ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
-    labels = [picture.label for picture in ordered]
-    all_notes = list(notes)
-    where = f"{shown(data_dir(source))}: {domain}"
-    if pair := same_file.twice(picture.file for picture in ordered):
-        raise DataError(f"{where}: {shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
-    files_of_site, stated = [picture.file for picture in ordered], [picture.group for picture in ordered]
-    known = patients.find(domain, files_of_site, stated, source, data_dir(source), table_path(source))
-    splits = [picture.split for picture in ordered]
+    labels, names, paths, splits, stated = zip(*ordered, strict=True)
+    where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
+    same_file.refuse([paths], f"{where}: ")
+    known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
     if drawn:
         # No name starts with a slash.
-        units = [f"/{group}" if group else picture.name for group, picture in zip(known.groups, ordered, strict=True)]
+        units = [f"/{group}" if group else name for group, name in zip(known.groups, names, strict=True)]
         test = stratified.test_part(labels, units, source.test_share, source.seed)
-        splits = [SPLITS[int(is_test)] for is_test in test.tolist()]
+        splits = tuple(SPLITS[int(is_test)] for is_test in test.tolist())
         all_notes += _uncovered(labels, test, source.classes, where)
-    columns = Pictures(
-        tuple(files_of_site),
-        np.array(labels, np.int64),
-        np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
-        known.groups if any(known.groups) else (),
-    )
     used = {data_dir(source) / name for name in known.by}
+    groups = np.array(known.groups) if any(known.groups) else None
+    places = np.array([OWN_SPLITS.index(split) for split in splits], np.uint8)
     site = Site(
         domain,
         kind,
-        columns,
-        (),
-        tuple(path for path in ignored if path not in used),
-        tuple(all_notes),
-        drawn,
+        Pictures(Files(paths), np.array(labels, np.int64), groups, places),
+        not_taken=tuple(path for path in ignored if path not in used),
+        notes=tuple(all_notes),
+        drawn=drawn,
         tables=known.tables,
         headers=known.headers,
         patients_by=known.by,
@@ -250,7 +241,7 @@ def _split_up(
     return replace(site, state=patients.state(site.patient_files))
 
 
-def _uncovered(labels: list[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
+def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
     """Return a note on each class that one side of a drawn split lacks."""
     notes = []
     for label, in_test in stratified.uncovered(labels, test):

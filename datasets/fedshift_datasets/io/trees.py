@@ -152,11 +152,18 @@ def list_folders(
         DataError: If a folder is no class, images are missing, or a class folder has files of other suffixes alone.
     """
     where = folder.absolute()
+    names: list[str] = []
+    labels: list[int] = []
+    ignored: list[str] = []
     with files.reading(where):
-        labelled = files.labelled_images(where, classes, aliases=aliases, others=others)
-    labels = np.array([label for _, label in labelled], np.int64)
-    _check_classes(labels, classes, where, "<class>", complete=complete)
-    return Listing(Files(str(path) for path, _ in labelled), labels)
+        for label, sub in files.class_folders(where, classes, aliases=aliases, others=others):
+            images, left, _ = layout.class_folder(sub)
+            names += [f"{sub}/{name}" for name in images]
+            labels += [label] * len(images)
+            ignored += left
+    pictures.warn_of_ignored(where, pictures.not_taken(ignored))
+    _check_classes(np.array(labels, np.int64), classes, where, "<class>", complete=complete)
+    return Listing(Files(names), np.array(labels, np.int64))
 
 
 def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:

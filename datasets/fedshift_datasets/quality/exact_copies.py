@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import part_folder
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
 _BLOCK = 1024  # images at a time
@@ -91,13 +91,13 @@ def _keys_of(images: ImageSet) -> NDArray[np.uint64]:
     """Return the numbers of :func:`_keys`, which are kept with the images in the cache."""
     if images.kept_in is None:
         return _keys(images.x)
-    kept = part_folder.note(images.kept_in, _NOTE)
+    kept = images.kept_in.note(_NOTE)
     if isinstance(kept, dict) and kept.get("version") == _VERSION:
         return np.frombuffer(base64.b64decode(kept["sums"]), np.uint64)
     keys = _keys(images.x)
-    with contextlib.suppress(OSError):  # only the owner may write to this cache, or its disk is full
+    with contextlib.suppress(DataError):  # only the owner may write to this cache, or its disk is full
         sums = base64.b64encode(keys.tobytes()).decode()
-        part_folder.write_note(images.kept_in, _NOTE, {"version": _VERSION, "sums": sums})
+        images.kept_in.add_note(_NOTE, {"version": _VERSION, "sums": sums})
     return keys
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.errors import DataError
 from fedshift_core.limits import BINS
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import part_folder
 from fedshift_datasets.quality import duplicates, pixel_statistics
 from fedshift_datasets.quality.duplicates import Sketches
 from fedshift_datasets.quality.pixel_statistics import PixelStatistics
@@ -20,15 +20,15 @@ VERSION = 1  # another one if the same images would give other numbers
 
 def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
     """Return the statistics of images, at least one, and their sketches for comparison."""
-    kept = None if images.kept_in is None else part_folder.note(images.kept_in, NOTE)
+    kept = None if images.kept_in is None else images.kept_in.note(NOTE)
     if isinstance(kept, dict) and kept.get("version") == VERSION:
         return _statistics(kept["pixels"]), duplicates.sketches(images.x, _hashes(kept["hashes"]))
     pixels, sketches = pixel_statistics.of(images.x, BINS), duplicates.sketches(images.x)
     if images.kept_in is not None:
         hashes = base64.b64encode(sketches.hashes.tobytes()).decode()
         note = {"version": VERSION, "pixels": _listed(pixels), "hashes": hashes}
-        with contextlib.suppress(OSError):  # only the owner may write to this cache, or its disk is full
-            part_folder.write_note(images.kept_in, NOTE, note)
+        with contextlib.suppress(DataError):  # only the owner may write to this cache, or its disk is full
+            images.kept_in.add_note(NOTE, note)
     return pixels, sketches
 
 

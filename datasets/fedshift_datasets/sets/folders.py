@@ -26,14 +26,12 @@ from fedshift_datasets.io import (
     kept_sites,
     layout,
     npz,
-    patients,
     pictures,
     same_file,
     sites,
     split_names,
     table,
     trees,
-    unchanged,
 )
 from fedshift_datasets.io.sites import LAYOUTS, Site
 from fedshift_datasets.listing import ImageFiles
@@ -59,12 +57,6 @@ class Survey:
     classes: tuple[str, ...]
     sites: tuple[Site, ...]
     others: tuple[Path, ...]
-
-    def files(self, domain: str, split: Split, kind: str) -> tuple[Path, ...]:
-        """Return the image files of one class in one domain and split."""
-        wanted = self.classes.index(kind), split
-        site = next(site for site in self.sites if site.domain == domain)
-        return tuple(picture.path for picture in site.pictures if (picture.label, picture.split) == wanted)
 
 
 def check_domain(name: str) -> None:
@@ -244,7 +236,8 @@ def survey(
     for site in there:
         sites.check_splits(site, reads(site.domain), source)
     root = sites.data_dir(source)
-    check_files(there, root)
+    archives = tuple(str(path) for site in there for _, path in site.archives)
+    same_file.refuse([*(site.pictures.names for site in there), archives], f"{shown(root)}: ")
     for path in (path for site in there for _, path in site.archives):
         trees.npz_arrays(path, whole.classes, stated=stated)
     used = {layout.named(root, domain) for domain in known.domains} | {
@@ -284,19 +277,10 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
 
     def look() -> Site | None:
         site = sites.look(domain, source, own=own)
-        return None if site is None else site.within(_folders_of(site, domain, source))
+        return site and replace(site, folders=tuple(_folders_of(site, domain, source)))
 
-    def kept() -> Site | None:
-        if sites.table_path(source).exists():  # it decides, not the folders
-            return sites.look(domain, source, own=own)
-        return kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
-
-    site = unchanged.answer(
-        (sites.look, domain, root, same, apart),
-        kept,
-        lambda site: site.folders if site and site.folders else None,
-        lambda site: site is None or patients.are_still(site.patient_files, site.state),
-    )
+    decided = sites.table_path(source).exists()  # by the table, not by the folders
+    site = look() if decided else kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
     if site is None:
         raise sites.absent(domain, source, own=own)
     return site
@@ -339,18 +323,6 @@ def _check_numbers(names: Iterable[str], what: str, place: Path, lines: Mapping[
         same_names.check_numbers(names, what, lines)
     except ValueError as problem:
         raise DataError(f"{shown(place)}: {problem}") from None
-
-
-def check_files(there: Sequence[Site], root: Path) -> None:
-    """Refuse a file that two sites have: by a link, or another spelling of its path.
-
-    Raises:
-        DataError: With both paths.
-    """
-    lists = [site.pictures.files for site in there]
-    lists.append(tuple(str(path) for site in there for _, path in site.archives))
-    if both := same_file.twice_in(lists):
-        raise DataError(f"{shown(root)}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
 
 
 def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> None:

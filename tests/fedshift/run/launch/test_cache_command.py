@@ -8,9 +8,7 @@ import pty
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -25,8 +23,8 @@ from fedshift.data.inventory import Entry
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Form, Source
-from fedshift_datasets.io import cache, feature_store, part_folder
-from fedshift_datasets.io.feature_store import INDEX_FILE, META_FILE, ROWS_FILE, FeatureStore, Kind
+from fedshift_datasets.io import cache, feature_store, kept
+from fedshift_datasets.io.feature_store import FeatureStore, Kind
 from fedshift_datasets.listing import ImageSet
 
 ABOUT = {
@@ -90,12 +88,12 @@ def test_it_lists_what_is_there_and_what_uses_it(filled: list[Entry], tmp_path: 
     assert rows[0].split() == ["kind", "name", "number", "size", "last", "used", "by"]
     assert [row.split()[:2] for row in rows[2:6]] == [[entry.kind, entry.name] for entry in filled]
     assert str(tmp_path / "images") in rows[2]
-    assert "checked now" in rows[2] or "made now" in rows[2]
+    assert "used now" in rows[2]
     of_store = "timm:net stages:2, weights 0123456789ab, 4 px, "
     assert {row.partition(of_store)[2] for row in rows[4:6]} == {
         "images as they are, float32", "view 2, augmented, float32",
     }  # fmt: skip
-    total = sum(path.stat().st_size for entry in filled for path in entry.folder.iterdir())
+    total = sum(entry.path.stat().st_size for entry in filled)
     assert rows[6].startswith("total: 2 parts of images (") and "2 stores of features (" in rows[6]
     assert rows[6].endswith(f"{cache_command.size_of(total)} in {folder}")
 
@@ -136,29 +134,31 @@ def test_data_set_and_domain_are_told_apart(head: str, parted: tuple[str, str]) 
 
 @pytest.mark.parametrize("form", [Form(), Form("crop", (-1000.0, 400.0), "apply"), Form("pad", None, "apply")])
 def test_every_form_of_a_part_is_read(form: Form, folder: Path) -> None:
+    """Of a part that an earlier version kept, too, which is a folder and can be deleted."""
     name = f"{cache.Part('pacs', 'art', 'train', 64, form).stem}-{'ab' * 8}"
     (folder / name).mkdir(parents=True)
     (entry,) = inventory.entries()
     about = {"dataset": "pacs", "domain": "art", "split": "train", "size": 64, "form": form.mark[1:] or "squash"}
     assert entry.about == about
     assert (entry.number, entry.damage()) == (None, "cannot be read, or was cut off")
+    assert entry.delete() and inventory.entries() == []
 
 
 def test_verify_finds_each_damage_and_changes_nothing(filled: list[Entry]) -> None:
     assert _run("verify")[0] == 0
     images, other, first, second = filled
-    _damage(images.folder / "x.npy", -1)
-    _damage(first.folder / ROWS_FILE, 0)
-    (second.folder / META_FILE).write_text("{")
-    held = {path: path.read_bytes() for entry in filled for path in entry.folder.iterdir()}
+    _damage(images.path, kept.read(images.path).chunks[0].start)
+    _damage(first.path, -1)
+    _damage(second.path, 0)
+    held = [entry.path.read_bytes() for entry in filled]
     code, out, _ = _run("verify")
     assert code == 1
     lines = out.splitlines()
-    assert lines[0] == f"damaged: {images.name}: 1 of 1 block of its images are damaged"
-    assert lines[1].startswith(f"damaged: {first.name}: 1 of ")
-    assert lines[2] == f"damaged: {second.name}: cannot be read"
+    assert lines[0] == f"damaged: {images.name}: cannot be read, or was cut off"
+    assert lines[1].startswith(f"damaged: {first.name}: damaged or cut off after ")
+    assert lines[2] == f"damaged: {second.name}: cannot be read, or was cut off"
     assert "4 checked" in lines[3] and "3 damaged" in lines[3]
-    assert held == {path: path.read_bytes() for entry in filled for path in entry.folder.iterdir()}
+    assert held == [entry.path.read_bytes() for entry in filled]
     assert _run("verify", other.name)[0] == 0
     assert _run("verify", other.name, first.name)[0] == 1
 
@@ -169,7 +169,7 @@ def test_delete_takes_what_is_named_and_says_what_was_freed(filled: list[Entry])
     freed = cache_command.size_of(images.bytes + last.bytes)
     assert (code, out.splitlines()[-1]) == (0, f"freed {freed}")
     assert [entry.name for entry in inventory.entries()] == [entry.name for entry in others]
-    assert not images.folder.exists()
+    assert not images.path.exists()
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,7 @@ def test_lists_of_file_names_go_with_the_images(filled: list[Entry], folder: Pat
 def test_unused_ones_of_a_kind(filled: list[Entry]) -> None:
     for entry in (filled[0], filled[3]):
         old = time.time() - 3 * 86_400
-        for name in (META_FILE, "checked.json"):
-            if (entry.folder / name).exists():
-                os.utime(entry.folder / name, (old, old))
+        os.utime(kept.lock_of(entry.path), (old, old))
     assert "3 days ago" in _run()[1]
     assert _run("delete", "--unused", "2", "--features", "--yes")[0] == 0
     assert [entry.name for entry in inventory.entries()] == [entry.name for entry in filled[:3]]
@@ -209,8 +207,7 @@ def test_unused_ones_of_a_kind(filled: list[Entry]) -> None:
 
 def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
     images, _, store, _ = filled
-    locks = (images.folder.parent / f".{images.name}.lock", store.folder / ".lock")
-    with locks[0].open("w") as first, locks[1].open("w") as second:
+    with kept.lock_of(images.path).open("a") as first, kept.lock_of(store.path).open("a") as second:
         fcntl.flock(first, fcntl.LOCK_EX)
         fcntl.flock(second, fcntl.LOCK_EX)
         code, _, err = _run("delete", "--all", "--yes")
@@ -223,46 +220,31 @@ def test_what_another_process_deletes_meanwhile_is_passed_over(
     filled: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, other, store, last = filled
-    read_meta, iterdir, rmtree = part_folder.read_meta, Path.iterdir, shutil.rmtree
+    read = kept.read
 
-    def meta(folder: Path) -> dict[str, Any]:
-        rmtree(part.folder, ignore_errors=True)
-        return read_meta(folder)
+    def late(path: Path, check: bool | None = None) -> kept.Kept:
+        if path in (part.path, store.path):
+            path.unlink(missing_ok=True)
+        return read(path, check)
 
-    def listed(folder: Path) -> Iterator[Path]:
-        paths = list(iterdir(folder))
-        if folder == store.folder:
-            rmtree(folder)
-        return iter(paths)
-
-    def late(folder: Path) -> None:
-        rmtree(folder)
-        raise FileNotFoundError(folder)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(part_folder, "read_meta", meta)
-        patch.setattr(Path, "iterdir", listed)
-        code, out, _ = _run()
+    monkeypatch.setattr(kept, "read", late)
+    code, out, _ = _run()
     assert code == 0 and other.name in out and last.name in out
     assert part.name not in out and store.name not in out
-    with monkeypatch.context() as patch:
-        patch.setattr(part_folder, "damaged", lambda *_: rmtree(other.folder))
-        code, out, _ = _run("verify", other.name)
-    assert code == 0 and "damaged" not in out
-    other.folder.mkdir()
-    monkeypatch.setattr(shutil, "rmtree", late)
-    assert _run("delete", "--images", "--yes")[0] == 0 and not other.folder.exists()
+    monkeypatch.setattr(Entry, "damage", lambda entry: entry.path.unlink() or "cannot be read")
+    code, out, _ = _run("verify", other.name)
+    assert code == 0 and "damaged:" not in out
+    assert _run("delete", "--images", "--yes")[0] == 0
 
 
 def test_a_process_that_waits_for_a_store_fills_it_after_it_was_deleted(filled: list[Entry]) -> None:
     store = next(entry for entry in filled if entry.kind == "features" and entry.number == 5)
-    with (store.folder / ".lock").open("w") as lock:
+    with kept.lock_of(store.path).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = threading.Thread(target=_store, args=(KIND, 9))
         waiting.start()
         time.sleep(0.2)
-        for name in (META_FILE, ROWS_FILE, INDEX_FILE):
-            (store.folder / name).unlink()
+        store.path.unlink()
     waiting.join(30)
     assert {entry.number for entry in inventory.entries() if entry.kind == "features"} == {7, 9}
     assert _run("verify")[0] == 0
@@ -279,12 +261,11 @@ def test_rows_that_are_mapped_stay_and_are_computed_again_later(filled: list[Ent
 
 def test_links_are_not_followed(filled: list[Entry], tmp_path: Path, folder: Path) -> None:
     outside = tmp_path / "outside"
-    of_images, of_features = filled[0].folder, filled[2].folder
+    outside.mkdir()
+    of_images, of_features = filled[0].path, filled[2].path
     for moved in (of_images, of_features):
-        shutil.copytree(moved, outside / moved.name)
-        shutil.rmtree(moved)
+        shutil.move(moved, outside)
         moved.symlink_to(outside / moved.name)
-    (filled[1].folder / "link").symlink_to(outside)
     held = sorted(outside.rglob("*"))
     assert {entry.name for entry in inventory.entries()} == {filled[1].name, filled[3].name}
     assert _run("delete", of_images.name, "--yes")[2] == (
@@ -303,8 +284,7 @@ def test_what_is_no_part_stays(filled: list[Entry], folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "arithmetic").mkdir()
     (folder / "pacs-art-train-64px-ab").mkdir()
-    (folder / ".folders-a-train-16px-0123").mkdir()
-    (folder / ".folders-a-train-16px-0123" / "x.npy").write_bytes(b"123")
+    (folder / ".folders-a-train-16px-0123456789abcdef.part").write_bytes(b"123")
     assert "in addition 1 build in progress or interrupted, 3 bytes" in _run()[1]
     assert _run("delete", "--all", "--yes")[0] == 0
     names = {path.name for path in folder.iterdir() if path.is_dir()}
