@@ -153,11 +153,6 @@ def test_private_sequences_of_functional_groups_are_seen_but_do_not_overrule() -
     assert f"RescaleSlope within {FRAME}" in refusal(enhanced(FRAME, private), (-160, 240))
 
 
-def test_items_without_end_are_an_error() -> None:
-    inner = Sequence([Dataset() for _ in range(11_000)])
-    assert "functional groups of more than 10000 items" in refusal(enhanced(FRAME, item(AnatomicRegionSequence=inner)))
-
-
 def table(values: np.ndarray) -> Dataset:
     lut = item(LUTDescriptor=[len(values), 0, 16], ModalityLUTType="US")
     lut["LUTDescriptor"].VR = "US"

@@ -75,9 +75,9 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, X=noise(2, 2, 3, 4))
     content = path.read_bytes()
     path.write_bytes(content[:124] + struct.pack("<H", 0x0200) + content[126:])
-    assert refusal(path).endswith("a MATLAB file of version 0x0200; allowed is 0x0100 (save -v7)")
+    assert refusal(path).endswith("a MATLAB file of another version; allowed is 5 (save -v7)")
     savemat(path, {"X": noise(2, 2)}, format="4")
-    assert refusal(path).endswith("not a MATLAB file of version 5, or cut short")
+    assert refusal(path).endswith("a MATLAB file of another version; allowed is 5 (save -v7)")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -106,7 +106,7 @@ def test_a_compressed_variable_of_another_length_is_refused(tmp_path: Path, says
     body = path.read_bytes()[136:] + bytes(holds)
     element = zlib.compress(struct.pack("<II", 14, says) + body)
     path.write_bytes(path.read_bytes()[:128] + struct.pack("<II", 15, len(element)) + element)
-    assert "a compressed variable has another length than it says" in refusal(path)
+    assert "cannot be read (" in refusal(path)
 
 
 def test_more_than_the_machine_can_hold_is_refused_before_it_is_unpacked(
@@ -114,4 +114,5 @@ def test_more_than_the_machine_can_hold_is_refused_before_it_is_unpacked(
 ) -> None:
     path = save(tmp_path, compressed=True, X=np.zeros((32, 32, 3, 1000), np.uint8))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
-    assert refusal(path).endswith("unpacked it takes 0.00286 GiB of memory, here 0.000977 GiB are free")
+    message = refusal_of(DataError, mat.loaded, path, ("X",))  # in this process, whose memory is small
+    assert message.endswith("unpacked it takes 0.00286 GiB of memory, here 0.000977 GiB are free")

@@ -23,9 +23,9 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, looks, presence, threads
-from fedshift_datasets.io.decode import decode
-from fedshift_datasets.listing import ImageFiles, Item, Listing
+from fedshift_datasets.io import cache, integrity, looks, pool, presence
+from fedshift_datasets.io.decode import decoded
+from fedshift_datasets.listing import ImageFiles, Listing
 
 _SIZE = 16  # pixels; a small target, though all of an image is decoded
 
@@ -63,7 +63,7 @@ def _unavailable(listing: Listing) -> dict[int, str]:
     reasons = {file: why for file in listing.sources if (why := presence.reason(Path(file)))}
     if not reasons:
         return {}
-    files = (listing.piece(place).file for place in range(len(listing)))
+    files = (str(item.path) for item in listing.items)
     return {place: f"cannot be read ({reasons[file]})" for place, file in enumerate(files) if file in reasons}
 
 
@@ -116,17 +116,13 @@ def _warn(broken: int, total: int, name: str, reason: str) -> None:
 
 def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str]:
     """Return a reason for each image at these places that cannot be decoded, by place."""
-    reasons = threads.mapped(partial(_reason, form), (listing.items[place] for place in places), os.cpu_count() or 1)
-    return {place: reason for place, reason in zip(places, reasons, strict=True) if reason}
-
-
-def _reason(form: Form, item: Item) -> str:
-    try:
-        decode(item, _SIZE, form)
-    except DataError as error:
-        text = str(error).removeprefix(f"{shown(item.name)}: ")
-        return plain(text.partition("\n")[0])
-    return ""
+    items = [listing.items[place] for place in places]
+    made_of = pool.tried(partial(decoded, size=_SIZE, form=form), items, os.cpu_count() or 1)
+    return {
+        place: plain(str(made).removeprefix(f"{shown(item.name)}: ").partition("\n")[0])
+        for place, item, made in zip(places, items, made_of, strict=True)
+        if isinstance(made, DataError)
+    }
 
 
 def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 _TOP = "the top level"
-_MOST_ITEMS = 10_000  # of nested sequences that are searched
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _COLOUR_BITS = 8
 
@@ -231,26 +230,19 @@ def _check_elsewhere(data: "Dataset", kind: _Kind, where: str, remedy: str) -> N
     """
     for group in _GROUPS:
         for keyword in filter(None, (*kind.pair, kind.table)):
-            if any(item.get(keyword) is not None for item in _nested(_items(data, group), where)):
+            if any(item.get(keyword) is not None for item in _nested(_items(data, group))):
                 raise DataError(
                     f"{where}: {keyword} within {group} but not in {kind.sequence}; allowed are that and {_TOP}{remedy}"
                 )
 
 
-def _nested(items: Iterable["Dataset"], where: str) -> Iterator["Dataset"]:
-    """Yield the items of sequences and of all nested ones, without converting other elements.
-
-    Raises:
-        DataError: If there are too many.
-    """
+def _nested(items: Iterable["Dataset"]) -> Iterator["Dataset"]:
+    """Yield the items of sequences and of all nested ones, without converting other elements."""
     from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
-    waiting, seen = list(items), 0
+    waiting = list(items)
     while waiting:
         item = waiting.pop()
-        seen += 1
-        if seen > _MOST_ITEMS:
-            raise DataError(f"{where}: damaged (functional groups of more than {_MOST_ITEMS} items)")
         yield item
         for tag in list(item.keys()):
             written = item.get_item(tag)

@@ -19,13 +19,12 @@ from typing import Any, Literal
 import numpy as np
 
 from fedshift_core import private_files
-from fedshift_datasets.io import files, looks, threads
+from fedshift_datasets.io import looks, pool
 from fedshift_datasets.io.looks import Entries
 
 BLOCK = 1 << 20  # bytes per checksum, about
 NOTE_FILE = "checked.json"
 NOTE_SECONDS = 600.0  # for which other processes trust a note
-_READ = 1 << 22  # bytes of a source that are read at a time
 #: Seconds after a file's last change in which another change may have the same time; it is checked again until then.
 _UNSETTLED = 0.1
 
@@ -57,7 +56,7 @@ def content(sources: Iterable[Path | str], workers: int = 1) -> str:
     Raises:
         DataError: If one cannot be read.
     """
-    return _of_all(threads.mapped(_digest, sources, workers))
+    return _of_all(pool.mapped(_digest, sources, workers))
 
 
 def _of_all(digests: Iterable[str]) -> str:
@@ -65,11 +64,8 @@ def _of_all(digests: Iterable[str]) -> str:
 
 
 def _digest(path: Path | str) -> str:
-    digest = hashlib.sha256()
-    with files.reading(path), Path(path).open("rb") as file:
-        while piece := file.read(_READ):
-            digest.update(piece)
-    return digest.hexdigest()
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(
@@ -82,7 +78,7 @@ def seal(
     Args:
         sources: The files.
         before: Their entries, from before they were read.
-        workers: The most threads.
+        workers: The most processes.
         digests: SHA-256 of files as they were read since; others are read now.
 
     Raises:

@@ -33,8 +33,8 @@ from fedshift_datasets.io import (
     looks,
     part_folder,
     pictures,
+    pool,
     table,
-    threads,
     unchanged,
 )
 from fedshift_datasets.listing import ImageSet, Listing
@@ -227,7 +227,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
         kept = json.loads(path.read_bytes())
         if (kept["format"], kept["stamp"], len(kept["patients"])) == (_FORMAT, stamp, len(files)):
             return [str(name) for name in kept["patients"]]
-    patients = list(threads.mapped(dicom.patient, files, os.cpu_count() or 1))
+    patients = list(pool.mapped(dicom.patient, files, os.cpu_count() or 1))
     if seen[:, looks.CHANGED].max() < began - unchanged.SETTLED:
         with contextlib.suppress(OSError):  # without room or rights the next run reads them again
             private_files.make_folder(path.parent)
