@@ -44,25 +44,19 @@ class _Process:
         """Return what ``work`` makes of items.
 
         Raises:
-            OSError: If the process died, or takes too long.
+            OSError: If the process died, or takes too long; or EOFError.
         """
         self._pipe.send((work, items))
         if not self._pipe.poll(LONGEST * len(items)):
             self._process.kill()
-        try:
-            return [DataError(*each) if type(each) is _Refused else each for each in self._pipe.recv()]
-        except EOFError as error:
-            raise OSError from error
+        made: list[Made | DataError] = self._pipe.recv()
+        return made
 
     def end(self) -> str:
         """End the process; return how it ended."""
         self._pipe.close()
         code = self._process.wait()
         return signal.Signals(-code).name if code < 0 else str(code)
-
-
-class _Refused(tuple[str, str]):
-    """The text and the remedy of a :class:`DataError`."""
 
 
 _idle: list[_Process] = []
@@ -86,12 +80,12 @@ def serve(pipe: int) -> None:
         connection.send([_tried(work, item) for item in items])
 
 
-def _tried(work: Callable[[Given], Made], item: Given) -> Made | _Refused:
+def _tried(work: Callable[[Given], Made], item: Given) -> Made | DataError:
     try:
         with reading(_name(item)):
             return work(item)
     except DataError as error:
-        return _Refused((error.text or "", error.remedy))
+        return error
 
 
 def _name(item: Any) -> object:
@@ -133,7 +127,7 @@ def _made(work: Callable[[Given], Made], items: Sequence[Given]) -> "list[Made |
         process = _Process()
     try:
         made = process.made(work, items)
-    except OSError:
+    except (OSError, EOFError):
         how = process.end()
         if len(items) > 1:
             return [each for item in items for each in _made(work, [item])]
