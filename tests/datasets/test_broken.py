@@ -1,6 +1,5 @@
 """Going on without images that cannot be read."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[st
     assert corrupt_files.of(listing) == first
     assert given == ["1.png", "3.png"]  # the broken ones alone
     kept = next(cache.cache_dir().glob("broken-*.json"))
-    kept.write_text('{"images": 10, "broken": [[99, "x"]]}')  # no place of this listing
+    kept.write_text(kept.read_text().replace("8]", "99]"))  # no place of this listing
     assert corrupt_files.of(listing) == first
     Image.new("RGB", (20, 20)).save(listing.items[1].path)
     assert [one.place for one in corrupt_files.of(listing)] == [8]
@@ -85,7 +84,7 @@ def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypa
         assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
     assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
     (kept,) = cache.cache_dir().glob("broken-*.json")
-    assert [place for place, _ in json.loads(kept.read_text())["broken"]] == [1, 8]
+    assert "[1, 8]" in kept.read_text()
 
 
 def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:

@@ -30,7 +30,11 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 #: carried.py holds a person's own classes for the processes of that person, under the rule of a user's own .py files.
 MAY_PICKLE = {"datasets/fedshift_datasets/sets/cifar.py", "fedshift/engine/transport.py", "fedshift_core/carried.py"}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).
-MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
+#: mat.py reads in a process of its own, which a damaged file may end.
+MAY_RUN = {
+    "fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"},
+    "datasets/fedshift_datasets/io/mat.py": {"loadmat"},
+}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {

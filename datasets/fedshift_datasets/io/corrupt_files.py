@@ -1,29 +1,27 @@
 """Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
-The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
-(:mod:`fedshift_datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that
-could not be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
+The result is cached with the decoded images, under the fingerprint of the files and their times of change: where one
+was replaced, all are decoded again, whatever its time of writing. An image that could not be read is tried again at
+each use, as that may have been for lack of a decoder, of memory or of the disk.
 """
 
 import contextlib
 import json
 import os
-import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedshift_core import private_files, said_once
 from fedshift_core.errors import DataError
-from fedshift_core.limits import plain, shown, whole
+from fedshift_core.limits import plain, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, looks, pool, presence
+from fedshift_datasets.io import cache, integrity, looks, part_folder, pool, presence
 from fedshift_datasets.io.decode import decoded
 from fedshift_datasets.listing import ImageFiles, Listing
 
@@ -46,11 +44,7 @@ class Broken:
 
 
 def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
-    """Return the images of a listing that cannot be read.
-
-    Raises:
-        DataError: If the result cannot be stored.
-    """
+    """Return the images of a listing that cannot be read."""
     unavailable = _unavailable(listing)
     others = np.delete(np.arange(len(listing)), list(unavailable))
     decoded = _decoded(listing.select(others), form) if len(others) else {}
@@ -68,16 +62,27 @@ def _unavailable(listing: Listing) -> dict[int, str]:
 
 
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
-    """Return a reason for each image that cannot be decoded, by place, and cache the result."""
-    mark = cache.fingerprint(listing, _SIZE, form)
-    path = cache.cache_dir() / f"broken-{mark[:32]}.json"
-    kept = _kept(path, listing, form)
-    if kept is None:
-        sources, workers = cache.sources_of(listing), os.cpu_count() or 1
-        before = looks.at(sources)
-        kept = _tried(listing, range(len(listing)), form)
-        _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
-    return kept
+    """Return a reason for each image that cannot be decoded, by place, and cache the places."""
+    path = cache.cache_dir() / f"broken-{cache.fingerprint(listing, _SIZE, form)[:32]}.json"
+    stamp = integrity.stamp(looks.at(cache.sources_of(listing)), inodes=False)
+    kept = _kept(path, stamp)
+    reasons = _tried(listing, range(len(listing)) if kept is None else kept, form)
+    if list(reasons) != kept:
+        text = json.dumps([stamp, list(reasons)])
+        with contextlib.suppress(OSError):  # without room or rights the files are read each time
+            private_files.make_folder(path.parent)
+            part_folder.replace(path, json.dumps([zlib.crc32(text.encode()), text]))
+    return reasons
+
+
+def _kept(path: Path, stamp: str) -> list[int] | None:
+    """Return the places of images that could not be read; None if they are not known, damaged or outdated."""
+    try:
+        mark, text = json.loads(path.read_bytes())
+        then, places = json.loads(text) if mark == zlib.crc32(text.encode()) else ("", [])
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return places if then == stamp else None
 
 
 def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> ImageFiles:
@@ -123,45 +128,3 @@ def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str
         for place, item, made in zip(places, items, made_of, strict=True)
         if isinstance(made, DataError)
     }
-
-
-def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
-    """Return the reasons by place in the listing, of the images that could not be read before and still cannot.
-
-    None if the cached result is missing, damaged or outdated.
-    """
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["images"] != len(listing) or stored.pop("sum") != _sum(stored):
-            return None
-        places = [whole(place, 0, len(listing) - 1) for place, _ in stored["broken"]]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-    broken = [place for place in places if place is not None]
-    if len(broken) < len(places):
-        return None
-    sources = cache.sources_of(listing)
-    verdict = integrity.verdict(stored, sources, os.cpu_count() or 1)
-    if verdict == "changed":
-        return None
-    result = _tried(listing, broken, form)
-    if verdict == "renewed" or len(result) < len(broken):
-        stamp = integrity.stamp(looks.at(sources)) if verdict == "renewed" else stored["stamp"]
-        with contextlib.suppress(DataError):  # without the right to write, the files are read each time
-            _keep(path, len(listing), result, {"stamp": stamp, "sources": stored["sources"]})
-    return result
-
-
-def _sum(stored: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(stored, sort_keys=True).encode())
-
-
-def _keep(path: Path, images: int, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
-    """Cache the reasons: the complete file, or none."""
-    verdict = {"images": images, "broken": [list(pair) for pair in reasons.items()], **seal}
-    with cache.writing(path):
-        private_files.make_folder(path.parent)
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(verdict | {"sum": _sum(verdict)}, file)
-        Path(part).replace(path)

@@ -46,7 +46,7 @@ class _Process:
         Raises:
             OSError: If the process died, or takes too long; or EOFError.
         """
-        self._pipe.send((work, items))
+        self._pipe.send((_here(), work, items))
         if not self._pipe.poll(LONGEST * len(items)):
             self._process.kill()
         made: list[Made | DataError] = self._pipe.recv()
@@ -74,9 +74,10 @@ def serve(pipe: int) -> None:
     connection = Connection(pipe)
     while True:
         try:
-            work, items = connection.recv()
+            folder, work, items = connection.recv()
         except EOFError:
             return
+        os.chdir(folder)
         connection.send([_tried(work, item) for item in items])
 
 
@@ -86,6 +87,13 @@ def _tried(work: Callable[[Given], Made], item: Given) -> Made | DataError:
             return work(item)
     except DataError as error:
         return error
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted: no relative path means a file
+        return "/"
 
 
 def _name(item: Any) -> object:
