@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fedshift_core.errors import DataError
@@ -91,7 +92,7 @@ def _tried(work: Callable[[Given], Made], item: Given) -> Made | DataError:
 
 def _here() -> str:
     try:
-        return os.getcwd()
+        return str(Path.cwd())
     except FileNotFoundError:  # it was deleted: no relative path means a file
         return "/"
 
