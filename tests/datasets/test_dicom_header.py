@@ -46,13 +46,13 @@ def enhanced(group: str, *items: Dataset, **tags: Any) -> Dataset:
 
 
 def grey(data: Dataset, window: tuple[float, float] | None = None) -> list[int]:
-    rows = np.asarray(pictures.decoded(dicom_files.written(data), "a.dcm", window))[..., 0]
+    rows = np.asarray(pictures.read(dicom_files.written(data), "a.dcm", window)[0])[..., 0]
     return [int(value) for value in rows[0]]
 
 
 def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
     with pytest.raises(DataError) as caught, files.reading("a.dcm"):
-        pictures.decoded(dicom_files.written(data), "a.dcm", window)
+        pictures.read(dicom_files.written(data), "a.dcm", window)
     message = str(caught.value)
     assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message
     return message

@@ -57,7 +57,7 @@ def test_a_postscript_file_that_is_called_png_starts_no_program(tmp_path: Path, 
         pass
     assert ghostscript.exists()
     ghostscript.unlink()
-    assert refusal_of(DataError, pictures.decoded, path.read_bytes(), path) == (
+    assert refusal_of(DataError, pictures.read, path.read_bytes(), path) == (
         f"{path}: cannot be read (by its content it is no PNG, JPEG, BMP, WEBP, TIFF or DICOM image)"
     )
     assert not ghostscript.exists()
@@ -87,7 +87,7 @@ def test_the_bound_of_pixels_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     Image.fromarray(noise(32, 32, 3)).save(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     with pytest.raises(Image.DecompressionBombError):
-        pictures.decoded(path.read_bytes(), path)
+        pictures.read(path.read_bytes(), path)
 
 
 # --- files that are not taken

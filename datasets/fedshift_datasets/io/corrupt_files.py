@@ -88,19 +88,12 @@ def _kept(path: Path, stamp: str) -> list[int] | None:
 def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> ImageFiles:
     """Return the images that are used: where ``source.skip_broken`` says so, without those that cannot be read.
 
-    Raises:
-        DataError: If no image is left.
-    """
-    return left_out(image_files, form) if source.skip_broken else image_files
-
-
-def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
-    """Return the images without those that cannot be read; arrays are read completely or not at all.
+    Arrays are read completely or not at all.
 
     Raises:
         DataError: If no image is left.
     """
-    if not isinstance(image_files, Listing):
+    if not source.skip_broken or not isinstance(image_files, Listing):
         return image_files
     broken = of(image_files, form)
     if not broken:

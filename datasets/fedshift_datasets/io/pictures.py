@@ -55,11 +55,6 @@ class Header(NamedTuple):
         return self.orientation != _UPRIGHT
 
 
-def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
-    """Return an image as RGB of 8 bits a channel, as :func:`read`."""
-    return read(content, name, window)[0]
-
-
 def read(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, Header]:
     """Return an image as RGB of 8 bits a channel, decoded to the last byte and without another program; and its header.
 
@@ -120,7 +115,7 @@ def header(content: bytes, name: object) -> Header:
     """Return an image's properties without decoding pixels, if its format allows that.
 
     Raises:
-        DataError: As :func:`decoded`.
+        DataError: As :func:`read`.
     """
     if dicom.is_dicom(content):
         return Header(*dicom.header(content, name))

@@ -4,12 +4,11 @@ Decoders are compiled code that trusts the lengths in a file; a damaged one may 
 refused by name. A process is started when there is work for it and ends with this one; a few stay for the next files.
 """
 
-import logging
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -26,7 +25,7 @@ Made = TypeVar("Made")
 
 BATCH = 16  # files that are given to a process at a time
 LONGEST = 300.0  # seconds for one file, after which it is refused
-KEPT = 2  # processes that stay
+MOST, KEPT = 32, 2  # processes, and those that stay: each takes some 40 MB
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from fedshift_datasets.io import pool; pool.serve(int(sys.argv[1]))"
 
 
@@ -70,8 +69,7 @@ def serve(pipe: int) -> None:
     Args:
         pipe: Its file descriptor.
     """
-    logging.disable()  # what decoders say of a file may hold a patient's name
-    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what decoders say names no file, and may name a patient
     connection = Connection(pipe)
     while True:
         try:
@@ -122,11 +120,14 @@ def tried(work: Callable[[Given], Made], items: Iterable[Given], workers: int) -
     """Yield ``work(item)`` as :func:`mapped`, or the reason why an item cannot be read."""
     rest = iter(items)
     batches = iter(lambda: list(islice(rest, BATCH)), [])
-    with ThreadPoolExecutor(workers) as threads:
-        for made in threads.map(lambda batch: _made(work, batch), batches):
-            yield from made
-    while len(_idle) > KEPT:
-        _idle.pop().end()
+    try:
+        with ThreadPoolExecutor(min(workers, MOST)) as threads:
+            for made in threads.map(lambda batch: _made(work, batch), batches):
+                yield from made
+    finally:
+        with contextlib.suppress(IndexError):  # another thread has taken them
+            while len(_idle) > KEPT:
+                _idle.pop().end()
 
 
 def _made(work: Callable[[Given], Made], items: Sequence[Given]) -> "list[Made | DataError]":
