@@ -24,7 +24,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 BATCH = 16  # files that are given to a process at a time
-LONGEST = 300.0  # seconds for one file, after which it is refused
+LONGEST = 300.0  # seconds for a batch, after which each of its files is tried alone, and refused if it takes as long
 MOST, KEPT = 32, 2  # processes, and those that stay: each takes some 40 MB
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from fedshift_datasets.io import pool; pool.serve(int(sys.argv[1]))"
 
@@ -47,7 +47,7 @@ class _Process:
             OSError: If the process died, or takes too long; or EOFError.
         """
         self._pipe.send((_here(), work, items))
-        if not self._pipe.poll(LONGEST * len(items)):
+        if not self._pipe.poll(LONGEST):
             self._process.kill()
         made: list[Made | DataError] = self._pipe.recv()
         return made
