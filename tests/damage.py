@@ -32,6 +32,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedshift_core.errors import DataError
+from fedshift_datasets.base import PLAIN
 from fedshift_datasets.io import decode, files, trees
 from fedshift_datasets.listing import Item
 from fedshift_datasets.sets import cifar, digits
@@ -154,7 +155,8 @@ def usps() -> bytes:
 
 
 def read_image(path: Path) -> None:
-    decode.decode(Item(path, str(path)), 16)
+    with files.reading(path):  # in this process, with its bounds
+        decode.decoded(Item(path, str(path)), 16, PLAIN)
 
 
 def read_npz(path: Path) -> None:

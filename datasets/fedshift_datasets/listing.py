@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar, overload
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,15 +142,6 @@ class Item:
     length: int = -1
 
 
-class Piece(NamedTuple):
-    """An :class:`Item` whose path is a text, which is made much faster than a Path."""
-
-    file: str
-    name: str
-    offset: int = 0
-    length: int = -1
-
-
 class Files(Sequence[Item]):
     """Images that are a file each, as a text each; an item is made when it is asked for.
 
@@ -219,14 +210,6 @@ class Listing:
     def paths(self) -> tuple[Path, ...]:
         """The files that it reads, each once."""
         return tuple(map(Path, self.sources))
-
-    def piece(self, place: int) -> Piece:
-        """Return where the image at a place is, without a Path where there is none yet."""
-        if isinstance(self.items, Files):
-            name = self.items.names[place]
-            return Piece(name, name)
-        item = self.items[place]
-        return Piece(str(item.path), item.name, item.offset, item.length)
 
     def select(self, index: NDArray[np.int64]) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""

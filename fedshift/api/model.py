@@ -17,7 +17,7 @@ from fedshift.run import reading
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
-from fedshift_datasets.io import exif
+from fedshift_datasets.io import pictures
 from fedshift_datasets.io.resize import fit
 
 #: An image: a file, a Pillow image, or an array (H, W, 3) or (H, W), uint8.
@@ -116,7 +116,7 @@ class Model(nn.Module):
             )
         rgb = image.convert("RGB")
         if self.about.images().exif == "apply":
-            rgb = exif.turned(rgb, exif.of_opened(image))
+            rgb = pictures.turned(rgb, pictures.orientation(image))
         return np.asarray(fit(rgb, self.size, self.about.resize))
 
 

@@ -126,7 +126,7 @@ def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
     )
 
 
-def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], Done]:
+def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], None]:
     """Return what moves the progress bar as features are computed."""
     advance, last = report(missing), 0
 

@@ -1,9 +1,13 @@
 """What several tests of data sets need."""
 
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import sites
+from fedshift_datasets.io import pool, sites
 
 
 @pytest.fixture
@@ -18,3 +22,18 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(sites, "look", counted)
     return looked
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that are given to decoding processes from here on."""
+    names: list[str] = []
+    tried = pool.tried
+
+    def counted(work: Callable[[Any], Any], items: Iterable[Any], workers: int) -> Iterator[Any]:
+        items = list(items)
+        names.extend(Path(str(getattr(item, "path", item))).name for item in items)
+        return tried(work, items, workers)
+
+    monkeypatch.setattr(pool, "tried", counted)
+    return names

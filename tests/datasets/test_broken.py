@@ -1,5 +1,6 @@
 """Going on without images that cannot be read."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from support import refusal_of
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, corrupt_files, kept
-from fedshift_datasets.io.decode import decode
+from fedshift_datasets.io import cache, corrupt_files, kept, pool
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -50,20 +50,13 @@ def test_broken_images_are_named_with_their_reasons(source: Source) -> None:
     assert all(str(source.data_dir) not in one.reason for one in result)
 
 
-def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[str]) -> None:
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
     first = corrupt_files.of(listing)
-    tried: list[str] = []
-
-    def counted(item: Item, *how: Any) -> Any:
-        tried.append(item.path.name)
-        return decode(item, *how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(corrupt_files, "decode", counted)
-        assert corrupt_files.of(listing) == first
-    assert tried == ["1.png", "3.png"]  # the broken ones alone
+    given.clear()
+    assert corrupt_files.of(listing) == first
+    assert given == ["1.png", "3.png"]  # the broken ones alone
     file = next(cache.cache_dir().glob("broken-*.list"))
     file.write_text('{"images": 10, "broken": [[99, "x"]]}')  # of no version
     assert corrupt_files.of(listing) == first
@@ -76,18 +69,22 @@ def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypa
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
 
-    def without(item: Item, *how: Any) -> Any:
-        if item.path.name == "4.png":
-            raise DataError("a DICOM file, which needs pydicom")
-        return decode(item, *how)
+    def without(work: Any, items: list[Item], workers: int) -> Iterator[Any]:
+        for item, made in zip(items, tried(work, items, workers), strict=True):
+            yield (
+                DataError("a DICOM file, which needs pydicom")
+                if isinstance(item, Item) and item.path.name == "4.png"
+                else made
+            )
 
+    tried = pool.tried
     with monkeypatch.context() as patch:
-        patch.setattr(corrupt_files, "decode", without)
+        patch.setattr(pool, "tried", without)
         assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
         assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
     assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
     (file,) = cache.cache_dir().glob("broken-*.list")
-    assert [place for place, _ in kept.read(file).about["broken"]] == [1, 8]
+    assert kept.read(file).about["broken"] == [1, 8]
 
 
 def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:

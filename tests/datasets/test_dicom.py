@@ -31,14 +31,14 @@ STORED = noise(12, 9).astype(np.int16) * 16 - 1024  # -1024 to 3056
 
 def pixels(data: Dataset | bytes, window: tuple[float, float] | None = None) -> np.ndarray:
     content = data if isinstance(data, bytes) else dicom_files.written(data)
-    image = pictures.decoded(content, "a.dcm", window)
+    image, _ = pictures.read(content, "a.dcm", window)
     assert image.mode == "RGB"
     return np.asarray(image)
 
 
 def refusal(data: Dataset) -> str:
     with pytest.raises(DataError) as caught, files.reading("a.dcm"):
-        pictures.decoded(dicom_files.written(data), "a.dcm")
+        pictures.read(dicom_files.written(data), "a.dcm")
     message = str(caught.value)
     assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message
     return message
@@ -148,7 +148,7 @@ def test_pixels_that_are_not_there_or_packed_in_ways_that_are_not_taken() -> Non
 
 def test_without_pydicom_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    message = refusal_of(DataError, pictures.decoded, dicom_files.grey(), "a.dcm")
+    message = refusal_of(DataError, pictures.read, dicom_files.grey(), "a.dcm")
     assert message == 'a.dcm: a DICOM file, which needs pydicom; run: pip install "fedshift[medical]"'
 
 

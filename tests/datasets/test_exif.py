@@ -36,10 +36,10 @@ def pixels(path: Path, form: Form, size: int = 6) -> np.ndarray:
 @pytest.mark.parametrize("turn", [2, 3, 4, 5, 6, 7, 8])
 def test_an_orientation_is_ignored_or_applied_as_pillow_does(tmp_path: Path, suffix: str, turn: int) -> None:
     path = picture(tmp_path / f"a.{suffix}", turn)
-    assert pictures.orientation(path.read_bytes(), path) == turn
+    assert pictures.header(path.read_bytes(), path).orientation == turn
     with Image.open(path) as stored:
         stored.load()
-        kept = Image.fromarray(np.asarray(pictures.decoded(path.read_bytes(), path)))
+        kept = Image.fromarray(np.asarray(pictures.read(path.read_bytes(), path)[0]))
     assert np.array_equal(pixels(path, PLAIN), np.asarray(kept.resize((6, 6), Image.Resampling.BILINEAR)))
     exif = Image.Exif()
     exif[_TAG] = turn
@@ -60,7 +60,7 @@ def test_every_mode_is_turned(tmp_path: Path, mode: str) -> None:
 def test_a_damaged_block_turns_nothing(tmp_path: Path, block: bytes) -> None:
     path = tmp_path / "a.jpg"
     Image.new("RGB", (6, 4), "red").save(path, exif=block)
-    assert pictures.orientation(path.read_bytes(), path) == 1
+    assert pictures.header(path.read_bytes(), path).orientation == 1
     assert np.array_equal(pixels(path, APPLY), pixels(path, PLAIN))
 
 

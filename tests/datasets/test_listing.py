@@ -1,4 +1,4 @@
-"""Images before they are decoded, by column: the same items, pictures and pieces as one by one."""
+"""Images before they are decoded, by column: the same items and pictures as one by one."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from fedshift_datasets.base import OWN_SPLITS
 from fedshift_datasets.io.site import Pictures, Site
-from fedshift_datasets.listing import Files, Item, Listing, Piece
+from fedshift_datasets.listing import Files, Item, Listing
 
 NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
 ITEMS = tuple(Item(Path(name), name) for name in NAMES)
@@ -29,15 +29,13 @@ def test_a_listing_of_files_is_as_one_of_items() -> None:
     for one, other in ((of_files, of_items), (of_files.select(index), of_items.select(index))):
         assert one.names == other.names and one.sources == other.sources and one.paths == other.paths
         assert one.items == other.items and np.array_equal(one.labels, other.labels) and len(one) == len(other)
-        assert [one.piece(place) for place in range(len(one))] == [other.piece(place) for place in range(len(other))]
     assert isinstance(of_files.select(index).items, Files) and of_files.select(index).names == (NAMES[2], NAMES[0])
-    assert of_files.piece(1) == Piece(NAMES[1], NAMES[1], 0, -1)
 
 
 def test_pieces_of_one_file_have_it_once() -> None:
     pieces = Listing([Item(Path("/a.tar"), f"{place}.png", 512 * place, 100) for place in range(3)], np.zeros(3, int))
     assert pieces.sources == ("/a.tar",) and pieces.paths == (Path("/a.tar"),)
-    assert pieces.names == ("0.png", "1.png", "2.png") and pieces.piece(2) == Piece("/a.tar", "2.png", 1024, 100)
+    assert pieces.names == ("0.png", "1.png", "2.png")
 
 
 def test_pictures_by_column() -> None:

@@ -12,7 +12,7 @@ from dicom_files import made, written
 from image_trees import fill, pictures
 
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import cache, dicom, kept_sites, looks, patients
+from fedshift_datasets.io import cache, kept_sites, looks, patients
 from fedshift_datasets.io.patients import Part
 from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
@@ -164,28 +164,23 @@ def test_dicom_without_patients_is_said_with_a_remedy(root: Path, name: str) -> 
     assert site.pictures.groups is None and site.pictures.number("test") == before.number("test")
 
 
-def settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let files count as old; return the list of the headers that are read from here on."""
-    seen: list[str] = []
-    read = dicom.patient
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files count as old."""
     monkeypatch.setattr(looks, "SETTLED", -1_000_000_000)
-    monkeypatch.setattr(dicom, "patient", lambda file: seen.append(file) or read(file))
-    return seen
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("table", [False, True])
-def test_headers_are_read_once_and_again_where_a_file_changes(
-    root: Path, table: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_are_read_once_and_again_where_a_file_changes(root: Path, table: bool, given: list[str]) -> None:
     as_dicom(root, in_pairs)
     if table:
         lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in images_of(root)]
         (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
-    seen = settled(root, monkeypatch)
     first = site_of(root)
     for _ in range(2):
         kept_sites._known.clear()  # as another process
-        assert site_of(root) == first and len(seen) == 20
+        assert site_of(root) == first and len(given) == 20
     changed = images_of(root)[0]
     before = changed.stat()
     with changed.open("r+b") as file:  # in its place, of the same size, under its old time
@@ -202,9 +197,9 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
     assert not [path for path in kept if path.exists()]
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("site", ["patients.csv", "north/patients.csv"])
-def test_an_edited_table_is_read_again(root: Path, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled(root, monkeypatch)
+def test_an_edited_table_is_read_again(root: Path, site: str) -> None:
     paths = images_of(root)
     name = (
         (lambda path: f"north/{path.parent.name}/{path.name}")

@@ -16,7 +16,7 @@ from fedshift.export import images as predicted
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import PLAIN, Source
-from fedshift_datasets.io import corrupt_files, decode, presence, table, trees
+from fedshift_datasets.io import corrupt_files, decode, files, presence, table, trees
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -160,9 +160,9 @@ def test_a_folder_or_table_that_is_away_is_named(
 def test_an_image_without_rights_is_named(root: Path) -> None:
     path = root / "a" / "x" / "3.png"
     rights(path)
-    with as_nobody(root):
-        result = refusal_of(DataError, decode.decode, Item(path, str(path)), 16)
-        assert result == f"{path}: cannot be read (this user may not read the file: change its rights)"
+    with as_nobody(root), pytest.raises(DataError) as caught, files.reading(path):
+        decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
+    assert str(caught.value) == f"{path}: cannot be read (this user may not read the file: change its rights)"
 
 
 @pytest.mark.parametrize("place", ["a/x", "a"])

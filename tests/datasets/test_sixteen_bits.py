@@ -81,7 +81,7 @@ for _order in "<>":
 
 
 def look(content: bytes, window: tuple[float, float] | None = None) -> np.ndarray:
-    return np.asarray(pictures.decoded(content, "x", window))[0]
+    return np.asarray(pictures.read(content, "x", window)[0])[0]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ KINDS = "a TIFF of a kind that is not taken"
 )  # fmt: skip
 def test_what_would_be_read_as_other_values_is_refused(content: bytes, words: str) -> None:
     for window in (None, WINDOW):
-        assert words in refusal_of(DataError, pictures.decoded, content, "x", window)
+        assert words in refusal_of(DataError, pictures.read, content, "x", window)
 
 
 @pytest.mark.parametrize(("order", "packed"), [("<", False), ("<", True), (">", False)])
@@ -131,7 +131,7 @@ def test_what_would_be_read_as_other_values_is_refused(content: bytes, words: st
 def test_signed_numbers_need_a_window(order: str, packed: bool, bits: int) -> None:
     for apart in (False, True):
         content = tiff([[-100, 0, 50, 100]], kind=2, bits=bits, order=order, packed=packed, apart=apart)
-        assert "with dataset.window=[low,high]" in refusal_of(DataError, pictures.decoded, content, "x")
+        assert "with dataset.window=[low,high]" in refusal_of(DataError, pictures.read, content, "x")
         assert look(content, (-100, 100))[:, 0].tolist() == [0, 128, 191, 255]
 
 
@@ -159,8 +159,8 @@ def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows
     both = eight[:12] + kind + struct.pack(">I", zlib.crc32(kind)) + eight[33:]
     grey = png(x[..., None], 0)
     for window in (None, (300, 50_000)):
-        values = np.asarray(pictures.decoded(both, "x", window))
-        assert np.array_equal(values, np.asarray(pictures.decoded(grey, "x", window)))
+        values = np.asarray(pictures.read(both, "x", window)[0])
+        assert np.array_equal(values, np.asarray(pictures.read(grey, "x", window)[0]))
 
 
 def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:
@@ -170,5 +170,5 @@ def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:
     assert png_files.as_bytes(both[:29] + bytes(4) + both[33:]) is None  # its checksum is wrong: Pillow refuses it
     assert png_files.as_bytes(both[:20]) is None
     with pytest.raises(DataError), files.reading("x"):
-        pictures.decoded(both[:-30], "x")
+        pictures.read(both[:-30], "x")
     assert pictures.header(both, "x") == ((4, 1), "RGBA", 1)  # by the word of Pillow

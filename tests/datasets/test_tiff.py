@@ -34,13 +34,13 @@ def made(data: bytes, order: str = "<", following: int = 0, **values: int) -> by
 
 
 def pixels(content: bytes, window: tuple[float, float] | None = None) -> np.ndarray:
-    image = pictures.decoded(content, "a.tif", window)
+    image, _ = pictures.read(content, "a.tif", window)
     assert image.mode == "RGB"
     return np.asarray(image)
 
 
 def refusal(content: bytes) -> str:
-    message = refusal_of(DataError, pictures.decoded, content, "a.tif")
+    message = refusal_of(DataError, pictures.read, content, "a.tif")
     assert message.startswith("a.tif: ") and "\n" not in message
     return message
 
@@ -147,4 +147,4 @@ def test_the_bound_of_pixels_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None
     assert pixels(content).max() == 0
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 31)
     with pytest.raises(Image.DecompressionBombError):  # files.reading makes it a DataError
-        pictures.decoded(content, "a.tif")
+        pictures.read(content, "a.tif")

@@ -34,7 +34,11 @@ MAY_PICKLE = {
     "fedshift_core/carried.py",
 }
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).
-MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
+#: mat.py reads in a process of its own, which a damaged file may end.
+MAY_RUN = {
+    "fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"},
+    "datasets/fedshift_datasets/io/mat.py": {"loadmat"},
+}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {

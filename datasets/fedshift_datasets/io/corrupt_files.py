@@ -1,13 +1,13 @@
 """Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
-The result is cached with the decoded images, under the fingerprint of the files, with their seal
-(:mod:`fedshift_datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that
-could not be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
+The result is cached with the decoded images, under the fingerprint of the files and their times of change: where one
+was replaced, all are decoded again, whatever its time of writing. An image that could not be read is tried again at
+each use, as that may have been for lack of a decoder, of memory or of the disk.
 """
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, kept, looks, presence, threads
-from fedshift_datasets.io.decode import decode
-from fedshift_datasets.listing import ImageFiles, Item, Listing
+from fedshift_datasets.io import cache, integrity, kept, looks, pool, presence
+from fedshift_datasets.io.decode import decoded
+from fedshift_datasets.listing import ImageFiles, Listing
 
 _SIZE = 16  # pixels; a small target, though all of an image is decoded
 
@@ -42,11 +42,7 @@ class Broken:
 
 
 def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
-    """Return the images of a listing that cannot be read.
-
-    Raises:
-        DataError: If the result cannot be stored.
-    """
+    """Return the images of a listing that cannot be read."""
     unavailable = _unavailable(listing)
     others = np.delete(np.arange(len(listing)), list(unavailable))
     decoded = _decoded(listing.select(others), form) if len(others) else {}
@@ -59,39 +55,32 @@ def _unavailable(listing: Listing) -> dict[int, str]:
     reasons = {file: why for file in listing.sources if (why := presence.reason(Path(file)))}
     if not reasons:
         return {}
-    files = (listing.piece(place).file for place in range(len(listing)))
+    files = (str(item.path) for item in listing.items)
     return {place: f"cannot be read ({reasons[file]})" for place, file in enumerate(files) if file in reasons}
 
 
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
-    """Return a reason for each image that cannot be decoded, by place, and cache the result."""
-    mark = cache.fingerprint(listing, _SIZE, form)
-    path = cache.cache_dir() / f"broken-{mark[:32]}.list"
-    reasons = _kept(path, listing, form)
-    if reasons is None:
-        sources, workers = cache.sources_of(listing), os.cpu_count() or 1
-        before = looks.at(sources)
-        reasons = _tried(listing, range(len(listing)), form)
-        _keep(path, reasons, integrity.seal(sources, before, workers))
+    """Return a reason for each image that cannot be decoded, by place, and cache the places."""
+    path = cache.cache_dir() / f"broken-{cache.fingerprint(listing, _SIZE, form)[:32]}.list"
+    stamp = integrity.stamp(looks.at(cache.sources_of(listing)), inodes=False)
+    about = kept.read(path).about
+    places = about["broken"] if about.get("stamp") == stamp else None
+    reasons = _tried(listing, range(len(listing)) if places is None else places, form)
+    if list(reasons) != places:
+        with contextlib.suppress(DataError):  # without room or rights the files are read each time
+            kept.keep(path, {"stamp": stamp, "broken": list(reasons)})
     return reasons
 
 
 def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> ImageFiles:
     """Return the images that are used: where ``source.skip_broken`` says so, without those that cannot be read.
 
-    Raises:
-        DataError: If no image is left.
-    """
-    return left_out(image_files, form) if source.skip_broken else image_files
-
-
-def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
-    """Return the images without those that cannot be read; arrays are read completely or not at all.
+    Arrays are read completely or not at all.
 
     Raises:
         DataError: If no image is left.
     """
-    if not isinstance(image_files, Listing):
+    if not source.skip_broken or not isinstance(image_files, Listing):
         return image_files
     broken = of(image_files, form)
     if not broken:
@@ -112,40 +101,10 @@ def _warn(broken: int, total: int, name: str, reason: str) -> None:
 
 def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str]:
     """Return a reason for each image at these places that cannot be decoded, by place."""
-    reasons = threads.mapped(partial(_reason, form), (listing.items[place] for place in places), os.cpu_count() or 1)
-    return {place: reason for place, reason in zip(places, reasons, strict=True) if reason}
-
-
-def _reason(form: Form, item: Item) -> str:
-    try:
-        decode(item, _SIZE, form)
-    except DataError as error:
-        text = str(error).removeprefix(f"{shown(item.name)}: ")
-        return plain(text.partition("\n")[0])
-    return ""
-
-
-def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
-    """Return the reasons by place in the listing, of the images that could not be read before and still cannot.
-
-    None if the cached result is missing, damaged or outdated.
-    """
-    stored = kept.read(path).about
-    if not stored:
-        return None
-    broken = [place for place, _ in stored["broken"]]
-    sources = cache.sources_of(listing)
-    verdict = integrity.verdict(stored, sources, os.cpu_count() or 1)
-    if verdict == "changed":
-        return None
-    result = _tried(listing, broken, form)
-    if verdict == "renewed" or len(result) < len(broken):
-        stamp = integrity.stamp(looks.at(sources)) if verdict == "renewed" else stored["stamp"]
-        with contextlib.suppress(DataError):  # without the right to write, the files are read each time
-            _keep(path, result, {"stamp": stamp, "sources": stored["sources"]})
-    return result
-
-
-def _keep(path: Path, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
-    """Keep the reasons: the complete file, or none."""
-    kept.keep(path, {"broken": [list(pair) for pair in reasons.items()], **seal})
+    items = [listing.items[place] for place in places]
+    made_of = pool.tried(partial(decoded, size=_SIZE, form=form), items, os.cpu_count() or 1)
+    return {
+        place: plain(str(made).removeprefix(f"{shown(item.name)}: ").partition("\n")[0])
+        for place, item, made in zip(places, items, made_of, strict=True)
+        if isinstance(made, DataError)
+    }

@@ -1,19 +1,19 @@
-"""Decodes images in parallel, directly into the array of the cache; each file is read once."""
+"""Decodes images in processes of their own, into the array of the cache; each file is read once."""
 
 import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import exif, files, pictures, presence, threads
+from fedshift_datasets.io import pictures, pool, presence
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.resize import fit
-from fedshift_datasets.listing import Item, Listing, Piece
+from fedshift_datasets.listing import Item, Listing
 
 #: Called with the number of newly finished images.
 Progress = Callable[[int], None]
@@ -45,25 +45,20 @@ def decode_into(
         listing: The encoded images.
         out: The array for the result, shape (N, size, size, 3), uint8.
         form: How they become squares of 8 bits a channel.
-        workers: The most threads; Pillow decodes outside of Python's lock.
+        workers: The most processes.
         progress: Called for finished images.
 
     Raises:
         DataError: If an image cannot be read, with its name.
     """
-    plain, digests = np.asarray(out), dict[str, str]()
-
-    def decode_one(number: int) -> Header:
-        piece = listing.piece(number)
-        with files.reading(piece.name):
-            content = _content(piece)
-            plain[number], header = _decoded(content, piece.name, plain.shape[1], form)
-        if piece.length < 0:
-            digests[piece.file] = hashlib.sha256(content).hexdigest()
+    plain, headers, digests = np.asarray(out), list[Header](), dict[str, str]()
+    all_of_them = pool.mapped(partial(decoded, size=plain.shape[1], form=form), listing.items, workers)
+    for number, (plain[number], header, digest) in enumerate(all_of_them):
+        headers.append(header)
+        if digest:
+            digests[listing.names[number]] = digest
         progress(1)
-        return header
-
-    return FileFacts(list(threads.mapped(decode_one, range(len(listing)), workers)), digests)
+    return FileFacts(headers, digests)
 
 
 def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
@@ -72,29 +67,28 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
     Raises:
         DataError: If it cannot be read.
     """
-    with files.reading(item.name):
-        return _decoded(encoded(item), item.name, size, form)[0]
+    return next(pool.mapped(partial(decoded, size=size, form=form), [item], 1))[0]
 
 
-def _decoded(content: bytes, name: str, size: int, form: Form) -> tuple[NDArray[np.uint8], Header]:
-    """Return an image, and its header."""
-    rgb, header = pictures.read(content, name, form.window)
+def decoded(item: Item, size: int, form: Form) -> tuple[NDArray[np.uint8], Header, str]:
+    """Return an image, its header, and the SHA-256 of its file if that is the image alone."""
+    content = encoded(item)
+    rgb, header = pictures.read(content, item.name, form.window)
     if form.exif == "apply":
-        rgb = exif.turned(rgb, header.orientation)
-    return np.asarray(fit(rgb, size, form.resize)), header
+        rgb = pictures.turned(rgb, header.orientation)
+    digest = hashlib.sha256(content).hexdigest() if item.length < 0 else ""
+    return np.asarray(fit(rgb, size, form.resize)), header, digest
+
+
+def header(item: Item) -> Header:
+    """Return an image's properties, as :func:`fedshift_datasets.io.pictures.header`."""
+    return pictures.header(encoded(item), item.name)
 
 
 def encoded(item: Item) -> bytes:
     """Return the encoded bytes of an image."""
-    return _content(Piece(str(item.path), item.name, item.offset, item.length))
-
-
-def _content(piece: Piece) -> bytes:
-    if not os.path.isfile(piece.file):  # noqa: PTH113 - twice as fast; a pipe would block this process
-        presence.check(Path(piece.file))
-    if piece.length < 0:
-        with open(piece.file, "rb", buffering=0) as file:  # noqa: PTH123
-            return file.read()
-    with open(piece.file, "rb") as file:  # noqa: PTH123
-        file.seek(piece.offset)
-        return file.read(piece.length)
+    if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
+        presence.check(item.path)
+    with open(item.path, "rb") as file:  # noqa: PTH123
+        file.seek(item.offset)
+        return file.read(item.length)

@@ -63,9 +63,6 @@ def decoded(
         intact.check(frame, name, int(data.Rows) * int(data.Columns))
     if data.SamplesPerPixel == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)), about
-    dicom_header.settle_rescaling(data, where)
-    if window is None:
-        dicom_header.settle_window(data, where)
     inverted = dicom_header.is_inverted(data, where)
     grey = _grey(pixels, data, window, where)
     return Image.fromarray(255 - grey if inverted else grey).convert("RGB"), about
@@ -189,33 +186,35 @@ def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | N
     """Return stored values (H, W) as 8 bits, not inverted."""
     bits = int(data.BitsStored)
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if data.PixelRepresentation else (0, (1 << bits) - 1)
+    rescaling = dicom_header.rescaling(data, where)
+    own = dicom_header.own_window(data, where) if window is None else None
+
+    def shades(values: NDArray[Any]) -> NDArray[np.uint8]:
+        values = _in_units(values, data, rescaling)
+        ends = window
+        if own is not None:
+            values, ends = _by_own_window(values, *own, where)
+        elif ends is None:
+            ends = _full_range(data, rescaling, (low, high))
+        if not np.isfinite([values.min(), values.max(), *ends]).all():
+            raise DataError(f"{where}: damaged (its rescaling or window makes values that are no numbers)")
+        return levels(values, *ends)
+
     stored = np.clip(stored.astype(np.int64), low, high)  # overlays may lie in the bits above
-    if bits > _MOST_TABLE:
-        return _windowed(stored, data, window, (low, high), where)
-    table = _windowed(np.arange(low, high + 1), data, window, (low, high), where)
-    shown_as: NDArray[np.uint8] = table[stored - low]
-    return shown_as
+    return shades(np.arange(low, high + 1))[stored - low] if bits <= _MOST_TABLE else shades(stored)
 
 
-def _windowed(
-    stored: NDArray[np.int64], data: "Dataset", window: tuple[float, float] | None, ends: tuple[int, int], where: str
-) -> NDArray[np.uint8]:
-    """Return stored values of any shape as 8 bits. ``ends`` are the smallest and largest possible ones."""
+def _in_units(values: NDArray[Any], data: "Dataset", rescaling: tuple[float, float] | None) -> NDArray[Any]:
+    """Return stored values in the modality's units."""
     from pydicom.pixels import apply_modality_lut
 
-    values = apply_modality_lut(stored, data)
-    center, width = _number(data, "WindowCenter"), _number(data, "WindowWidth")
-    if window is None and center is not None and width is not None:
-        values, window = _by_own_window(values, str(data.get("VOILUTFunction") or "LINEAR"), center, width, where)
-    elif window is None:
-        window = _full_range(data, ends)
-    if not np.isfinite([values.min(), values.max(), *window]).all():
-        raise DataError(f"{where}: damaged (its rescaling or window makes values that are no numbers)")
-    return levels(values, *window)
+    if data.get("ModalityLUTSequence"):
+        return apply_modality_lut(values, data)
+    return values if rescaling is None else values.astype(np.float64) * rescaling[0] + rescaling[1]
 
 
 def _by_own_window(
-    values: NDArray[Any], function: str, center: float, width: float, where: str
+    values: NDArray[Any], center: float, width: float, function: str, where: str
 ) -> tuple[NDArray[Any], tuple[float, float]]:
     """Return values and the two that become black and white, by PS3.3 C.11.2.1.2 and C.11.2.1.3.
 
@@ -237,19 +236,9 @@ def _by_own_window(
     return values, (center - width / 2, center + width / 2)
 
 
-def _full_range(data: "Dataset", ends: tuple[int, int]) -> tuple[float, float]:
+def _full_range(data: "Dataset", rescaling: tuple[float, float] | None, ends: tuple[int, int]) -> tuple[float, float]:
     """Return the least and the largest value that can come out of the modality's table or rescaling."""
-    from pydicom.pixels import apply_modality_lut
-
-    if "ModalityLUTSequence" in data:
+    if data.get("ModalityLUTSequence"):
         return 0, 2 ** int(data.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
-    first, last = (float(value) for value in apply_modality_lut(np.array(ends), data))
+    first, last = (float(value) for value in _in_units(np.array(ends), data, rescaling))
     return min(first, last), max(first, last)
-
-
-def _number(data: "Dataset", name: str) -> float | None:
-    """Return a number of the header, the first of several; None if there is none."""
-    value = data.get(name)
-    if value is None or isinstance(value, (int, float)):
-        return value
-    return float(value[0]) if len(value) else None

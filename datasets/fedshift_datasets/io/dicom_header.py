@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 _TOP = "the top level"
-_MOST_ITEMS = 10_000  # of nested sequences that are searched
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _COLOUR_BITS = 8
 
@@ -111,63 +110,53 @@ def is_inverted(data: "Dataset", where: str) -> bool:
     return kind == _INVERTED or shape == "INVERSE"
 
 
-def settle_rescaling(data: "Dataset", where: str) -> None:
-    """Copy rescaling to the top level of a header, where pydicom expects it.
+def rescaling(data: "Dataset", where: str) -> tuple[float, float] | None:
+    """Return slope and intercept; None if there are none.
 
     Raises:
         DataError: If there are several that differ, half a pair, a slope of 0, or a table in addition.
     """
-    numbers = _settle(data, _RESCALE, where)
+    numbers = _found(data, _RESCALE, where)
     tables: Sequence[Dataset] = data.get("ModalityLUTSequence") or ()
-    if "ModalityLUTSequence" in data and not tables:
-        del data["ModalityLUTSequence"]
     if any(table != tables[0] for table in tables):
         raise DataError(f"{where}: ModalityLUTSequence has {plural(len(tables), 'table')} that differ; allowed is one")
     if numbers is None:
-        return
-    slope, intercept = numbers[0], numbers[1]
+        return None
+    slope, intercept = numbers
     if slope == 0:
         raise DataError(f"{where}: RescaleSlope is 0; allowed are other numbers")
     if tables and (slope, intercept) != (1, 0):
         raise DataError(f"{where}: ModalityLUTSequence and {_said(_RESCALE, numbers)}; allowed is one of them")
+    return slope, intercept
 
 
-def settle_window(data: "Dataset", where: str) -> None:
-    """Copy the file's own window to the top level of a header.
+def own_window(data: "Dataset", where: str) -> tuple[float, float, str] | None:
+    """Return center, width and function of the file's own window; None if there is none.
 
     Raises:
         DataError: If there are several that differ, or half a pair.
     """
-    _settle(data, _WINDOW, where, "; dataset.window=[low,high] takes its place")
+    return _found(data, _WINDOW, where, "; dataset.window=[low,high] takes its place")
 
 
-def _settle(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
-    """Copy a pair to the top level. Return its numbers and their word, or None if there is no pair."""
+def _found(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
+    """Return the numbers of a pair and their word, or None if there is no pair."""
     pairs = [
-        (place_name, item, values)
+        (place_name, values)
         for place_name, item in _places(data, kind)
         if (values := _values(place_name, item, kind, where, remedy))
     ]
     if not pairs:
         if not (kind.table and data.get(kind.table)):
             _check_elsewhere(data, kind, where, remedy)
-        for keyword in (*kind.pair, kind.function):  # without a value
-            if keyword and keyword in data:
-                del data[keyword]
         return None
-    first, source, numbers = pairs[0]
-    for place_name, _, values in pairs[1:]:
+    first, numbers = pairs[0]
+    for place_name, values in pairs[1:]:
         if values != numbers:
             raise DataError(
                 f"{where}: {_said(kind, numbers)} at {first}, {_said(kind, values)} at {place_name}; allowed is one "
                 f"pair{remedy}"
             )
-    if source is not data:
-        for keyword in (*kind.pair, kind.function):
-            if keyword and keyword in source:
-                data[keyword] = source[keyword]
-            elif keyword and keyword in data:
-                del data[keyword]
     return numbers
 
 
@@ -231,26 +220,19 @@ def _check_elsewhere(data: "Dataset", kind: _Kind, where: str, remedy: str) -> N
     """
     for group in _GROUPS:
         for keyword in filter(None, (*kind.pair, kind.table)):
-            if any(item.get(keyword) is not None for item in _nested(_items(data, group), where)):
+            if any(item.get(keyword) is not None for item in _nested(_items(data, group))):
                 raise DataError(
                     f"{where}: {keyword} within {group} but not in {kind.sequence}; allowed are that and {_TOP}{remedy}"
                 )
 
 
-def _nested(items: Iterable["Dataset"], where: str) -> Iterator["Dataset"]:
-    """Yield the items of sequences and of all nested ones, without converting other elements.
-
-    Raises:
-        DataError: If there are too many.
-    """
+def _nested(items: Iterable["Dataset"]) -> Iterator["Dataset"]:
+    """Yield the items of sequences and of all nested ones, without converting other elements."""
     from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
-    waiting, seen = list(items), 0
+    waiting = list(items)
     while waiting:
         item = waiting.pop()
-        seen += 1
-        if seen > _MOST_ITEMS:
-            raise DataError(f"{where}: damaged (functional groups of more than {_MOST_ITEMS} items)")
         yield item
         for tag in list(item.keys()):
             written = item.get_item(tag)

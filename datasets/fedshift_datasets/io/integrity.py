@@ -11,10 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedshift_datasets.io import files, looks, threads
+from fedshift_datasets.io import looks, pool
 from fedshift_datasets.io.looks import Entries
-
-_READ = 1 << 22  # bytes of a source that are read at a time
 
 Verdict = Literal["same", "renewed", "changed"]
 
@@ -36,7 +34,7 @@ def content(sources: Iterable[Path | str], workers: int = 1) -> str:
     Raises:
         DataError: If one cannot be read.
     """
-    return _of_all(threads.mapped(_digest, sources, workers))
+    return _of_all(pool.mapped(_digest, sources, workers))
 
 
 def _of_all(digests: Iterable[str]) -> str:
@@ -44,11 +42,8 @@ def _of_all(digests: Iterable[str]) -> str:
 
 
 def _digest(path: Path | str) -> str:
-    digest = hashlib.sha256()
-    with files.reading(path), Path(path).open("rb") as file:
-        while piece := file.read(_READ):
-            digest.update(piece)
-    return digest.hexdigest()
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(
@@ -61,7 +56,7 @@ def seal(
     Args:
         sources: The files.
         before: Their entries, from before they were read.
-        workers: The most threads.
+        workers: The most processes.
         digests: SHA-256 of files as they were read since; others are read now.
 
     Raises:

@@ -31,8 +31,8 @@ from fedshift_datasets.io import (
     layout,
     looks,
     pictures,
+    pool,
     table,
-    threads,
 )
 from fedshift_datasets.listing import ImageSet, Listing
 
@@ -223,7 +223,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
     about = kept.read(path).about
     if of.items() <= about.items():
         return list(about["patients"])
-    patients = list(threads.mapped(dicom.patient, files, os.cpu_count() or 1))
+    patients = list(pool.mapped(dicom.patient, files, os.cpu_count() or 1))
     if seen[:, looks.CHANGED].max() < began - looks.SETTLED:
         with contextlib.suppress(DataError):  # without room or rights the next run reads them again
             kept.keep(path, of | {"patients": patients})

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import dicom, exif, intact, png, tiff
+from fedshift_datasets.io import dicom, intact, png, tiff
 from fedshift_datasets.io.resize import levels
 
 #: Suffixes of image files, in any letter case.
@@ -38,6 +38,8 @@ _MOST_SUFFIXES = 6  # named in a message
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
 _MOST_POINTER = 1 << 15
+_ORIENTATION = 274  # the tag
+_UPRIGHT = 1
 
 
 class Header(NamedTuple):
@@ -45,17 +47,12 @@ class Header(NamedTuple):
 
     size: tuple[int, int]
     mode: str
-    orientation: int = exif.UPRIGHT
+    orientation: int = _UPRIGHT
 
     @property
     def turned(self) -> bool:
         """Whether it must be turned or mirrored."""
-        return self.orientation != exif.UPRIGHT
-
-
-def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
-    """Return an image as RGB of 8 bits a channel, as :func:`read`."""
-    return read(content, name, window)[0]
+        return self.orientation != _UPRIGHT
 
 
 def read(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, Header]:
@@ -89,7 +86,7 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
         size, mode = image.size, image.mode
         rgb = _rgb(image, name, ends, depth, windowed=window is not None)
         intact.check(content, name, size[0] * size[1])
-        return rgb, Header(size, mode, exif.orientation(content, image))
+        return rgb, Header(size, mode, depth.orientation or orientation(image))
 
 
 def _rgb(
@@ -118,22 +115,29 @@ def header(content: bytes, name: object) -> Header:
     """Return an image's properties without decoding pixels, if its format allows that.
 
     Raises:
-        DataError: As :func:`decoded`.
+        DataError: As :func:`read`.
     """
     if dicom.is_dicom(content):
         return Header(*dicom.header(content, name))
-    image, _ = _opened(content, name)
+    image, depth = _opened(content, name)
     with image:
-        return Header(image.size, image.mode, exif.orientation(content, image))
+        return Header(image.size, image.mode, depth.orientation or orientation(image))
 
 
-def orientation(content: bytes, name: object) -> int:
-    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if it states none, as in DICOM.
+def orientation(image: Image.Image) -> int:
+    """Return the orientation that an opened image states in EXIF or XMP, 1 to 8; 1 (upright) without a known one."""
+    try:
+        value = image.getexif().get(_ORIENTATION)
+    except Exception:  # Pillow raises nearly any type on a damaged EXIF block, and the pixels may be fine
+        return _UPRIGHT
+    return value if isinstance(value, int) and value in range(1, 9) else _UPRIGHT
 
-    Raises:
-        DataError: As :func:`decoded`.
-    """
-    return header(content, name).orientation
+
+def turned(image: Image.Image, stated: int) -> Image.Image:
+    """Return an image turned or mirrored as a stated orientation says."""
+    image.info.clear()
+    image.getexif()[_ORIENTATION] = stated
+    return ImageOps.exif_transpose(image)
 
 
 def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:

@@ -21,11 +21,11 @@ _MOST_VALUES = 1 << 16  # of one tag: strips or tiles, mostly
 _MOST_TILE = 1 << 24  # pixels of one tile, which is unpacked completely, however small the image is
 _CODES = {1: "B", 3: "H", 4: "I", 7: "B"}  # struct's codes of value types; the tags below have no others
 _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
-_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT, _SAMPLES, _PLANES = 322, 323, 339, 277, 284
+_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT, _SAMPLES, _PLANES, _ORIENTATION = 322, 323, 339, 277, 284, 274
 #: In addition: fill order, strips (offsets, rows, bytes), predictor, colour map, tiles
 #: (offsets, bytes), extra samples, JPEG tables; YCbCr coefficients, subsampling, positions, reference black and white.
-#: Not the orientation, which is ignored in all formats.
 _KEPT = {
+    _ORIENTATION,
     *(_WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES, _PLANES, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT),
     *(266, 273, 278, 279, 317, 320, 324, 325, 338, 347, 530, 531),
 }
@@ -44,11 +44,13 @@ class Depth(NamedTuple):
         bits: Bits a channel.
         inverted: Whether zero is white.
         unsigned: Whether they are unsigned with 32 bits, which Pillow takes for signed.
+        orientation: As the file states it; 0 in other files than TIFF.
     """
 
     bits: int = 16
     inverted: bool = False
     unsigned: bool = False
+    orientation: int = 0
 
 
 def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
@@ -86,6 +88,8 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
     if first(_SAMPLES, 1) == 1:
         entries.pop(_PLANES, None)  # one channel lies in one piece; Pillow refuses the other word for it
     _check_readable(where, order, bits, kind, compression, apart=first(_PLANES, 1) == _APART)
+    orientation = first(_ORIENTATION, 1)
+    entries.pop(_ORIENTATION, None)  # Pillow would follow it
     inverted = bits > 8 and first(_PHOTOMETRIC, _BLACK_IS_ZERO) == _WHITE_IS_ZERO
     if inverted:
         entries[_PHOTOMETRIC] = struct.pack(f"{order}HHIHH", _PHOTOMETRIC, 3, 1, _BLACK_IS_ZERO, 0)
@@ -94,7 +98,8 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
     header = content[:4] + struct.pack(f"{order}I", start)
     body = content[8:].ljust(start - 8, b"\0")
     content = header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4)
-    return content, Depth(bits, inverted, kind == _UNSIGNED and bits == 32)
+    turn = orientation if 1 <= orientation <= 8 else 1
+    return content, Depth(bits, inverted, kind == _UNSIGNED and bits == 32, turn)
 
 
 def _check_readable(where: str, order: str, bits: int, kind: int, compression: int, *, apart: bool) -> None:

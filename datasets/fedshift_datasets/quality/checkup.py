@@ -12,9 +12,8 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets import catalog
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
-from fedshift_datasets.io import cache, corrupt_files, files, patients, pictures, threads
+from fedshift_datasets.io import cache, corrupt_files, decode, patients, pool
 from fedshift_datasets.io.corrupt_files import Broken
-from fedshift_datasets.io.decode import decode_into, encoded
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.listing import ImageFiles, Item, Listing
 from fedshift_datasets.quality import duplicates, exact_copies, findings
@@ -217,7 +216,7 @@ def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSe
     """Return the readable images, decoded at a small size."""
     readable = _without(listing, broken)
     out = np.empty((len(readable), _LOOK, _LOOK, 3), np.uint8)
-    decode_into(readable, out, form, workers=os.cpu_count() or 1)
+    decode.decode_into(readable, out, form, workers=os.cpu_count() or 1)
     return ImageSet(out, readable.labels, groups=readable.groups)
 
 
@@ -227,9 +226,4 @@ def headers(items: Sequence[Item]) -> list[Header]:
     Raises:
         DataError: If one is no image.
     """
-    return list(threads.mapped(_header, items, os.cpu_count() or 1))
-
-
-def _header(item: Item) -> Header:
-    with files.reading(item.name):
-        return pictures.header(encoded(item), item.name)
+    return list(pool.mapped(decode.header, items, os.cpu_count() or 1))
