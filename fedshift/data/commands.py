@@ -25,6 +25,13 @@ def _cached(incomplete: str) -> list[str]:
     return begun_with(inventory.names(), incomplete)
 
 
+def _fetchable(incomplete: str) -> list[str]:
+    """Complete the name of a set that the hub has."""
+    from fedshift.data import hub
+
+    return begun_with(hub.KNOWN, incomplete)
+
+
 @command(app)
 def init(folder: str, arguments: list[str] | None = None) -> None:
     """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
@@ -68,6 +75,44 @@ def prepare(
     from fedshift.data import prepare as prepare_module
 
     raise SystemExit(prepare_module.prepare(dataset, arguments or [], as_json=as_json))
+
+
+@command(app)
+def get(
+    name: Annotated[str, _fetchable],
+    *,
+    to: Path | None = None,
+    accept: bool = False,
+    revision: str = "",
+    files: str = "",
+    image: str = "",
+    label: str = "",
+    domain: str = "",
+) -> None:
+    """Fetch an image set of the Hugging Face hub: pacs, office-home, domainnet, fed-isic2019, camelyon17, OWNER/NAME.
+
+    Shows size and licence, asks whether you accept it, fetches the parquet files, compares their SHA-256 and writes
+    the images as <domain>/[<split>/]<class>/. Interrupted, the same command goes on. `fedshift run` finds one of ours
+    without data-dir, any other by dataset.hub=OWNER/NAME.
+
+    Args:
+        name (NAME): One of the above, or a repository of the hub with columns of images, labels and domains.
+        to (--to DIR): Where to; without it below $FEDSHIFT_HUB, or ~/.cache/fedshift/hub.
+        accept: Accept the licence without a question.
+        revision: A branch, tag or commit; without it the newest.
+        files: Only the parquet files whose paths begin so: one configuration of several.
+        image: The column of the images, unless it is image.
+        label: The column of the classes, unless it is label.
+        domain: The column of the domains, unless it is domain.
+
+    Examples:
+        fedshift get pacs
+        fedshift get flwrlabs/office-home --accept
+    """
+    from fedshift.data import hub
+
+    columns = {key: value for key, value in {"image": image, "label": label, "domain": domain}.items() if value}
+    hub.get(name, to=to, revision=revision, columns=columns, files=files, accept=accept)
 
 
 @command(app)

@@ -28,7 +28,7 @@ from fedshift_datasets.quality import checkup
 from fedshift_datasets.sets import folders
 
 LOOKED_AT = 500  # images of a site whose size is read
-TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
+TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share", "dataset.hub")
 METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
 FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # likewise, where the encoder and its BatchNorm are frozen
 WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
@@ -204,7 +204,7 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
                 f"{as_found(argument)}: init accepts data-dir=DIR, and these keys of the section dataset: "
                 f"{', '.join(TAKEN)}{meant(key, ('data-dir', *TAKEN))}"
             )
-    if not data_dir:
+    if not data_dir and not any(argument.startswith("dataset.hub=") for argument in dotted):
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
     return configuration.resolve_dataset(folders.NAME, data_dir, dotted)
 

@@ -120,7 +120,7 @@ def _check_not_own(config: DatasetConfig) -> None:
     """Refuse keys about a user's own images where the data set has its own names and splits."""
     if config.of:
         raise ConfigError(f"dataset.of: {config.of} has its own names; allowed is {', '.join(catalog.of_users())}")
-    for key in ("classes", "labels", "test_share"):
+    for key in ("classes", "labels", "test_share", "hub"):
         if getattr(config, key):
             raise ConfigError(
                 f"dataset.{key}: {config.name} has its own; the key is for {', '.join(catalog.of_users())}"

@@ -36,6 +36,10 @@ class DatasetConfig(SectionOfRooms):
         "sets that have their own.",
     )
     data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
+    hub: str = Field(
+        "",
+        description="OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir.",
+    )
     classes_stated: bool = Field(
         True,
         description="Whether somebody stated the classes; FedShift sets it to false where they are "

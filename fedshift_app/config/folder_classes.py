@@ -14,6 +14,7 @@ from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Dataset
+from fedshift_datasets.io import fetched
 
 
 def dataset(name: str, of: Any) -> Dataset:
@@ -40,7 +41,9 @@ def dataset(name: str, of: Any) -> Dataset:
 
 
 def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]:
-    """Return the section ``dataset``, with unstated domains and classes taken from data-dir.
+    """Return the section ``dataset``, with the folder that ``fedshift get`` made where no data-dir is stated.
+
+    Unstated domains and classes are taken from data-dir.
 
     Args:
         section: The section.
@@ -51,7 +54,7 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
         DataError: If data-dir holds none, or they cannot be names.
     """
     try:
-        section = dict(section) | ({"classes_stated": True} if typed else {})
+        section = _with_fetched(section) | ({"classes_stated": True} if typed else {})
         config = DatasetConfig.model_validate({"domains": ()} | section)
     except ValidationError as error:
         raise explained(error, "dataset") from None
@@ -67,6 +70,21 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
     domains = tuple(domain for domain in names.domains if not same_names.same(domain, config.public_domain))
     stated = bool(config.classes) and config.classes_stated
     return section | {"domains": domains, "classes": names.classes, "classes_stated": stated}
+
+
+def _with_fetched(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section with the folder of the set that ``fedshift get`` keeps, unless it states a data-dir.
+
+    Raises:
+        ConfigError: If ``dataset.hub`` names a set that is not there.
+    """
+    hub, name = section.get("hub"), section.get("name")
+    if section.get("data_dir") or not (hub or (isinstance(name, str) and name in catalog.DATASETS)):
+        return dict(section)
+    folder = fetched.found(fetched.check_repository(hub, "dataset.hub") if hub else str(name))
+    if folder is None and hub and not (section.get("domains") and section.get("classes")):
+        raise ConfigError(f"dataset.hub: {hub} is not on this machine; `fedshift get {hub}` fetches it")
+    return dict(section) | ({"data_dir": str(folder.absolute())} if folder is not None else {})
 
 
 def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:

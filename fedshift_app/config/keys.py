@@ -15,6 +15,7 @@ SCALARS = (str, int, float, type(None))
 FREE = (
     "dataset.data_dir",
     "dataset.download",
+    "dataset.hub",
     "dataset.classes_stated",
     "federation.log_received",
     "federation.node_timeout",

@@ -1,0 +1,367 @@
+"""``fedshift get``: an image set of the Hugging Face hub as a folder of images (extra ``hub``).
+
+Of each parquet file the images are written as they are, ``<domain>/[<split>/]<class>/``; then the file is deleted. A
+record says from which revision they came and which files are done: the same command goes on after an interruption.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedshift.data.cache_command import size_of
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.limits import as_found, plain, shown, some
+from fedshift_core.plural import plural
+from fedshift_datasets.io import fetched
+from fedshift_datasets.io.fetched import Part, Record
+from fedshift_datasets.sets import camelyon, domainnet, folders, isic, pacs
+
+EXTRA = 'pip install "fedshift[hub]"'
+#: Names of columns of other sets than ours.
+COLUMNS = {"image": "image", "label": "label", "domain": "domain"}
+CONVERTED = "refs/convert/parquet"  # the hub's own conversion, of repositories without parquet files
+SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
+_SPLIT = re.compile(rf"(?:^|[/_.-])({'|'.join(SPLITS)})(?=[/_.-])")
+#: First bytes of image files, with the suffix that says so.
+_KINDS = {
+    b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif", b"RIFF": ".webp",
+}  # fmt: skip
+_BATCH = 64  # rows that are read at a time
+DOWNLOAD = ".download"  # the parquet file that is being fetched
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set as the hub has it.
+
+    Attributes:
+        repository: Its repository.
+        columns: Its columns of images, labels and domains.
+        domains: The names of domains that are numbers there.
+        classes: The names of classes, in the order of their numbers there; empty for those that the file states.
+        own: Whether one of our data sets of this name reads the folder; otherwise ``folders`` does.
+    """
+
+    repository: str
+    columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
+    domains: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    own: bool = False
+
+
+_CENTER = COLUMNS | {"domain": "center"}
+#: Columns and names are those that the sets' cards state.
+KNOWN = {
+    pacs.NAME: Known("flwrlabs/pacs", own=True),
+    "office-home": Known("flwrlabs/office-home"),
+    domainnet.NAME: Known("wltjr1007/DomainNet", own=True),
+    isic.NAME: Known("flwrlabs/fed-isic2019", _CENTER, isic.DOMAINS, isic.CLASSES, own=True),
+    camelyon.NAME: Known("wltjr1007/Camelyon17-WILDS", _CENTER, camelyon.DOMAINS, camelyon.CLASSES),
+}
+
+
+def get(
+    name: str, *, to: Path | None = None, revision: str = "", columns: Mapping[str, str] | None = None, files: str = "",
+    accept: bool = False,
+) -> Path:  # fmt: skip
+    """Fetch a set, or what of it is missing, and return its folder.
+
+    Args:
+        name: One of ``KNOWN``, or ``OWNER/NAME``.
+        to: The folder; None for that of ``fetched.folder``.
+        revision: A branch, tag or commit; empty for the newest.
+        columns: Names of the columns image, label and domain, where they are others.
+        files: Only parquet files whose paths begin so: one configuration of several.
+        accept: Whether the licence is accepted; otherwise a person is asked.
+
+    Raises:
+        ConfigError: If there is no such set or column, or the licence is not accepted.
+        DataError: If the hub cannot be reached, a file is not what the hub says, or a row holds no image.
+    """
+    known = KNOWN.get(name) or Known(fetched.check_repository(name, "get"))
+    known = replace(known, columns={**known.columns, **(columns or {})})
+    folder = fetched.folder(name) if to is None else to
+    record = fetched.read(folder)
+    if record is None or not record.whole:
+        with _network(name):
+            record = _accepted(known, revision, files, record, folder, accept)
+            record = _fetched(name, known, record, folder)
+        _finish(name, record, folder)
+    of = name if known.own else folders.NAME
+    typer.echo(
+        f"{record.repository} at {record.revision[:12]}: {plural(record.images, 'image', form=',')} in {shown(folder)}"
+    )
+    typer.echo(f"next: fedshift prepare {of} data-dir={shown(folder)}")
+    return folder
+
+
+@contextlib.contextmanager
+def _network(name: str) -> Iterator[None]:
+    """Turn what the hub's library raises into one line.
+
+    Raises:
+        ConfigError: If the library is not here, or the hub has no such set.
+        DataError: If the hub cannot be reached.
+    """
+    try:
+        import httpx
+        import pyarrow.parquet  # noqa: F401
+        from huggingface_hub import errors
+    except ImportError:
+        raise ConfigError(f"fedshift get needs huggingface_hub and pyarrow: {EXTRA}") from None
+    try:
+        yield
+    except FedShiftError:
+        raise
+    except errors.GatedRepoError:
+        raise ConfigError(
+            f"get {name}: its owner gives it to accepted users alone; `hf auth login` says who you are"
+        ) from None
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        raise ConfigError(f"get {name}: the hub has no such data set or revision, or it is private") from None
+    except (errors.HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
+        why = plain(str(error).partition("\n")[0]) or type(error).__name__
+        raise DataError(f"get {name}: stopped ({why}); what is fetched stays, the same command goes on") from None
+
+
+def _accepted(
+    known: Known, revision: str, files: str, before: Record | None, folder: Path, accept: bool
+) -> Record:  # fmt: skip
+    """Return what is to be fetched, after the licence was accepted.
+
+    Raises:
+        ConfigError: If it is not, the folder holds something else, or there are no parquet files.
+    """
+    from huggingface_hub import HfApi
+
+    if before is not None:
+        if (before.repository, before.columns) == (known.repository, known.columns) and revision in (
+            "",
+            before.revision,
+        ):
+            return before
+        if before.images:
+            raise ConfigError(
+                f"{shown(folder)} holds a part of {before.repository} at {before.revision}, columns {before.columns}; "
+                "give the same, or another folder with --to"
+            )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{shown(folder)} is not empty and no folder of `fedshift get`; give another with --to")
+    api = HfApi()
+    info = api.dataset_info(known.repository, revision=revision or None, files_metadata=True)
+    licence = str(getattr(info.card_data, "license", None) or "not stated")
+    if not (parts := _parts(info, files)) and not revision:
+        info = api.dataset_info(known.repository, revision=CONVERTED, files_metadata=True)
+        parts = _parts(info, files)
+    if not parts:
+        raise ConfigError(f"get {known.repository}: no parquet file{f' that begins with {files}' if files else ''}")
+    total = sum(each.size or 0 for each in info.siblings or () if each.rfilename in parts)
+    typer.echo(
+        f"{known.repository} at {info.sha}: {plural(len(parts), 'file')}, {size_of(total)}; licence: {plain(licence)} "
+        f"(https://huggingface.co/datasets/{known.repository})"
+    )
+    if not accept and not (sys.stdin.isatty() and typer.confirm("Do you accept the licence?")):
+        raise ConfigError(
+            f"get {known.repository}: its licence ({plain(licence)}) is not accepted; --accept accepts it"
+        )
+    record = Record(
+        repository=known.repository, revision=str(info.sha), licence=licence, columns=dict(known.columns), parts=parts
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    _keep(record, folder)
+    return record
+
+
+def _parts(info: Any, files: str) -> dict[str, Part]:
+    """Return the parquet files of a repository, with the SHA-256 that the hub states; empty where it states none."""
+    found = [each for each in info.siblings or () if each.rfilename.endswith(".parquet")]
+    return {
+        each.rfilename: Part(sha256=each.lfs.sha256 if each.lfs else "")
+        for each in found if each.rfilename.startswith(files)
+    }  # fmt: skip
+
+
+def _keep(record: Record, folder: Path) -> None:
+    write_atomically(folder / fetched.RECORD, record.model_dump_json(indent=1))
+
+
+def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
+    """Fetch each part that is missing and write its images; return the record with their numbers.
+
+    Raises:
+        DataError: If a file has another SHA-256 than the hub states.
+    """
+    splits = {name: _split_of(name) for name in record.parts}
+    if len({*splits.values()}) == 1 or name == domainnet.NAME:
+        splits = dict.fromkeys(splits, "")
+    for number, (file_name, part) in enumerate(record.parts.items()):
+        if part.images is not None:
+            continue
+        file = folder / DOWNLOAD
+        _download(record, file_name, file)
+        digest = _sha256(file)
+        if part.sha256 and digest != part.sha256:
+            file.unlink()
+            raise DataError(f"{file_name}: SHA-256 {digest[:12]} is not the hub's {part.sha256[:12]}; get it again")
+        images = _write(file, f"{number:03d}", splits[file_name], known, folder)
+        record = record.with_part(file_name, Part(sha256=digest, images=images))
+        _keep(record, folder)
+        file.unlink()
+    return record
+
+
+def _download(record: Record, name: str, file: Path) -> None:
+    """Fetch what is missing of a file, with a progress bar."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(record.repository, name, repo_type="dataset", revision=record.revision)
+    there = get_hf_file_metadata(url)
+    ours = there.location.startswith(constants.ENDPOINT)  # no key of ours goes to another server
+    with file.open("ab") as opened:
+        http_get(
+            there.location, opened, resume_size=opened.tell(), expected_size=there.size,
+            headers=build_hf_headers() if ours else None, displayed_filename=name,
+        )  # fmt: skip
+
+
+def _split_of(file: str) -> str:
+    """Return the split of a parquet file by its name.
+
+    Raises:
+        ConfigError: If the name says none.
+    """
+    found = _SPLIT.search(file)
+    if found is None:
+        raise ConfigError(f"{shown(file)}: its name says no split; allowed are {', '.join(SPLITS)}; see --files")
+    return SPLITS[found[1]]
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:
+    """Write the images of a parquet file and return how many there are.
+
+    Raises:
+        ConfigError: If it lacks a column, or a name cannot be that of a domain or class.
+        DataError: If a row holds no image.
+    """
+    from pyarrow import parquet
+
+    of = parquet.ParquetFile(file)
+    columns = [known.columns[key] for key in COLUMNS]
+    names = of.schema_arrow.names
+    if missing := [column for column in columns if column not in names]:
+        raise ConfigError(
+            f"{known.repository}: no column {missing[0]}; there are {', '.join(names)}: --image, --label and --domain"
+        )
+    stated = _stated(of.schema_arrow.metadata or {})
+    named = {
+        "label": known.classes or stated.get(known.columns["label"], ()),
+        "domain": known.domains or stated.get(known.columns["domain"], ()),
+    }
+    row = 0
+    for batch in of.iter_batches(_BATCH, columns=columns):
+        for given in batch.to_pylist():
+            picture, label, domain = (given[column] for column in columns)
+            place = folder / _named(domain, named["domain"], known.columns["domain"], folders.check_domain)
+            place = place / split / _named(label, named["label"], known.columns["label"], folders.check_class)
+            content, path = _picture(picture, f"{file.name}, row {row}")
+            place.mkdir(parents=True, exist_ok=True)
+            stem = re.sub(r"[^\w.-]", "_", Path(path).stem) or "image"
+            (place / f"{stem}_{mark}_{row:06d}{_suffix(content, f'{file.name}, row {row}')}").write_bytes(content)
+            row += 1
+    return row
+
+
+def _stated(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Return the names of classes that a parquet file of the library ``datasets`` states, by column."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return {column: tuple(of["names"]) for column, of in features.items() if isinstance(of, dict) and "names" in of}
+
+
+def _named(value: Any, names: tuple[str, ...], column: str, check: Any) -> str:
+    """Return the folder of a domain or class.
+
+    Raises:
+        ConfigError: If the value has no name, or the name cannot be a folder.
+    """
+    if isinstance(value, int) and names:
+        if not 0 <= value < len(names):
+            raise ConfigError(f"column {column}: {value}; allowed are 0 to {len(names) - 1} ({some(list(names), 6)})")
+        value = names[value]
+    text = str(value) if isinstance(value, str) else f"{column}{value}"
+    text = text.replace("/", "_").strip()
+    try:
+        if text.startswith("."):
+            raise ValueError(f"{as_found(text)}; allowed are names without a dot at the beginning")
+        check(text)
+    except ValueError as problem:
+        raise ConfigError(f"column {column}: {problem}") from None
+    return text
+
+
+def _picture(picture: Any, where: str) -> tuple[bytes, str]:
+    """Return the bytes of an image and the name of its file, as far as a row has one.
+
+    Raises:
+        DataError: If it holds no bytes.
+    """
+    content, path = (picture.get("bytes"), picture.get("path")) if isinstance(picture, dict) else (picture, None)
+    if not isinstance(content, bytes) or not content:
+        raise DataError(f"{where}: no image, but {as_found(picture)}; the images must lie in the parquet file")
+    return content, path or ""
+
+
+def _suffix(content: bytes, where: str) -> str:
+    kind = next((suffix for begin, suffix in _KINDS.items() if content.startswith(begin)), "")
+    if not kind:
+        raise DataError(f"{where}: begins with {content[:4]!r}; taken are {', '.join(sorted({*_KINDS.values()}))}")
+    return kind
+
+
+def _finish(name: str, record: Record, folder: Path) -> None:
+    """Write what our data set of this name reads besides the images: lists of files by split."""
+    if name == domainnet.NAME:
+        splits = [_split_of(file) for file in record.parts]
+        for domain in domainnet.DOMAINS:
+            lines: dict[str, list[str]] = {"train": [], "test": []}
+            for path in sorted((folder / domain).glob("*/*")):
+                split = splits[int(path.stem.split("_")[-2])]
+                lines[split].append(f"{domain}/{path.parent.name}/{path.name} {_number(path.parent.name)}\n")
+            for split, each in lines.items():
+                write_atomically(folder / f"{domain}_{split}.txt", each)
+    elif name == isic.NAME:
+        rows = ["image,target,center,fold\n"]
+        for path in sorted(folder.glob("*/*/*/*.jpg")):
+            domain, split, label = path.relative_to(folder).parts[:3]
+            image = path.relative_to(folder).with_suffix("").as_posix()
+            rows.append(f"{image},{isic.CLASSES.index(label)},{isic.DOMAINS.index(domain)},{split}\n")
+        write_atomically(folder / "train_test_split.csv", rows)
+
+
+def _number(label: str) -> int:
+    """Return the number of a class of DomainNet.
+
+    Raises:
+        DataError: If there is no such class.
+    """
+    if label not in domainnet.CLASSES:
+        raise DataError(f"{as_found(label)} is no class of {domainnet.NAME}")
+    return domainnet.CLASSES.index(label)
