@@ -47,7 +47,8 @@ def check_model(model: ModelConfig, *, finished: bool = False) -> None:
 def find_file(layers: dict[str, Any], experiment: Path) -> None:
     """Make ``model.weights`` an absolute path; a relative one starts in the folder of the experiment's file.
 
-    With ``package:NAME``, ``images.mean`` and ``images.std`` that nothing states become those of the weights.
+    With ``package:NAME``, ``images.mean``, ``images.std`` and ``dataset.size`` that nothing states become those of
+    the weights.
 
     Raises:
         ConfigError: If it cannot be a path, or no package has such weights.
@@ -59,8 +60,11 @@ def find_file(layers: dict[str, Any], experiment: Path) -> None:
     if packaged is None:
         path = user_path(section["weights"], "model.weights", experiment.parent)
         layers["model"] = {**section, "weights": str(path)}
-    elif isinstance(images := layers.get("images", {}), Mapping):
+        return
+    if isinstance(images := layers.get("images", {}), Mapping):
         layers["images"] = {"mean": list(packaged.mean), "std": list(packaged.std), **images}
+    if packaged.size is not None and layers["dataset"].get("size") is None:
+        layers["dataset"] = {**layers["dataset"], "size": packaged.size}
 
 
 def with_digest(config: "RunConfig") -> "RunConfig":

