@@ -167,6 +167,36 @@ def own_files(name: str, domain: str, split: Split, source: Source) -> ImageFile
     return _own(get(name), domain, split, source)
 
 
+def named(
+    name: str, domain: str, split: Split, source: Source, size: int, form: Form = PLAIN, *, own: bool
+) -> tuple[list[str], ImageSet]:
+    """Return the names of images as ``given_features`` has them and the images, in one order.
+
+    Args:
+        name: The data set.
+        domain: One of its domains.
+        split: Which split.
+        source: Where the images are.
+        size: Height and width in pixels.
+        form: How images become squares of 8 bits a channel.
+        own: It is a real node's own folder.
+
+    Raises:
+        DataError: As for :func:`load`.
+    """
+    dataset = get(name)
+    files_of = _own(dataset, domain, split, source) if own else dataset.find(domain, split, source)
+    assert files_of is not None
+    assert source.data_dir is not None
+    images = (load_own if own else load)(name, domain, split, source, size, form)
+    files_of = corrupt_files.usable(files_of, source, form)
+    if not isinstance(files_of, Listing):
+        return [f"{domain}/{split}/{place}" for place in range(len(images))], images
+    root = source.data_dir
+    items = files_of.items
+    return [item.path.relative_to(root).as_posix() if item.length < 0 else item.name for item in items], images
+
+
 def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -> None:
     """Refuse a file of a user's own images in two domains or splits, through a link or another spelling.
 

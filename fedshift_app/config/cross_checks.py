@@ -148,6 +148,7 @@ def _check_precompute(config: RunConfig) -> None:
         ConfigError: With the keys.
     """
     images, model = config.images, config.model
+    _check_given(config)
     if not model.precompute:
         if images.cached_views > 1:
             raise ConfigError(f"images.cached_views={images.cached_views} needs model.precompute=on, found off")
@@ -182,6 +183,23 @@ def _check_precompute(config: RunConfig) -> None:
             f"adapt.name={adapt} changes what model.precompute=on computes once, or augments test images in a way of "
             "its own; allowed is model.precompute=off"
         )
+
+
+def _check_given(config: RunConfig) -> None:
+    """Refuse features of a file without their network, or next to what changes images.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    model, given = config.model, config.dataset.features
+    names = {model.name, *model.per_node}
+    if bool(given) != any(name.startswith("features:") for name in names):
+        raise ConfigError(f"model.name=features:D and dataset.features go together, found {model.name} and {given!r}")
+    if given and (not model.precompute or model.freeze != "encoder" or len(names) > 1):
+        raise ConfigError("dataset.features needs model.freeze=encoder, model.precompute=on and one network for all")
+    if given and (config.images.cached_views > 1 or config.shift.name not in (registry.NONE, "domain")):
+        key = "images.cached_views" if config.images.cached_views > 1 else "shift.name"
+        raise ConfigError(f"dataset.features: {key} changes images, whose features are given; allowed is its default")
 
 
 def _check_domains_within(config: RunConfig) -> None:

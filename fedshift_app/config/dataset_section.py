@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from fedshift_core.features import with_rooms
 from fedshift_core.limits import as_found
@@ -36,6 +36,11 @@ class DatasetConfig(SectionOfRooms):
         "sets that have their own.",
     )
     data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
+    features: str = Field(
+        "",
+        description="File (.npz) in data_dir with features of the images, computed elsewhere, for those of an encoder; "
+        "the network is features:D, of their width, frozen.",
+    )
     hub: str = Field(
         "",
         description="OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir.",
@@ -99,13 +104,14 @@ class DatasetConfig(SectionOfRooms):
         """Return how images become squares of 8 bits a channel."""
         return Form(self.resize, self.window, self.exif)
 
-    @field_validator("labels")
+    @field_validator("labels", "features")
     @classmethod
-    def _names_a_file(cls, labels: str) -> str:
+    def _names_a_file(cls, file: str, info: ValidationInfo) -> str:
         # A server sends it to nodes, so it must not lead to other files.
-        if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
-            raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
-        return labels
+        kind = ".csv" if info.field_name == "labels" else ".npz"
+        if file and not (FOLDER_NAME.fullmatch(file) and file.isprintable() and file.endswith(kind)):
+            raise ValueError(f"{as_found(file)}; allowed is the name of a {kind} file right in data-dir")
+        return file
 
     @property
     def kind(self) -> str:

@@ -1,6 +1,6 @@
 """Checks the keys of a run's network, and finds its file of initial weights."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import check_path, user_path
+from fedshift_datasets.io import given_features
 
 if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig
@@ -42,6 +43,22 @@ def check_model(model: ModelConfig, *, finished: bool = False) -> None:
             f"model.freeze={model.freeze} leaves no BatchNorm to train, so model.bn=local has nothing to keep on "
             "the node; allowed is average"
         )
+
+
+def of_features(layers: dict[str, Any], typed: Container[str]) -> None:
+    """Let features of a file (``dataset.features``) take the place of the network, as far as nobody typed another.
+
+    Raises:
+        DataError: If the file cannot be used.
+    """
+    section, model = layers["dataset"], layers.get("model", {})
+    file, folder = section.get("features"), section.get("data_dir")
+    if not (isinstance(file, str) and file and isinstance(folder, str) and isinstance(model, Mapping)):
+        return
+    frozen = {"freeze": "encoder", "precompute": True, "weights": "", "weights_sha256": "", "download": False}
+    if not str(model.get("name", "")).startswith("features:") and folder:
+        frozen["name"] = f"features:{given_features.width(Path(folder) / file)}"
+    layers["model"] = {**model, **{key: value for key, value in frozen.items() if f"model.{key}" not in typed}}
 
 
 def find_file(layers: dict[str, Any], experiment: Path) -> None:

@@ -274,6 +274,7 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> 
     layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
     if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # a user's own images
         layers["allocation"] = folder_classes.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
+    networks.of_features(layers, overrides)
     networks.find_file(layers, path)
     return layers
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
-from fedshift_app.node import copies, holdings, state_folder
+from fedshift_app.node import copies, given_features, holdings, state_folder
 from fedshift_app.node.data import Place, own_images, public_set, test_images
 from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation
@@ -27,6 +27,7 @@ from fedshift_clients.models.freezing import freeze
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training import precision
+from fedshift_clients.training.given_features import GivenFeatures
 from fedshift_clients.training.memory import keep_freed_memory
 from fedshift_clients.training.model_cache import Workbench
 from fedshift_clients.training.precomputed import FrozenFeatures
@@ -148,7 +149,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     own = own_images(config, where)
     if not where.shared:
         copies.warn_node(config.dataset, where.domains, where.source)
-    bench = _bench(config, network, device)
+    bench = _bench(config, network, device, where if config.dataset.features else None)
     client: DomainClient = client_class(
         model=bench.model,
         setup=_client_setup(config, where, index, network, device),
@@ -189,28 +190,43 @@ def _client_setup(
 
 @extensions.cleared_on_change
 @functools.lru_cache(maxsize=4)
-def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Workbench:
+def _bench(config: RunConfig, network: ModelConfig, device: torch.device, where: Place | None) -> Workbench:
     """Return the model of all nodes with the same network that this process plays in a run."""
     _, layout = precision.parts(precision.arithmetic(config.train, device))
     model = initial_model(config, network).to(device).to(memory_format=layout)
     bench = Workbench(model, device, config.train, config.images, layout)
     if network.precompute:
-        bench.frozen = frozen_features(config, network, model, device)
+        bench.frozen = frozen_features(config, network, model, device, where)
     return bench
 
 
 def frozen_features(
-    config: RunConfig, network: ModelConfig, model: networks.SplitModel, device: torch.device
+    config: RunConfig,
+    network: ModelConfig,
+    model: networks.SplitModel,
+    device: torch.device,
+    where: Place | None = None,
 ) -> FrozenFeatures:
     """Return what computes the frozen beginning of a model once for each image; the model goes on from that.
 
+    Args:
+        config: The run.
+        network: What is said of the model.
+        model: The model.
+        device: Where it computes.
+        where: The node, with ``dataset.features``; None for all nodes of a simulation.
+
     Raises:
         ConfigError: If nothing of it can be computed once.
+        DataError: If the file of ``dataset.features`` cannot be used.
     """
     if device.type == "cpu":
         keep_freed_memory()  # also where no client is made: before round 1
     of_products, layout = precision.parts(precision.arithmetic(config.train, device))
     model = model.to(device).to(memory_format=layout)
+    if config.dataset.features:
+        given, by_mark = given_features.of(config, where)
+        return GivenFeatures(model, network, config.images, layout, given, by_mark)
     return FrozenFeatures(
         model, network, config.images, of_products, layout, config.dataset.pixels, config.train.threads
     )

@@ -34,7 +34,7 @@ def check(config: RunConfig, model: SplitModel) -> None:
     Raises:
         ConfigError: With the reason.
     """
-    if not config.model.precompute:
+    if not config.model.precompute or config.dataset.features:
         return
     Shortcut(model, depth_of(model, config.model.freeze), config.dataset.pixels)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import Registry
+from fedshift_core.extensions import OURS, Registry
 from fedshift_core.limits import as_found
 from fedshift_core.registry import imported
 from fedshift_core.spelling import meant
@@ -55,6 +55,11 @@ FAMILIES: dict[str, Family] = {
     family.prefix: family
     for family in (
         Family(
+            "features",
+            "features:D, features (B, D) of dataset.features in place of a network's",
+            "fedshift_clients.models.given:find",
+        ),
+        Family(
             "torchvision",
             "torchvision:NAME, any classification network of torchvision that ends in a linear layer: "
             "torchvision:resnet18, torchvision:mobilenet_v3_small, torchvision:vit_b_16, ...",
@@ -96,6 +101,8 @@ class Networks(Registry[Network]):
         family = family_of(name)
         if family is None:
             return super().origin(name)
+        if family.find.startswith("fedshift_clients.models.given:"):
+            return OURS
         version: str = imported(f"{family.prefix}:__version__")
         return f"{family.prefix} {version}"
 

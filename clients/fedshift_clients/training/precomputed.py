@@ -64,7 +64,13 @@ class Rows:
 
 
 class FrozenFeatures:
-    """What the frozen beginning of a model makes of images."""
+    """What the frozen beginning of a model makes of images.
+
+    Attributes:
+        depth: How much is computed once: ``encoder``, or ``stages:N``.
+    """
+
+    depth: str
 
     def __init__(
         self, model: SplitModel, config: ModelConfig, images: ImageConfig, of_products: precision.Format,
@@ -84,24 +90,24 @@ class FrozenFeatures:
         Raises:
             ConfigError: If nothing can be computed once.
         """
-        self._model, self._config, self._images, self._size = model, config, images, size
-        self._layout, self._precision = layout, of_products
-        self._device = next(model.parameters()).device
+        self._keep(model, config, images, layout)
+        self._model, self._size, self._precision = model, size, of_products
         self._workers = (threads or len(os.sched_getaffinity(0))) if self._device.type == "cpu" else 1
         self._shortcut = Shortcut(model, depth_of(model, config.freeze), size)
-        self._stores: dict[int, FeatureStore] = {}
-        self._about: dict[str, Any] = {}
-        self._shape: tuple[int, ...] = ()
+        self.depth = self._shortcut.depth
         state = model.state_dict()
         self._tensors = {name: state[name] for name in self._shortcut.names}
         self._version = -1
-        self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
         self._shortcut.close()
 
-    @property
-    def depth(self) -> str:
-        """How much is computed once: ``encoder``, or ``stages:N``."""
-        return self._shortcut.depth
+    def _keep(self, model: SplitModel, config: ModelConfig, images: ImageConfig, layout: torch.memory_format) -> None:
+        """Keep what does not depend on where the numbers come from; nothing is known of an image yet."""
+        self._config, self._images, self._layout = config, images, layout
+        self._device = next(model.parameters()).device
+        self._stores: dict[int, FeatureStore] = {}
+        self._about: dict[str, Any] = {}
+        self._shape: tuple[int, ...] = ()
+        self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
 
     def opened(self) -> AbstractContextManager[None]:
         """Let the model take images for a while."""

@@ -1,0 +1,108 @@
+"""``dataset.features``: features of a file in the place of a frozen encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from image_trees import noise_sites
+from safetensors.numpy import load_file
+from support import InlineRun, Run, refusal_of
+
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import initial_model, precomputing
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_datasets import catalog
+from fedshift_datasets.io import cache
+
+ENCODER = "images.crop_padding=0 images.flip=false train.precision=float32 train.epochs=1 model.projection=16 model.freeze=encoder model.precompute=on"
+FILE = "features.npz"
+#: One of each kind of method that works on kept features.
+METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Path:
+    noise_sites(tmp_path / "sites", 15)
+    return tmp_path / "sites"
+
+
+def flat(sites: Path, method: str, more: str = "") -> dict[str, Any]:
+    settings = f"{registry.get(method).short} {ENCODER} dataset.size=32 {more}"
+    return {"dataset": "folders", "data-dir": str(sites), "method": method, "set": settings}
+
+
+def written(sites: Path, **arrays: Any) -> None:
+    """Write the features of the run's own encoder, as a user would those of another."""
+    config, begun = initial_model.begin(resolve({"experiment": "handwritten", "seed": 0} | flat(sites, "fedavg")))
+    encoder = precomputing._features(config, begun.model, {})
+    names, rows = list[str](), list[np.ndarray[Any, Any]]()
+    for domain in config.dataset.domains:
+        for split in ("train", "test"):
+            named, images = catalog.named("folders", domain, split, config.dataset.source(), 32, own=False)  # type: ignore[arg-type]
+            names += named
+            rows.append(encoder.of(images).take(torch.arange(len(images))).numpy())
+    given = {"images": np.array(names), "features": np.concatenate(rows)} | arrays
+    np.savez(sites / FILE, **given)
+
+
+def weights(run: Run) -> dict[str, Any]:
+    arrays = load_file(sorted(run.folder.glob("checkpoint/weights-*.safetensors"))[-1])
+    return {name: array for name, array in arrays.items() if "projection" in name or "classifier" in name}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_our_own_features_from_a_file_give_equal_results(method: str, sites: Path, run_inline: InlineRun) -> None:
+    written(sites)
+    run = {"nodes": 2, "rounds": 2}
+    encoded = run_inline(**run, **flat(sites, method))
+    given = run_inline(**run, **flat(sites, method, f"dataset.features={FILE}"))
+    assert [line["accuracy"] for line in encoded.rounds] == [line["accuracy"] for line in given.rounds]
+    one, other = weights(encoded), weights(given)
+    assert one and one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"images": np.array(["a/cat/0.png"]), "features": np.zeros((1, 4), np.float32)}, "no row for a/cat/"),
+        ({"features": np.zeros((3, 4), np.float32)}, "expected images (N,), text, and features (N, D)"),
+        ({"features": np.full((60, 4), np.nan, np.float32)}, "expected floats that are finite"),
+        ({"classes": np.zeros((2, 3), np.float32)}, "classes (2, 3); expected (C, "),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    sites: Path, run_inline: InlineRun, change: dict[str, Any], problem: str
+) -> None:
+    written(sites, **change)
+    assert problem in refusal_of(
+        DataError, run_inline, nodes=2, rounds=1, **flat(sites, "fedavg", f"dataset.features={FILE}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ("dataset.features=../f.npz", "the name of a .npz file right in data-dir"),
+        (f"dataset.features={FILE} model.name=cnn", "go together"),
+        (f"dataset.features={FILE} model.precompute=off", "needs model.freeze=encoder, model.precompute=on"),
+        (f"dataset.features={FILE} model.name=features:7", "needs model.name=features:"),
+        ("model.name=features:7", "go together"),
+        ("model.name=features:x", "allowed are widths of 1 to"),
+        (f"dataset.features={FILE} images.flip=true images.cached_views=4", "images.cached_views changes images"),
+    ],
+)
+def test_what_does_not_go_with_given_features_is_refused(
+    sites: Path, run_inline: InlineRun, more: str, problem: str
+) -> None:
+    written(sites)
+    assert problem in refusal_of(ConfigError, run_inline, nodes=2, rounds=1, **flat(sites, "fedavg", more))
