@@ -1,6 +1,5 @@
 """The trade-off of accuracy and costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results.differences import shown as shown_value
 from fedshift.lab.tables.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
-from fedshift_app.config.sections import AggregationConfig, ServerConfig
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
@@ -31,20 +28,11 @@ BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
 DEPENDS = {BYTES: (SIZE,), SECONDS: (BATCH_SIZE, EPOCHS, SIZE), FLOPS: (BATCH_SIZE, EPOCHS, SIZE)}
 
 
-class _Step(BaseModel, frozen=True, extra="ignore"):
-    epochs: int = Field(ge=1)
-
-
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each.
-
-    Files of earlier versions have neither batch size, epochs nor image size under ``settings``. ``batch`` and ``steps``
-    say the first two.
-    """
+    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each."""
 
     settings: dict[str, Any]
-    batch: int | None = Field(None, ge=1)
-    steps: tuple[_Step, ...] = Field((), max_length=MOST_COSTS)
+    steps: tuple[Any, ...] = Field((), max_length=MOST_COSTS)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     step_flops: float = Field(ge=0)
@@ -57,24 +45,10 @@ class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
             BYTES: (self.bytes_up + self.bytes_down) / MEGA, SECONDS: self.seconds, FLOPS: self.step_flops / GIGA,
         }  # fmt: skip
 
-    def unlike(self, row: Row, what: str) -> dict[str, Any]:
-        """Return the settings in which it differs from a row and on which a cost depends, with its values."""
+    def unlike(self, config: Mapping[str, Any], what: str) -> list[str]:
+        """Return the settings on which a cost depends and which are not those of a run."""
         depends = [key for key in DEPENDS[what] if key != EPOCHS or what != FLOPS or len(self.steps) > 1]
-        return {key: value for key in depends if (value := self._other(row, key)) is not None}
-
-    def _other(self, row: Row, key: str) -> Any:
-        """Return its value of a setting if that is not the row's; None if it is, or is not known."""
-        ours = row.runs[0].config.get(key)
-        if key in self.settings:
-            return None if self.settings[key] == ours else shown_value(self.settings[key])
-        if key == BATCH_SIZE and self.batch is not None and ours is not None:
-            held = {node.get("num_examples") for run in row.runs for node in run.results.nodes}
-            smaller = self.batch in held and self.batch < ours  # a node with fewer images than a batch
-            return None if self.batch == ours or smaller else self.batch
-        if key == EPOCHS and self.steps:  # phases may share the epochs, or come before or after them
-            epochs = [step.epochs for step in self.steps]
-            return None if ours in (*epochs, sum(epochs)) else max(epochs)
-        return None
+        return [key for key in depends if self.settings.get(key) != config.get(key)]
 
 
 class _File(BaseModel, frozen=True, extra="ignore"):
@@ -96,32 +70,31 @@ class Costs:
     of: Mapping[str, Sequence[_Measured]]
     measured: str
 
-    def row(self, row: Row) -> Mapping[str, float]:
+    def row(self, row: Row) -> dict[str, float]:
         """Return the costs of a row: MB of all messages of a round, both ways, seconds of a local round, GFLOPs a step.
 
         Of several kinds of rounds the most expensive counts. Costs are left out that were not measured, or with another
         batch size, other epochs or another image size, if they depend on it.
         """
-        paid: dict[str, float] = {}
-        for measured in self.of.get(_deciding(row.runs[0].config), ()):
+        config, paid = row.runs[0].config, dict[str, float]()
+        for measured in self.of.get(_deciding(config), ()):
             for what, price in measured.paid.items():
-                if not measured.unlike(row, what):
+                if not measured.unlike(config, what):
                     paid[what] = max(price, paid.get(what, 0.0))
         return paid
 
-    def withheld(self, row: Row) -> tuple[str, ...]:
+    def withheld(self, row: Row) -> str:
         """Return the costs that were measured with other settings than the row's alone, and these settings."""
-        measured = self.of.get(_deciding(row.runs[0].config), ())
-        lacking = [what for what in DEPENDS if measured and what not in self.row(row)]
-        unlike = [one.unlike(row, what) for what in lacking for one in measured]
-        values: dict[str, list[str]] = {}
-        for key, value in (item for each in unlike for item in each.items()):
-            values.setdefault(key, []).append(str(value))
+        config, shown_costs = row.runs[0].config, self.row(row)
+        measured = self.of.get(_deciding(config), ())
+        lacking = [what for what in DEPENDS if measured and what not in shown_costs]
+        keys = dict.fromkeys(key for what in lacking for each in measured for key in each.unlike(config, what))
         differ = [
-            f"{key}={' or '.join(dict.fromkeys(each))} (the row has {shown_value(row.runs[0].config.get(key))})"
-            for key, each in values.items()
+            f"{key}={' or '.join(dict.fromkeys(shown_value(each.settings.get(key)) for each in measured))} "
+            f"(the row has {shown_value(config.get(key))})"
+            for key in keys
         ]
-        return (", ".join(lacking), ", ".join(differ)) if lacking else ()
+        return f"no {', '.join(lacking)} of {{}}: measured with {', '.join(differ)}" if lacking else ""
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
@@ -158,30 +131,12 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:
-    """Return the settings that may change the costs; of weights and rates only whether they are 0.
-
-    Keys that a file of an earlier version lacks have their defaults, as in a run of that version.
-    """
-    complete = _defaults() | dict(settings)
+    """Return the settings that may change the costs; of weights and rates only whether they are 0."""
     counted = {
         key: "any" if isinstance(value, float) and value else value
-        for key, value in complete.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
+        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
     }  # fmt: skip
     return json.dumps(counted, sort_keys=True)
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    """Return the defaults of the sections that decide costs, by dotted key, as JSON has them."""
-    sections: dict[str, type[BaseModel]] = {
-        "aggregation": AggregationConfig,
-        "server": ServerConfig,
-        "model": ModelConfig,
-    }
-    return {
-        f"{name}.{key}": list(field.default) if isinstance(field.default, tuple) else field.default
-        for name, section in sections.items() for key, field in section.model_fields.items() if not field.is_required()
-    }  # fmt: skip
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -240,15 +195,11 @@ def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> lis
             lines.append(
                 f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
             )
-    withheld: dict[tuple[str, ...], list[str]] = {}
+    withheld: dict[str, list[str]] = {}
     for row in rows:
-        if why := costs.withheld(row):
-            withheld.setdefault(why, []).append(row.label)
-    if lacking := [row.label for row in rows if not costs.row(row) and not costs.withheld(row)]:
-        lines.append(f"no costs of {', '.join(lacking)}")
-    lines += [
-        f"no {what} of {', '.join(labels)}: measured with {differ}" for (what, differ), labels in withheld.items()
-    ]
+        if (why := costs.withheld(row)) or not costs.row(row):
+            withheld.setdefault(why or "no costs of {}", []).append(row.label)
+    lines += [why.replace("{}", ", ".join(labels), 1) for why, labels in sorted(withheld.items())]
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group and costs.row(row)]
         if contents.unlike(run for row in members for run in row.runs):

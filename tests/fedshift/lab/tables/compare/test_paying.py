@@ -193,7 +193,6 @@ def test_a_method_that_was_measured_with_several_batch_sizes_has_the_costs_of_it
 
 
 def test_a_published_file_has_no_seconds_of_a_row_with_other_batches() -> None:
-    """It was written before files had batch size and epochs under their settings."""
     results = ROOT / "docs" / "results"
     runs = [*(results / "digits-cnn").glob("*fedavg-*"), *(results / "digits-cnn-field").glob("*fedsa*")]
     numbers = compare(runs, costs=results / "costs-digits-small-cnn.json").numbers
@@ -203,23 +202,6 @@ def test_a_published_file_has_no_seconds_of_a_row_with_other_batches() -> None:
     assert {"fedavg"} <= set(found[SECONDS])
     (note,) = [note for note in numbers.notes if "measured with" in note]
     assert note == f"no {SECONDS}, {FLOPS} of {', '.join(of_ten)}: measured with train.batch_size=32 (the row has 10)"
-
-
-def test_a_batch_that_is_all_images_of_a_node_is_that_of_the_row(tmp_path: Path) -> None:
-    """An earlier file has the images of the counted batch, which may be fewer than the batch size."""
-    held = json.loads(next(RUNS.glob("*local*")).read_text())["nodes"][0]["num_examples"]
-    old = [cost("local", 0, 2.0, 1.0, batch=batch, steps=[{"epochs": 5}]) for batch in (held, held - 1)]
-    for row in old:
-        row["settings"] = {
-            key: value for key, value in row["settings"].items() if not key.startswith(("train", "data"))
-        }
-    (file,) = RUNS.glob("*local*seed0*")
-    content = json.loads(file.read_text())
-    content["config"]["resolved"]["train"]["batch_size"] = held + 1
-    (tmp_path / "local.json").write_text(json.dumps(content))
-    for row, shown in zip(old, (True, False), strict=True):
-        numbers = compare([tmp_path / "local.json"], costs=written(tmp_path, row)).numbers
-        assert bool(shown_costs(numbers.rows, numbers.costs)[SECONDS]) is shown
 
 
 def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:
