@@ -28,5 +28,3 @@ RAY_WORKER = "FEDSHIFT_RAY_WORKER"
 PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"
 #: 1 in the environment of a ServerApp whose SuperLink keeps questions, see ``fedshift_app.flower.long_poll``.
 LONG_POLL = "FEDSHIFT_LONG_POLL"
-#: The socket of a process from which the SuperNodes of a demo fork theirs, see ``fedshift.site.deploy.fork_server``.
-WARM = "FEDSHIFT_WARM"

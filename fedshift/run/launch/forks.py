@@ -74,7 +74,7 @@ def end() -> None:
     server._forkserver_pid = None
 
 
-def start(target: Callable[..., None], *given: Any, name: str = "fedshift") -> ForkServerProcess:
+def start(target: Callable[..., Any], *given: Any, name: str = "fedshift") -> ForkServerProcess:
     """Fork a process that runs only its target.
 
     ``multiprocessing`` would first execute the user's script again, which would start the run a second time.
