@@ -105,8 +105,8 @@ class Watched:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                metrics = json.loads(line)
-                self.rounds.append({name: metrics.get(name) for name in ("round", "accuracy", "losses")})
+                content = json.loads(line)
+                self.rounds.append({name: content.get(name) for name in ("round", "accuracy", "losses")})
 
 
 def _json(path: Path) -> dict[str, Any]:
