@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,17 +76,14 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     import torch
 
     cores, devices = os.cpu_count() or 1, torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if actors is None:  # else Ray is told how many cores there are
-        if cpus is not None and cpus > cores:
-            raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
-        cpus = cpus or min(config.train.threads, cores)
-    cpus = cpus or config.train.threads or 1
+    most = math.inf if actors else cores  # with actors Ray is given as many cores as they take
+    if cpus is not None and cpus > most:
+        raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
     if gpus is not None and gpus > devices:
         raise ConfigError(f"gpus-per-client: PyTorch can use no GPU of this machine, found {gpus:g}; leave it out")
-    if gpus is None:
-        side_by_side = max(1, min(nodes, cores // cpus))
-        gpus = devices / side_by_side
-    return Resources(cpus, min(gpus, 1.0), actors)
+    cpus = cpus or int(min(config.train.threads, most)) or 1
+    share = devices / max(1, min(nodes, cores // cpus)) if gpus is None else gpus
+    return Resources(cpus, min(share, 1.0), actors)
 
 
 def run_simulation(
@@ -153,29 +151,19 @@ def run_inline(
     from fedshift_app import client_app, server_app
     from fedshift_app.flower.internals import make_context
 
-    with temporary_folder() as home:
+    with temporary_folder() as home, contextlib.ExitStack() as stack:
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
-        if screen is not None:
-            screen.watch(status_file)
+        stack.callback(os.environ.pop, STATUS_FILE)
+        stack.enter_context(_followed(status_file, screen or Screen(), note))
+        if grid is None and number > 1:
+            grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
         try:
-            with contextlib.ExitStack() as stack:
-                if grid is None and number > 1:
-                    grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
-                grid = grid or inline.InlineGrid(client_app.app, nodes)
-                server_app.app(grid, make_context(0, {}, run_config))
-        except (KeyboardInterrupt, SystemExit):
-            _print_interrupted(status_file)
-            raise
+            server_app.app(grid or inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
                 raise
-            raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
-        finally:
-            if screen is not None:
-                screen.find()
-            _note(status_file, note)
-            del os.environ[STATUS_FILE]
+            raise _failure(isinstance(error, REFUSALS), str(error), path) from None
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
@@ -197,35 +185,29 @@ def submit(
     if FORK_SERVER in flower.env:
         command = [*forked.command(forked.FLWR), *command[1:]]
     screen = screen or Screen()
-    screen.watch(home / "status.json")
-    try:
+    with _followed(home / "status.json", screen, note):
         returncode = screen.call([*command, *options], flower.folder, flower.env, early=alone)
-    except (KeyboardInterrupt, SystemExit):
-        _print_interrupted(home / "status.json")
-        raise
-    finally:
-        _note(home / "status.json", note)
     folder = _outcome(home / "status.json", returncode, flower)
     flower.done = alone
     return folder
 
 
-def _print_interrupted(status_file: Path) -> None:
-    """Print to standard error where an interrupted run is, and how to resume it."""
-    path = _begun(status_file)
-    if path is None:
-        message = "interrupted before the first round: there is no run folder"
-    else:
-        go_on = _go_on(path)
-        message = f"interrupted; {go_on}" if go_on else ""
-    if message:
+@contextlib.contextmanager
+def _followed(status_file: Path, screen: Screen, note: Note | None) -> Iterator[None]:
+    """Show the run in the block; at its end hand its folder on, and print how to resume it if it was interrupted."""
+    screen.watch(status_file)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        path = _begun(status_file)
+        how = f"; {_go_on(path)}" if path else " before the first round: there is no run folder"
         with contextlib.suppress(OSError):  # its terminal is gone
-            print(message, file=sys.stderr)
-
-
-def _note(status_file: Path, note: Note | None) -> None:
-    if note is not None and (folder := _begun(status_file)) is not None:
-        note(folder)
+            print(f"interrupted{how}".rstrip("; "), file=sys.stderr)
+        raise
+    finally:
+        screen.find()
+        if note is not None and (folder := _begun(status_file)) is not None:
+            note(folder)
 
 
 def _begun(status_file: Path) -> Path | None:
@@ -242,22 +224,17 @@ def _go_on(folder: Path) -> str:
         return ""
 
 
-def _next_steps(folder: Path) -> str:
-    """Return the folder of a run that ended early, and how to resume it."""
-    return "\n".join(filter(None, [f"the results so far are in {folder}", _go_on(folder)]))
-
-
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
     """Read the ServerApp's last status; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
-    last_status = json.loads(status_file.read_text())
-    if last_status["state"] not in (status.COMPLETED, status.DEGRADED):
-        path = last_status["run_folder"]
-        raise _kind(bool(last_status.get("refused")))(last_status["error"], _next_steps(Path(path)) if path else "")
-    return Path(last_status["run_folder"])
+    last = json.loads(status_file.read_text())
+    if last["state"] not in (status.COMPLETED, status.DEGRADED):
+        raise _failure(bool(last.get("refused")), last["error"], _begun(status_file))
+    return Path(last["run_folder"])
 
 
-def _kind(refused: bool) -> type[FedShiftError]:
-    """Return the error class of a failed run: a sweep must know what would fail again."""
-    return ConfigError if refused else FederationError
+def _failure(refused: bool, error: str, folder: Path | None) -> FedShiftError:
+    """Return the error of a failed run, with its folder; of a class by which a sweep knows what would fail again."""
+    lines = [f"the results so far are in {folder}", _go_on(folder)] if folder else []
+    return (ConfigError if refused else FederationError)(error, "\n".join(filter(None, lines)))
