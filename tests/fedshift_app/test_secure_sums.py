@@ -453,7 +453,7 @@ def test_what_is_no_vector_of_the_round_is_left_out(run_inline: InlineRun) -> No
 
     run = run_inline(rounds=1, grid=listening(change), set=ON)
     assert run.rounds[0]["nodes"] == [0, 2, 3]
-    assert "node 1 (texture): masked has shape (3,) and type uint32, expected" in run.rounds[0]["left_out"][0]
+    assert "node 1 (texture): the vector of a secure sum: masked has shape (3,) and type uint32, expected" in run.rounds[0]["left_out"][0]
 
 
 def test_a_message_of_secure_sums_is_refused_where_the_run_has_none(run_inline: InlineRun) -> None:

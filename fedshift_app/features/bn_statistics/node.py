@@ -17,7 +17,6 @@ from fedshift_core.errors import RequestError
 from fedshift_core.features import ours
 from fedshift_core.limits import largest
 from fedshift_core.moments import power_of, standard
-from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -37,6 +36,7 @@ from fedshift_core.wire.names import (
     STOPS,
     TAKE_STATISTICS,
 )
+from fedshift_core.wire.records import unlike
 from fedshift_core.wire.scores import DomainScore
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
@@ -100,14 +100,13 @@ def sums_of_images(call: Call) -> Reply:
     client, most = call.client, int(call.options[BN_IMAGES])
     least = max(LEAST_STATISTICS, client.setup.least_images)
     if min(len(client.train_set), most) < least:
-        few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
-        raise RequestError(f"sums over fewer than {plural(least, 'image')} would be {few}")
+        raise RequestError(f"refused: sums over fewer than {least} images, which could be those of a single one")
     moments, images = client.take_statistics(most)
     layers = [name for name in moments if f"{name}.{BN_MEAN}" in call.sent]
     sums: Arrays = {}
     for name in layers:
-        sums[BN_SUM + name] = moments[name].sums.cpu().numpy()
-        sums[BN_SQUARES + name] = moments[name].squares.cpu().numpy()
+        of = moments[name]
+        sums |= {BN_SUM + name: of.sums.cpu().numpy(), BN_SQUARES + name: of.squares.cpu().numpy()}
     means = standard({name: array / images for name, array in sums.items()}, layers, call.sent)
     return Reply(images, knowledge=sums, means=means, powers={name: power_of(name) for name in means})
 
@@ -138,15 +137,11 @@ def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
         RequestError: If they are not those of the layers of the client's model, or a number is not what it may be.
     """
     state = client.model.state_dict()
-    shared = set(client.shared_names)
-    layers = statistics.layers(client.model)
-    wanted = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)} & shared
-    if arrays.keys() != wanted:
-        strange = sorted(arrays.keys() ^ wanted)
-        raise RequestError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
+    of_layers = {f"{name}.{key}" for name in statistics.layers(client.model) for key in (BN_MEAN, BN_VAR)}
+    wanted = {name: (tuple(state[name].shape), np.float32) for name in of_layers.intersection(client.shared_names)}
+    if why := unlike(arrays, wanted):
+        raise RequestError(f"the server's statistics do not match this node's model: {why}")
     for name, array in arrays.items():
-        if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
-            raise RequestError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
         if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
             raise RequestError(
                 f"the server's statistics {name} hold numbers that are not finite, or negative variances"

@@ -38,7 +38,7 @@ def read(content: RecordDict, scored: Mapping[str, tuple[int, int]], classes: in
     """
     wanted = {domain: shapes(domain, classes) for domain in scored}
     counts_of = {}
-    for domain, arrays in records.read(content, COUNTS, "counts", wanted).items():
+    for domain, arrays in records.read(content, COUNTS, wanted).items():
         for name, array in arrays.items():
             if not (np.isfinite(array).all() and (array >= 0).all()):
                 raise Refused(f"{name} holds numbers below 0, or that are not finite")

@@ -22,7 +22,7 @@ from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
 from fedshift_core.secure.statement import Statement, check_effective
 from fedshift_core.wire import names as wire
-from fedshift_core.wire.records import array_record
+from fedshift_core.wire.records import array_record, unlike
 from fedshift_strategies import weighting
 from fedshift_strategies.features.base import LeaveOut
 from fedshift_strategies.federation import checks
@@ -305,15 +305,10 @@ def stated(node: Node) -> Statement:
 def vector_of(reply: Message, name: str, layout: Layout) -> crypto.Residues:
     """Return the masked vector of a reply; raise ``Refused`` where it is none."""
     record = array_record(reply.content, name)
-    arrays = decode(record) if record is not None else {}
-    if list(arrays) != [wire.MASKED]:
-        raise Refused(f"the reply lacks the one array {wire.MASKED!r} of a secure sum")
-    vector = arrays[wire.MASKED]
-    if vector.shape != (layout.size,) or vector.dtype != np.uint32:
-        raise Refused(
-            f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected ({layout.size},) and uint32"
-        )
-    return vector
+    arrays = {} if record is None else decode(record)
+    if why := unlike(arrays, {wire.MASKED: ((layout.size,), np.uint32)}):
+        raise Refused(f"the vector of a secure sum: {why}")
+    return arrays[wire.MASKED]
 
 
 def texts_of(said: Said, name: str) -> list[bytes]:

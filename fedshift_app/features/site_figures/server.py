@@ -86,7 +86,7 @@ def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[s
     parts = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
     wanted = {domain: shapes(domain, classes) for domain in parts}
     numbers_of = {}
-    for domain, arrays in records.read(content, SITE_FIGURES, "metrics", wanted).items():
+    for domain, arrays in records.read(content, SITE_FIGURES, wanted).items():
         numbers, part = from_arrays(arrays, domain), parts[domain].part
         _check(numbers, part, parts[domain].score.correct if len(part) == part.drawn else None)
         numbers_of[domain] = numbers
