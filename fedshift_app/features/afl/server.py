@@ -31,11 +31,8 @@ from fedshift_app.features.afl import Options
 from fedshift_app.features.ga.server import among, by_key
 from fedshift_core.limits import MOST_LOSS
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
-from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.evaluation import Asked
+from fedshift_strategies.features.base import Asked, Range, ServerFeature, Steps, Training, Update, Weigh
 from fedshift_strategies.federation.update_norms import capped
-from fedshift_strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: groups (places of domains, or indices of nodes) and their weights q.

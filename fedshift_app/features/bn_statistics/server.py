@@ -32,11 +32,9 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record, unlike
-from fedshift_strategies.features.base import Question, Scoring, ServerFeature, Steps
+from fedshift_strategies.features.base import Asked, Node, Question, RunContext, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RunContext
-from fedshift_strategies.federation.evaluation import Asked, Observe
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.evaluation import Observe
 from fedshift_strategies.federation.update_norms import out_of_proportion
 from fedshift_strategies.federation.updates import by_reason, decode
 

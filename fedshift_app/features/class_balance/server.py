@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from fedshift_core.limits import some
 from fedshift_core.wire.names import CLASS_TOTALS
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import announced
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
 
 MOST_NAMED = 10  # classes of which the log shows numbers
 

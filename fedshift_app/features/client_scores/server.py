@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 from fedshift_app.features.client_scores.show import KEY, apart
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
-from fedshift_strategies.features.base import ServerFeature, Steps, Training
-from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.features.base import Asked, Known, Node, Range, ServerFeature, Steps, Training, Update
+from fedshift_strategies.federation.checks import ANY_COUNT, right_of
 
 Matrix = NDArray[np.float64]
 #: Accuracy in percent by index of the node: by domain, and on its own test set where that is a part of its domain's.

@@ -29,11 +29,8 @@ from fedshift_app.features.ga import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
-from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.evaluation import Asked
+from fedshift_strategies.features.base import Asked, Range, ServerFeature, Steps, Training, Update, Weigh
 from fedshift_strategies.federation.update_norms import capped
-from fedshift_strategies.federation.updates import Update
 
 #: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their
 #: own models did.

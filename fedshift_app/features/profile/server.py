@@ -4,11 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.features.profile.show import KEY
-from fedshift_core.params import Params
 from fedshift_core.wire.names import PROCESS, SECONDS
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
-from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult, RunContext
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import (
+    Node,
+    Params,
+    RoundResult,
+    RunContext,
+    Scoring,
+    ServerFeature,
+    Steps,
+    Training,
+)
+from fedshift_strategies.federation.context import EVALUATION, TRAINING
 
 
 class Profile(ServerFeature):

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fedshift_core.limits import some
-from fedshift_strategies.features.base import ServerFeature
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Node, ServerFeature
 
 Copy = tuple[str, int]  # SHA-256, and number of images
 SAME = "give all nodes the same copy (docs/deploy/deployment.md)"

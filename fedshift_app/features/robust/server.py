@@ -39,11 +39,10 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
-from fedshift_strategies.features.base import Merge, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import Merge, Node, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.averaging import RunningAverage
-from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.update_norms import change
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.federation.updates import decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 #: By rule: what it does, in the words of the log.

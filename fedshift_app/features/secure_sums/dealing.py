@@ -24,9 +24,8 @@ from fedshift_core.secure.statement import Statement, check_effective
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import array_record, unlike
 from fedshift_strategies import weighting
-from fedshift_strategies.features.base import LeaveOut
+from fedshift_strategies.features.base import LeaveOut, Node
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import by_reason, decode
 
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]

@@ -31,7 +31,6 @@ from fedshift_app.features.secure_sums.show import KEY
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.secure import layout, protocol
 from fedshift_core.secure.group import ANSWERS, TRAINING
@@ -41,13 +40,24 @@ from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_strategies import weighting
 from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.features.base import Gather, Question, Scoring, ServerFeature, Steps, Training, Weigh
+from fedshift_strategies.features.base import (
+    Asked,
+    Gather,
+    Node,
+    Params,
+    Question,
+    RunContext,
+    Scoring,
+    SentWeights,
+    ServerFeature,
+    Sifted,
+    Steps,
+    Training,
+    Update,
+    Weigh,
+)
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RunContext
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.update_norms import SentWeights
-from fedshift_strategies.federation.updates import Sifted, Update, decode
+from fedshift_strategies.federation.updates import decode
 
 log = logging.getLogger("fedshift")
 

@@ -19,16 +19,24 @@ from fedshift_app.features.statistics import Options, show
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BINS, Refused, some
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
+from fedshift_core.shown import Named, named
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
-from fedshift_strategies.features.base import Phase, Scoring, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import (
+    Asked,
+    Node,
+    Params,
+    Phase,
+    RoundResult,
+    RunContext,
+    Scoring,
+    ServerFeature,
+    Steps,
+    Training,
+)
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult, RunContext
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 
@@ -194,8 +202,8 @@ class SiteStatistics(ServerFeature):
         if self._sites:
             result.passing[show.KEY] = self._named()
 
-    def _named(self) -> list[show.Named]:
-        return show.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
+    def _named(self) -> list[Named]:
+        return named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
 
 
 def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:
