@@ -6,7 +6,8 @@ from flwr.app import RecordDict
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from fedshift_core.wire.records import array_record, unlike
+from fedshift_core.wire.records import array_record
+from fedshift_core.wire.rows import unlike
 from fedshift_strategies.federation.updates import decode
 
 

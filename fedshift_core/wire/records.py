@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
@@ -180,17 +179,6 @@ def _dtype(descr: bytes) -> tuple[np.dtype[Any] | None, str]:
     except TypeError:
         return None, descr.decode()
     return dtype, str(dtype)
-
-
-def unlike(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], Any]]) -> str:
-    """Return how arrays differ from the names, with shapes and types, that are expected; empty where they do not."""
-    if strange := sorted(arrays.keys() ^ wanted.keys()):
-        return f"{plain(strange[0], MOST_NAME)!r} is {'unknown' if strange[0] in arrays else 'missing'}"
-    for name, (shape, kind) in wanted.items():
-        array = arrays[name]
-        if array.shape != shape or array.dtype != kind:
-            return f"{name} has shape {array.shape} and type {array.dtype}, expected {shape} and {np.dtype(kind)}"
-    return ""
 
 
 def num_bytes(content: RecordDict) -> int:

@@ -36,7 +36,7 @@ from fedshift_core.wire.names import (
     STOPS,
     TAKE_STATISTICS,
 )
-from fedshift_core.wire.records import unlike
+from fedshift_core.wire.rows import unlike
 from fedshift_core.wire.scores import DomainScore
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node

@@ -31,7 +31,8 @@ from fedshift_core.wire.names import (
     STATISTICS,
     TAKE_STATISTICS,
 )
-from fedshift_core.wire.records import array_record, unlike
+from fedshift_core.wire.records import array_record
+from fedshift_core.wire.rows import unlike
 from fedshift_strategies.features.base import Asked, Node, Question, RunContext, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.evaluation import Observe

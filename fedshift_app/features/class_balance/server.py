@@ -43,16 +43,15 @@ class ClassBalance(ServerFeature):
 
     def on_round(self, training: Training) -> Steps:
         """Send the numbers."""
-        self._sent = self._totals(training.all_nodes)
-        yield self._asked()
+        return self._steps(self._totals(training.all_nodes))
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Send those of the last training: what adapts a model before a score may train it."""
-        self._sent = self._sent or self._totals(scoring.all_nodes)
-        yield self._asked()
+        return self._steps(self._sent or self._totals(scoring.all_nodes))
 
-    def _asked(self) -> Asked:
-        return Asked(lambda node: {CLASS_TOTALS: self._sent} if self.run.config.train.asks_federation else {})
+    def _steps(self, sent: list[float]) -> Steps:
+        self._sent = sent
+        yield Asked(lambda node: {CLASS_TOTALS: sent} if self.run.config.train.asks_federation else {})
 
     def _totals(self, nodes: Sequence[Node]) -> list[float]:
         return [float(number) for number in totals(nodes, self.run.config.federation.max_images)]

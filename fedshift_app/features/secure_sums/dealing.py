@@ -22,7 +22,8 @@ from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
 from fedshift_core.secure.statement import Statement, check_effective
 from fedshift_core.wire import names as wire
-from fedshift_core.wire.records import array_record, unlike
+from fedshift_core.wire.records import array_record
+from fedshift_core.wire.rows import unlike
 from fedshift_strategies import weighting
 from fedshift_strategies.features.base import LeaveOut, Node
 from fedshift_strategies.federation import checks

@@ -138,21 +138,19 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _SHARES, "a question in place of scores")
         member = Member(call.state(self.name), call.index, ANSWERS)
         _receive(member, call)
-        sizes = {name: array.size for name, array in reply.means.items()}
-        layout = of_powers(sizes, reply.powers, call.config.federation.secure_sums_range, member.nodes)
+        sizes, most = (
+            {name: array.size for name, array in reply.means.items()},
+            call.config.federation.secure_sums_range,
+        )
+        layout = of_powers(sizes, reply.powers, most, member.nodes)
         vector = layout.vector({name: array * member.factor for name, array in reply.means.items()})
-        sent = call.sent
-        masked = member.mask(vector, protocol.digest_of(sent), weights=protocol.weights_digest(sent))
+        masked = member.mask(vector, protocol.digest_of(call.sent), weights=protocol.weights_digest(call.sent))
         return replace(reply, knowledge={wire.MASKED: masked}, means={}, powers={})
 
 
 def _receive(member: Member, call: Call) -> None:
     """Take in the shares of the other nodes; those that are not what they committed to are named in the node's log."""
-    options = call.options
-    bad = member.receive(
-        call.server_round, options[wire.SECURE_NODES], options[wire.SECURE_TEXTS], options[wire.SECURE_DIGESTS]
-    )
-    if bad:
+    if bad := member.receive(call.server_round, *(call.options[key] for key in _SHARES)):
         log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
                     call.server_round, ", ".join(map(str, bad)))  # fmt: skip
 
