@@ -62,7 +62,7 @@ class Key:
     def refuse(self, value: Any) -> str:
         """Return why a value is not what the key holds, as far as that is one of ``TYPES``; empty if it is."""
         each, listed = self.holds.removeprefix("list of "), self.holds.startswith("list of ")
-        parts = value if isinstance(value, list) else [value]
+        parts: list[Any] = value if isinstance(value, list) else [value]
         fits = isinstance(value, list) == listed and all(
             type(part) is TYPES.get(each) and (each != "float" or math.isfinite(part)) for part in parts
         )

@@ -48,6 +48,7 @@ class SiteStatistics(ServerFeature):
     prefixes = ("statistics/",)
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        self._to_all: dict[str, Arrays] | None = None
         self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
         super().__init__(name, run, params)
 
@@ -65,11 +66,12 @@ class SiteStatistics(ServerFeature):
     def _to_tell(self) -> dict[str, Arrays]:
         """The records that go to each node, made once from what the nodes report."""
         if self._to_all is None:
-            self._to_all = {}
+            records: dict[str, Arrays] = {}
             if self._options.share == "nodes":  # without rows while no node tells any
-                self._to_all[SITE_IMAGES] = (self.of_all or FederationImages.of([])).to_arrays()
+                records[SITE_IMAGES] = (self.of_all or FederationImages.of([])).to_arrays()
                 if styles := [(node, site.styles) for node, (_, site) in sorted(self._sites.items()) if site.styles]:
-                    self._to_all[IMAGE_STYLES] = ImageStyles.of(styles).to_arrays()
+                    records[IMAGE_STYLES] = ImageStyles.of(styles).to_arrays()
+            self._to_all = records
         return self._to_all
 
     @property
@@ -158,8 +160,8 @@ class SiteStatistics(ServerFeature):
         if share == "nodes" and not any(site.reports for site in sites):
             why = some(sorted({site.kept for site in sites}) or [checks.NO_ANSWER], 3)
             return (
-                f"statistics.share=nodes: {none} statistics of its images ({why}); see statistics.least_images, and the "
-                "policies of the nodes' owners"
+                f"statistics.share=nodes: {none} statistics of its images ({why}); see statistics.least_images, and "
+                "the policies of the nodes' owners"
             )
         if images > 0 and not any(site.styles for site in sites):
             return (
