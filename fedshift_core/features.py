@@ -63,9 +63,8 @@ class Key:
         """Return why a value is not what the key holds, as far as that is one of ``TYPES``; empty if it is."""
         each, listed = self.holds.removeprefix("list of "), self.holds.startswith("list of ")
         parts: list[Any] = value if isinstance(value, list) else [value]
-        fits = isinstance(value, list) == listed and all(
-            type(part) is TYPES.get(each) and (each != "float" or math.isfinite(part)) for part in parts
-        )
+        fits = isinstance(value, list) == listed and all(type(part) is TYPES.get(each) for part in parts)
+        fits = fits and all(math.isfinite(part) for part in parts if isinstance(part, float))
         return "" if fits or each not in TYPES else f"it must be {'a list of ' if listed else ''}{each}"
 
     def fits(self, name: str) -> bool:
