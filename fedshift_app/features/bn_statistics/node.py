@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.calls import is_count
 from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request
 from fedshift_clients.training import statistics
 from fedshift_clients.training.arrays import view
@@ -39,6 +38,7 @@ from fedshift_core.wire.names import (
 from fedshift_core.wire.rows import unlike
 from fedshift_core.wire.scores import DomainScore
 
+_BARE = f"without {BN_IMAGES}"
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 _ASKED = {key.name for feature in ours() for key in feature.evaluate if not key.replaces_scores} - {BN_IMAGES}
 _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, *_ASKED))
@@ -150,25 +150,23 @@ def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
 
 
 def _take_statistics(request: Request, value: Any) -> str:
-    evaluate = request.config.evaluate
-    if value is not True:
-        return "it is true or absent"
-    if request.private:
-        return request.private
-    if RETAKEN not in evaluate.bn:
-        return f"this run has evaluate.bn=[{','.join(evaluate.bn)}]"
-    if others := sorted(request.given.keys() & _OF_SCORES):
-        return f"then nothing is scored, and {others[0]} has no place"
-    if BN_IMAGES not in request.given:
-        return f"without {BN_IMAGES}"
-    return request.refuse_score()
+    wanted, others = request.config.evaluate.bn, sorted(request.given.keys() & _OF_SCORES)
+    reasons = (
+        "" if value is True else "it is true or absent",
+        request.private,
+        "" if RETAKEN in wanted else f"this run has evaluate.bn=[{','.join(wanted)}]",
+        f"then nothing is scored, and {others[0]} has no place" if others else "",
+        "" if BN_IMAGES in request.given else _BARE,
+        request.refuse_score(),
+    )
+    return next(filter(None, reasons), "")
 
 
 def _bn_images(request: Request, value: Any) -> str:
     most = request.config.evaluate.bn_images
     if not (TAKE_STATISTICS in request.given or BN_WAYS in request.given):
         return f"without {BN_WAYS} and {TAKE_STATISTICS}"
-    return "" if is_count(value, 2, most) and value == most else f"this run has evaluate.bn_images={most}"
+    return "" if value == most else f"this run has evaluate.bn_images={most}"
 
 
 def _bn_statistics(request: Request, value: Any) -> str:
@@ -176,4 +174,4 @@ def _bn_statistics(request: Request, value: Any) -> str:
     possible = (list(wanted), [name for name in wanted if name != RETAKEN])  # where no statistics travel
     if value not in possible or not value:
         return f"this run has evaluate.bn=[{','.join(wanted)}]"
-    return "" if BN_IMAGES in request.given else f"without {BN_IMAGES}"
+    return "" if BN_IMAGES in request.given else _BARE
