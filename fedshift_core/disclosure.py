@@ -13,7 +13,7 @@ A method states the word of each array that its nodes contribute
 these; tests/security/test_word_of_each_array.py derives each word from what a node sends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from fedshift_core.errors import ConfigError
@@ -22,7 +22,6 @@ from fedshift_core.limits import as_found, plain
 Word = Literal["model", "sum over classes", "class", "image"]
 WORDS: tuple[Word, ...] = get_args(Word)  # the strictest last
 MODEL, SUM, CLASS, IMAGE = WORDS
-BEFORE: Mapping[str, Word] = {"node": SUM, "public": MODEL}  # words of FedShift 1, and what to write for them
 #: How names of shared arrays end that are statistics of images: BatchNorm's and FedFA's.
 BUFFERS = (".running_mean", ".running_var", ".mean", ".square")
 HELD = ("images", "nodes")  # sums in which a node without images of a class has no part (``layout.Sum``)
@@ -32,12 +31,10 @@ def checked(word: str, where: str) -> None:
     """Check a word that a method states.
 
     Raises:
-        ConfigError: If it is none of the four; of a word of before, with the new one.
+        ConfigError: If it is none of the four.
     """
-    if word in WORDS:
-        return
-    instead = f" (now {as_found(BEFORE[word])})" if word in BEFORE else ""
-    raise ConfigError(f"{where}: {as_found(word)}{instead}, allowed are {', '.join(WORDS)}")
+    if word not in WORDS:
+        raise ConfigError(f"{where}: {as_found(word)}, allowed are {', '.join(WORDS)}")
 
 
 def of_shared(name: str) -> Word:

@@ -17,9 +17,7 @@ import importlib.util
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from fedshift_core import log_levels
 from fedshift_core.errors import ConfigError
@@ -59,11 +57,7 @@ class Spending:
 
     def epsilon(self, rounds: int) -> float:
         """Return the epsilon of so many rounds, all of which the node trained in; of none it is 0."""
-        if not rounds:
-            return 0.0
-        return _epsilon(
-            self.sampling_rate, self.steps * rounds, self.noise_multiplier, rounds, self.prototype_noise, self.delta
-        )
+        return _composed(tuple(_parts(self, rounds)), self.delta) if rounds else 0.0
 
 
 def epsilon_of_all(spent: Sequence[tuple[Spending, int]], mu_squared: float, delta: float) -> float:
@@ -75,16 +69,29 @@ def epsilon_of_all(spent: Sequence[tuple[Spending, int]], mu_squared: float, del
             of a node's images, and so of each of them.
         delta: Delta.
     """
-    event, rdp = _packages()
+    parts = [part for spends, rounds in spent for part in _parts(spends, rounds)]
+    parts += [(1.0, mu_squared**-0.5, 1)] if mu_squared > 0 else []
+    return _composed(tuple(parts), delta)
+
+
+def _parts(spends: Spending, rounds: int) -> list[tuple[float, float, int]]:
+    """Return the Gaussian mechanisms of rounds: sampling rate, noise multiplier and how often."""
+    steps = (spends.sampling_rate, spends.noise_multiplier, spends.steps * rounds)
+    return [steps, *([(1.0, spends.prototype_noise, rounds)] if spends.prototype_noise else [])]
+
+
+@functools.lru_cache(maxsize=4096)
+def _composed(parts: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """Return the epsilon of Gaussian mechanisms, of which one with rate 1 is of all images."""
+    check_installed()
+    from dp_accounting import dp_event, rdp  # here: they import scipy
+
     accountant = rdp.RdpAccountant(ORDERS)
-    with _without_warnings():
-        for spends, rounds in spent:
-            gaussian = event.GaussianDpEvent(spends.noise_multiplier)
-            accountant.compose(event.PoissonSampledDpEvent(spends.sampling_rate, gaussian), spends.steps * rounds)
-            if spends.prototype_noise:
-                accountant.compose(event.GaussianDpEvent(spends.prototype_noise), rounds)
-        if mu_squared > 0:
-            accountant.compose(event.GaussianDpEvent(mu_squared**-0.5))
+    # Nothing is said of an order that is left out because its series does not converge: the others bound epsilon too.
+    with log_levels.at_least(logging.ERROR, "absl"):
+        for rate, noise, times in parts:
+            event = dp_event.GaussianDpEvent(noise)
+            accountant.compose(dp_event.PoissonSampledDpEvent(rate, event) if rate < 1 else event, times)
         return float(accountant.get_epsilon(delta))
 
 
@@ -147,7 +154,8 @@ def noise_for(target: float, rate: float, steps: int, rounds: int, ratio: float,
     """
 
     def spends(noise: float) -> float:
-        return _epsilon(rate, steps, noise, rounds, ratio * noise, delta)
+        releases = [(1.0, ratio * noise, rounds)] if ratio else []
+        return _composed(((rate, noise, steps), *releases), delta)
 
     from scipy.optimize import brentq  # here: it takes long to import
 
@@ -167,27 +175,3 @@ def noise_for(target: float, rate: float, steps: int, rounds: int, ratio: float,
     while spends(noise) > target:
         noise *= math.exp(step)
     return noise
-
-
-@functools.lru_cache(maxsize=4096)
-def _epsilon(rate: float, steps: int, noise: float, releases: int, of_releases: float, delta: float) -> float:
-    """Return the epsilon of ``steps`` sampled Gaussian mechanisms, and of ``releases`` others over all images."""
-    event, rdp = _packages()
-    accountant = rdp.RdpAccountant(ORDERS)
-    with _without_warnings():
-        accountant.compose(event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(noise)), steps)
-        if of_releases:
-            accountant.compose(event.GaussianDpEvent(of_releases), releases)
-        return float(accountant.get_epsilon(delta))
-
-
-def _without_warnings() -> AbstractContextManager[None]:
-    """Say nothing of an order that is left out because its series does not converge: the others bound epsilon too."""
-    return log_levels.at_least(logging.ERROR, "absl")
-
-
-def _packages() -> tuple[Any, Any]:
-    check_installed()
-    from dp_accounting import dp_event, rdp  # here: they import scipy
-
-    return dp_event, rdp

@@ -12,9 +12,11 @@ names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own have keys of t
 
 import functools
 import importlib
+import json
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
@@ -57,16 +59,13 @@ class Key:
     images: bool = False
     word: Word | None = None
 
-    def refuse(self, value: object) -> str:
+    def refuse(self, value: Any) -> str:
         """Return why a value is not what the key holds, as far as that is one of ``TYPES``; empty if it is."""
         each, listed = self.holds.removeprefix("list of "), self.holds.startswith("list of ")
-        kind = TYPES.get(each)
-        if kind is None:
-            return ""
-        parts = value if listed and isinstance(value, list) else [value]
-        fits = isinstance(value, list) == listed and all(type(part) is kind for part in parts)
+        parts: list[Any] = value if isinstance(value, list) else [value]
+        fits = isinstance(value, list) == listed and all(type(part) is TYPES.get(each) for part in parts)
         fits = fits and all(math.isfinite(part) for part in parts if isinstance(part, float))
-        return "" if fits else f"it must be {'a list of ' if listed else ''}{each}"
+        return "" if fits or each not in TYPES else f"it must be {'a list of ' if listed else ''}{each}"
 
     def fits(self, name: str) -> bool:
         """Tell whether a name on the wire is this one."""
@@ -229,12 +228,10 @@ def value_of(config: Any, key: str) -> Any:
 
 def typed(value: Any) -> str:
     """Return a value as it is typed."""
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, float):
         return f"{value:g}"
-    if value is None:
-        return "null"
     return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)
 
 
@@ -252,12 +249,8 @@ KINDS = (
 def shared_name(features: Iterable[Feature]) -> str:
     """Return a name that two features declare for the same kind of message; empty if there is none."""
     declared = tuple(features)
-    for kind in KINDS:
-        keys: list[Key] = [key for feature in declared for key in getattr(feature, kind)]
-        for key, other in combinations(keys, 2):
-            if key.fits(other.name) or other.fits(key.name):
-                return other.name
-    return ""
+    pairs = (combinations([key for each in declared for key in getattr(each, kind)], 2) for kind in KINDS)
+    return next((b.name for each in pairs for a, b in each if a.fits(b.name) or b.fits(a.name)), "")
 
 
 def _keys(*names: str, word: Word | None = None) -> tuple[Key, ...]:
@@ -308,21 +301,16 @@ def with_rooms(section: str) -> Callable[[type[Sections]], type[Sections]]:
     return assembled
 
 
-class _Rooms(Mapping[str, Feature]):
+class _Rooms(UserDict[str, Feature]):
     """FedShift's own by name; the rooms are looked at when the first is asked for."""
 
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+
     @functools.cached_property
-    def _named(self) -> dict[str, Feature]:
+    def data(self) -> dict[str, Feature]:  # type: ignore[override]
+        """The features."""
         return {feature.name: feature for feature in ours()}
-
-    def __getitem__(self, name: str) -> Feature:
-        return self._named[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._named)
-
-    def __len__(self) -> int:
-        return len(self._named)
 
 
 FEATURES: Registry[Feature] = Registry("feature", "fedshift.features", lambda: Feature, _Rooms())

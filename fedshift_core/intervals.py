@@ -54,6 +54,11 @@ class Estimate:
         size = room * (behind + 1) / (behind * variance + room * self.share.max())
         return float(min(size, self.most))
 
+    @property
+    def triple(self) -> Floats:
+        """The figure with its interval, (3,)."""
+        return interval(self.value, self.size)
+
 
 def interval(value: Floats | float, size: Floats | float) -> Floats:
     """Return figures with the 95 % interval of a proportion, shape (..., 3): value, low, high.

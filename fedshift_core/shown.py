@@ -8,7 +8,7 @@ run folder. It imports neither Flower nor torch, as the files of many runs are r
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -123,7 +123,19 @@ def chosen(result: Any, images: str) -> dict[str, Any]:
     }
 
 
-def site_names(sites: Sequence[tuple[int, str, Any]]) -> list[str]:
-    """Return a name for each node and its domain that no other has: the domain, where no other node has it."""
+class Named(NamedTuple):
+    """What a node gave of one domain, with a name that no other has: the domain, where no other node has it."""
+
+    name: str
+    node: int
+    domain: str
+    given: Any
+
+
+def named(sites: Sequence[tuple[int, str, Any]]) -> list[Named]:
+    """Return what nodes gave, with names; index, domain and what it gave of each."""
     number_of = Counter(domain for _, domain, _ in sites)
-    return [domain if number_of[domain] == 1 else f"{domain} (node {node})" for node, domain, _ in sites]
+    return [
+        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, given)
+        for node, domain, given in sites
+    ]

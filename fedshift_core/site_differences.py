@@ -7,7 +7,6 @@ Two sites differ clearly in a channel where their means are half a standard devi
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,62 +37,29 @@ def channels_text(values: Triple | FloatArray, separator: str = " / ") -> str:
     return texts[0] if len(set(texts)) == 1 else separator.join(texts)
 
 
-@dataclass(frozen=True)
-class Differences:
-    """Pairs of sites that differ clearly.
-
-    Attributes:
-        pairs: How many there are.
-        farthest: The two sites that exceed a bound most, by their places.
-        channel: In which channel they do.
-        by_mean: It is the bound of means.
-        amount: How many standard deviations their means are apart, or how many times one deviation is the other.
-    """
-
-    pairs: int = 0
-    farthest: tuple[int, int] = (0, 0)
-    channel: int = 0
-    by_mean: bool = True
-    amount: float = 0.0
-
-
-def differences(means: FloatArray, variances: FloatArray) -> Differences:
-    """Return which of K sites differ clearly; means and variances are (K, 3), of numbers from 0 to 1."""
-    stds = lifted(np.sqrt(variances))
-    pairs, best = 0, Differences()
-    excess = 1.0
-    for i in range(len(means) - 1):
-        apart = np.abs(means[i] - means[i + 1 :]) / np.sqrt((stds[i] ** 2 + stds[i + 1 :] ** 2) / 2)
-        ratio = np.maximum(stds[i], stds[i + 1 :]) / np.minimum(stds[i], stds[i + 1 :])
-        times = np.stack((apart / MEAN_BOUND, ratio / SPREAD_BOUND))  # 2 x others x 3
-        pairs += int((times >= 1).any(axis=(0, 2)).sum())
-        kind, j, channel = np.unravel_index(int(times.argmax()), times.shape)
-        if times[kind, j, channel] > excess or (times[kind, j, channel] == excess and not best.amount):
-            excess = float(times[kind, j, channel])
-            amount = float((apart, ratio)[kind][j, channel])
-            best = Differences(0, (i, i + 1 + int(j)), int(channel), kind == 0, amount)
-    return Differences(pairs, best.farthest, best.channel, best.by_mean, best.amount)
-
-
 def sentence(sites: Mapping[str, tuple[Triple, Triple]]) -> str:
     """Return which sites differ clearly, the farthest pair with its numbers; empty if none do.
 
     Args:
-        sites: By name of the site: mean and variance of each channel.
+        sites: By name of the site: mean and variance of each channel, of numbers from 0 to 1.
     """
     names = list(sites)
-    if len(names) < 2:
-        return ""
     means, variances = (np.array([sites[name][i] for name in names], np.float64) for i in range(2))
-    found = differences(means, variances)
-    if not found.pairs:
-        return ""
-    (a, b), k = found.farthest, found.channel
-    who = " and ".join(plain(names[i], MOST_NAME) for i in (a, b))
-    kind, values = ("mean", means) if found.by_mean else ("standard deviation", np.sqrt(variances))
-    pair = values[[a, b]]
-    of = "" if np.allclose(pair, pair[:, :1], atol=0.005) else f" of {CHANNELS[k]}"  # grey images have one number
-    unit = "standard deviations apart" if found.by_mean else "times"
-    text = f"{kind}{of} {pair[0, k]:.2f} and {pair[1, k]:.2f}, {found.amount:.1f} {unit}"
-    others = f"; {found.pairs - 1} more of {plural(math.comb(len(names), 2), 'pair')} do" if found.pairs > 1 else ""
-    return f"images of {who} differ clearly: {text}{others} ({RULE})"
+    stds, number, best, text = lifted(np.sqrt(variances)), 0, 0.0, ""
+    for i in range(len(names) - 1):
+        apart = np.abs(means[i] - means[i + 1 :]) / np.sqrt((stds[i] ** 2 + stds[i + 1 :] ** 2) / 2)
+        ratio = np.maximum(stds[i], stds[i + 1 :]) / np.minimum(stds[i], stds[i + 1 :])
+        times = np.stack((apart / MEAN_BOUND, ratio / SPREAD_BOUND))  # 2 x others x 3
+        number += int((times >= 1).any(axis=(0, 2)).sum())
+        kind, j, k = np.unravel_index(int(times.argmax()), times.shape)
+        if times[kind, j, k] < 1 or times[kind, j, k] <= best:
+            continue
+        best, pair = float(times[kind, j, k]), [i, i + 1 + int(j)]
+        what, values = (("mean", means), ("standard deviation", np.sqrt(variances)))[kind]
+        amount, unit = ((apart, "standard deviations apart"), (ratio, "times"))[kind]
+        grey = np.allclose(values[pair], values[pair][:, :1], atol=0.005)  # these have one number
+        of, (a, b) = "" if grey else f" of {CHANNELS[k]}", values[pair, k]
+        who = " and ".join(plain(names[place], MOST_NAME) for place in pair)
+        text = f"images of {who} differ clearly: {what}{of} {a:.2f} and {b:.2f}, {amount[j, k]:.1f} {unit}"
+    others = f"; {number - 1} more of {plural(math.comb(len(names), 2), 'pair')} do" if number > 1 else ""
+    return f"{text}{others} ({RULE})" if text else ""

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +46,11 @@ class Counts:
     scores: Ints | None
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.classes + other.classes,
-            self.calibration + other.calibration,
-            None if self.confusion is None or other.confusion is None else self.confusion + other.confusion,
-            None if self.scores is None or other.scores is None else self.scores + other.scores,
-        )
+        sums: list[Any] = [
+            None if a is None or b is None else a + b
+            for a, b in zip(vars(self).values(), vars(other).values(), strict=True)
+        ]
+        return Counts(*sums)
 
     @property
     def images(self) -> int:
@@ -59,25 +59,20 @@ class Counts:
 
     def arrays(self, domain: str) -> Arrays:
         """Return what travels, as ``shapes`` has it."""
-        sent: Arrays = {CALIBRATION + domain: self.calibration}
-        if self.confusion is None or self.scores is None:
-            return sent | {CLASSES + domain: self.classes.astype(np.int32)}
-        return sent | {
-            CONFUSION + domain: self.confusion.astype(np.int32),
-            CLASS_SCORES + domain: self.scores.astype(np.int32),
-        }
+        counts = {CONFUSION: self.confusion, CLASS_SCORES: self.scores}
+        if self.confusion is None:
+            counts = {CLASSES: self.classes}
+        whole = {name + domain: array.astype(np.int32) for name, array in counts.items() if array is not None}
+        return {CALIBRATION + domain: self.calibration, **whole}
 
 
 def shapes(domain: str, classes: int) -> Mapping[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Return shape and type by name of the arrays that travel of a domain."""
-    shape_of: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        CALIBRATION + domain: ((3, CALIBRATION_BINS), np.float64)
-    }
+    whole: dict[str, tuple[int, ...]] = {CONFUSION: (classes, classes), CLASS_SCORES: (2, classes, SCORE_BINS)}
     if classes > MOST_CLASSES:
-        return shape_of | {CLASSES + domain: ((3, classes), np.int32)}
-    return shape_of | {
-        CONFUSION + domain: ((classes, classes), np.int32),
-        CLASS_SCORES + domain: ((2, classes, SCORE_BINS), np.int32),
+        whole = {CLASSES: (3, classes)}
+    return {CALIBRATION + domain: ((3, CALIBRATION_BINS), np.float64)} | {
+        name + domain: (shape, np.int32) for name, shape in whole.items()
     }
 
 

@@ -3,7 +3,6 @@
 A node tells rows of six numbers (``SiteImages.styles``). Those of all nodes go to each (:class:`ImageStyles`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_STYLES, Refused
-from fedshift_core.plural import plural
 from fedshift_core.wire import names as wire
-from fedshift_core.wire import rows
+from fedshift_core.wire.rows import Rows
 
 ROW = 6  # three means, three deviations
 #: A mean, and a deviation, of numbers from 0 to 1 (divisor: pixels - 1; an image has two pixels or more).
 _MOST = (1.0, 1.0, 1.0, 0.75, 0.75, 0.75)
 _SLACK = 1e-6
-_ARRAYS = ("nodes", "mean", "std")
 
-Rows = tuple[tuple[float, ...], ...]
+Styles = tuple[tuple[float, ...], ...]
 
 
-def read(given: Mapping[str, Any], images: int) -> Rows:
+def read(given: Mapping[str, Any], images: int) -> Styles:
     """Return the rows of an answer; none where it has none.
 
     Args:
@@ -40,19 +35,14 @@ def read(given: Mapping[str, Any], images: int) -> Rows:
     values = given.get(wire.STATISTICS_STYLES, [])
     most = min(images, MOST_STYLES)
     if not isinstance(values, list) or len(values) % ROW or len(values) > ROW * most:
-        raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {plural(most, 'image')}")
-    read_rows = tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
-    if not all(_in_range(value, top) for row in read_rows for value, top in zip(row, _MOST, strict=True)):
+        raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {most} images")
+    if not all(type(value) is float and 0 <= value <= _MOST[i % ROW] + _SLACK for i, value in enumerate(values)):
         raise Refused(f"{wire.STATISTICS_STYLES}: means are from 0 to 1, deviations from 0 to 0.75")
-    return read_rows
-
-
-def _in_range(value: object, most: float) -> bool:
-    return type(value) is float and math.isfinite(value) and 0 <= value <= most + _SLACK
+    return tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
 
 
 @dataclass(frozen=True)
-class ImageStyles:
+class ImageStyles(Rows):
     """Means and deviations of M training images of all nodes; red, green, blue from 0 to 1.
 
     Attributes:
@@ -61,37 +51,17 @@ class ImageStyles:
         std: Over an image's pixels (divisor: pixels - 1), (M, 3), float32.
     """
 
-    nodes: NDArray[np.int64]
+    record, kind, slack, apart = wire.IMAGE_STYLES, np.float32, _SLACK, False
+
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
 
-    def __len__(self) -> int:
-        return len(self.nodes)
-
     @classmethod
-    def of(cls, reports: Sequence[tuple[int, Rows]]) -> "ImageStyles":
+    def of(cls, reports: Sequence[tuple[int, Styles]]) -> "ImageStyles":
         """Return those of nodes by their place, of which at least one tells a row."""
-        nodes = np.repeat(
-            np.array([node for node, _ in reports], np.int64), np.array([len(each) for _, each in reports], np.int64)
-        )
+        nodes = np.array([node for node, each in reports for _ in each], np.int64)
         values = np.array([row for _, each in reports for row in each], np.float32).reshape(-1, ROW)
         return cls(nodes, values[:, :3].copy(), values[:, 3:].copy())
-
-    def to_arrays(self) -> Arrays:
-        """Return the arrays of the record that goes to the nodes."""
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "ImageStyles":
-        """Read the record on a node.
-
-        Raises:
-            FedShiftError: If an array, its shape, type or a number is not what it should be.
-        """
-        rows.check(wire.IMAGE_STYLES, arrays, ("nodes",), ("mean", "std"), "float32", _SLACK)
-        if (np.diff(arrays["nodes"]) < 0).any():
-            raise FedShiftError(f"the server's record {wire.IMAGE_STYLES}: its nodes fall")
-        return cls(*(arrays[name] for name in _ARRAYS))
 
     def of_others(self, node: int) -> "ImageStyles":
         """Return those of the images of all other nodes."""

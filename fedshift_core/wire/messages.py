@@ -6,8 +6,8 @@ against the run's configuration (``fedshift_app.node.requests``). Replies are ch
 node), in ``numbers`` (to the server) and in ``records``, under the names that ``fedshift_core.features`` declares.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -16,11 +16,14 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.wire import names as wire
 
 Scalar = int | float | str
-#: Keys of a message about work that are neither scalars nor options.
-_CORE = frozenset((
-    wire.SERVER_ROUND, wire.NODE_INDEX, wire.ENGINE, wire.RUN, wire.RUN_ID, wire.KEPT_IN, wire.RESUMED_AFTER,
-    wire.CHOSEN, wire.MEMORY_ROUND, wire.START_DIGEST,
-))  # fmt: skip
+
+
+#: How values of a header are read, by the type of what stands for nothing; others are texts.
+_READ: Mapping[type, Callable[[Any], Any]] = {int: int, tuple: lambda numbers: tuple(map(int, numbers))}
+
+
+def _name(attribute: str) -> str:
+    return attribute.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -48,22 +51,18 @@ class RunHeader:
     start_digest: str = ""
 
     def to_config(self) -> dict[str, Any]:
-        """Return the entries of the record ``config``; what is empty does not travel."""
-        more = {
-            wire.RUN_ID: self.run_id, wire.KEPT_IN: self.kept_in, wire.RESUMED_AFTER: list(self.resumed_after),
-            wire.CHOSEN: list(self.chosen), wire.MEMORY_ROUND: self.memory_round, wire.START_DIGEST: self.start_digest,
-        }  # fmt: skip
-        return {wire.ENGINE: self.engine, wire.RUN: self.run} | {key: value for key, value in more.items() if value}
+        """Return the entries of the record ``config``, which have the attributes' names; none of what is empty."""
+        values = {_name(key): list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        return {key: value for key, value in values.items() if value or key in (wire.ENGINE, wire.RUN)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Read the entries of a record ``config``."""
-        return cls(
-            str(config[wire.ENGINE]), str(config[wire.RUN]), str(config.get(wire.RUN_ID, "")),
-            str(config.get(wire.KEPT_IN, "")), tuple(int(number) for number in config.get(wire.RESUMED_AFTER, ())),
-            tuple(int(number) for number in config.get(wire.CHOSEN, ())), int(config.get(wire.MEMORY_ROUND, 0)),
-            str(config.get(wire.START_DIGEST, "")),
-        )  # fmt: skip
+        given: dict[str, Any] = {
+            each.name: _READ.get(type(each.default), str)(config[_name(each.name)])
+            for each in fields(cls) if _name(each.name) in config
+        }  # fmt: skip
+        return cls(**given)
 
     def to_record(self) -> RecordDict:
         """Return a message that asks a node what it is."""
@@ -80,8 +79,9 @@ class RunHeader:
             asked: Its entries of the record ``config``.
         """
         content = self.to_record()
-        more = {wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index, **asked}
-        content[wire.CONFIG] = ConfigRecord({**content.config_records[wire.CONFIG], **more})
+        content[wire.CONFIG] = ConfigRecord({
+            **self.to_config(), wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index, **asked
+        })  # fmt: skip
         return content
 
 
@@ -130,12 +130,12 @@ class WorkRequest:
         """
         config = cast(ConfigRecord, content[wire.CONFIG])
         arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
-        core = {wire.ARRAYS, wire.KNOWLEDGE, wire.START}
+        core = {wire.SERVER_ROUND, wire.NODE_INDEX, *(_name(each.name) for each in fields(RunHeader))}
         scalars: dict[str, Scalar] = {}
         options: dict[str, Any] = {}
         for key, value in config.items():
             if not key.startswith(wire.SCALAR):
-                options |= {} if key in _CORE else {key: value}
+                options |= {} if key in core else {key: value}
             elif isinstance(value, int | float | str):
                 scalars[key.removeprefix(wire.SCALAR)] = value
             else:
@@ -143,7 +143,7 @@ class WorkRequest:
         return cls(
             RunHeader.from_config(config), int(str(config[wire.SERVER_ROUND])), int(str(config[wire.NODE_INDEX])),
             arrays[wire.ARRAYS], arrays[wire.KNOWLEDGE], scalars, options,
-            {name: record for name, record in arrays.items() if name not in core},
+            {name: arrays[name] for name in arrays if name not in (wire.ARRAYS, wire.KNOWLEDGE, wire.START)},
             arrays.get(wire.START),
         )  # fmt: skip
 
@@ -175,11 +175,9 @@ class WorkReply:
         numbers: dict[str, Any] = {wire.NUM_EXAMPLES: self.num_examples, **self.numbers}
         numbers |= {wire.KEPT: 1} if self.keeps else {}
         numbers |= {wire.STARTED_ANEW: 1} if self.started_anew else {}
-        arrays = {wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge}
-        return RecordDict({
-            **{name: record for name, record in arrays.items() if record is not None},
-            wire.METRICS: MetricRecord(numbers), **self.records,
-        })  # fmt: skip
+        arrays = {} if self.weights is None else {wire.ARRAYS: self.weights}
+        arrays |= {} if self.knowledge is None else {wire.KNOWLEDGE: self.knowledge}
+        return RecordDict({**arrays, wire.METRICS: MetricRecord(numbers), **self.records})
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ comes from a peer is not trusted: the index is bounded and checked, and each arr
 """
 
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
@@ -24,6 +26,8 @@ PACKED = "fedshift.packed"  # the name of the record that holds packed ones, and
 LARGE = 5 << 20  # bytes of a record from which on it stays one; Flower sends an array in parts of so many
 MOST_INDEX = 1 << 22  # bytes of an index that is read; one of forty thousand arrays fits
 _LENGTH = 4  # bytes that tell the index's
+_Size = Annotated[int, Field(ge=0)]
+_INDEX = TypeAdapter(list[tuple[str, str, tuple[_Size, ...], str, _Size]])
 
 
 def packed(content: RecordDict, once: dict[int, bytes] | None = None) -> RecordDict:
@@ -105,20 +109,9 @@ def unpack(data: bytes) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def _index(text: bytes) -> list[tuple[str, str, tuple[int, ...], str, int]]:
+def _index(text: bytes) -> Iterable[tuple[str, str, tuple[int, ...], str, int]]:
     """Read an index: name, dtype, shape, stype and number of bytes of each array."""
     try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError):
-        raise RecordError("packed arrays have an index that is no JSON") from None
-    if not isinstance(rows, list) or not all(map(_is_row, rows)):
-        raise RecordError("packed arrays have an index that does not tell name, type, shape and size of each")
-    return [(name, dtype, tuple(shape), stype, size) for name, dtype, shape, stype, size in rows]
-
-
-def _is_row(row: Any) -> bool:
-    if not (isinstance(row, list) and len(row) == 5):
-        return False
-    name, dtype, shape, stype, size = row
-    words = all(isinstance(word, str) for word in (name, dtype, stype))
-    return words and isinstance(shape, list) and all(type(number) is int and number >= 0 for number in (*shape, size))
+        return _INDEX.validate_json(text, strict=True)
+    except ValidationError:
+        raise RecordError("packed arrays have an index that does not tell name, type, shape and size of each") from None

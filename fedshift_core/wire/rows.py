@@ -1,30 +1,73 @@
-"""Records whose arrays have a row for each node, or for each image of a node."""
+"""Arrays of a record as they are expected, and records with a row for each node, or for each image of a node."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_NAME, plain
+
+_PLACES = ("nodes", "domains")
 
 
-def check(record: str, arrays: Arrays, places: Sequence[str], values: Sequence[str], kind: str, slack: float) -> None:
-    """Check the arrays of a server's record of N rows; one of them is ``nodes``.
+def unlike(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], Any]]) -> str:
+    """Return how arrays differ from the names, with shapes and types, that are expected; empty where they do not."""
+    if strange := sorted(arrays.keys() ^ wanted.keys()):
+        return f"{plain(strange[0], MOST_NAME)!r} is {'unknown' if strange[0] in arrays else 'missing'}"
+    for name, (shape, kind) in wanted.items():
+        array = arrays[name]
+        if array.shape != shape or array.dtype != kind:
+            return f"{name} has shape {array.shape} and type {array.dtype}, expected {shape} and {np.dtype(kind)}"
+    return ""
 
-    Args:
+
+@dataclass(frozen=True)
+class Rows:
+    """A record that a server sends, of N rows.
+
+    Attributes:
         record: Its name.
-        arrays: The arrays.
-        places: Names of arrays (N,), int64, not negative.
-        values: Names of arrays (N, 3) of numbers from 0 to 1.
-        kind: Type of these.
-        slack: What they may be above 1, by rounding.
-
-    Raises:
-        FedShiftError: If an array, its shape, type or a number is not what it should be.
+        kind: Type of its values, (N, 3), from 0 to 1; places are int64, (N,).
+        slack: What a value may be above 1, by rounding.
+        apart: Each row is of another node.
+        nodes: Place in the federation of each row's node, not falling.
     """
-    if set(arrays) != {*places, *values} or arrays["nodes"].ndim != 1:
-        raise FedShiftError(f"the server's record {record} has not the arrays that it should have")
-    count = len(arrays["nodes"])
-    for name, array in arrays.items():
-        shape, dtype, most = ((count,), "int64", math.inf) if name in places else ((count, 3), kind, 1.0)
-        if array.shape != shape or array.dtype != dtype or not ((array >= 0) & (array <= most + slack)).all():
-            raise FedShiftError(f"the server's record {record}: {name} is not {shape} of {dtype} in range")
+
+    record: ClassVar[str]
+    kind: ClassVar[type[Any]]
+    slack: ClassVar[float]
+    apart: ClassVar[bool]
+
+    nodes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def to_arrays(self) -> Arrays:
+        """Return the arrays of the record that goes to the nodes."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Read the record on a node.
+
+        Raises:
+            FedShiftError: If an array, its shape, type or a number is not what it should be.
+        """
+        n = arrays["nodes"].size if "nodes" in arrays else 0
+        wanted = {each.name: ((n,), np.int64) if each.name in _PLACES else ((n, 3), cls.kind) for each in fields(cls)}
+        why = unlike(arrays, wanted)
+        for name, array in arrays.items() if not why else ():
+            most = math.inf if name in _PLACES else 1 + cls.slack
+            if not ((array >= 0) & (array <= most)).all():
+                why = f"{name} is out of range"
+        if not why and (np.diff(arrays["nodes"]) < cls.apart).any():
+            why = "its nodes do not rise" if cls.apart else "its nodes fall"
+        if why:
+            raise FedShiftError(f"the server's record {cls.record}: {why}")
+        return cls(**arrays)

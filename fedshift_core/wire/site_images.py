@@ -4,7 +4,6 @@ A node tells means, variances, percentiles and a histogram of each channel, and 
 (:class:`SiteImages`). Of all nodes, means and variances may go to each (:class:`FederationImages`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, Refused, plain, whole
-from fedshift_core.plural import plural
 from fedshift_core.wire import image_styles, rows
 from fedshift_core.wire import names as wire
 
@@ -26,7 +22,6 @@ MOST_KINDS = 16  # sizes, and modes, that a node names
 #: Largest variance, and standard deviation within an image, of numbers from 0 to 1; an image has two pixels or more.
 _MOST = {"variance": 0.25, "image_std": 0.75}
 _SLACK = 1e-9
-_INDEX = ("nodes", "domains")
 _OF_ALL = ("mean", "variance", "image_std")
 FloatArray = NDArray[np.float64]
 
@@ -51,7 +46,7 @@ class SiteImages:
     sizes: Mapping[str, int] = field(default_factory=dict)
     modes: Mapping[str, int] = field(default_factory=dict)
     kept: str = ""
-    styles: image_styles.Rows = ()
+    styles: image_styles.Styles = ()
 
     @property
     def reports(self) -> bool:
@@ -87,11 +82,10 @@ class SiteImages:
             if given[wire.STATISTICS_KEPT] not in (POLICY, FEW):
                 raise Refused(f"{wire.STATISTICS_KEPT} is neither {POLICY} nor {FEW}")
             return cls(kept=str(given[wire.STATISTICS_KEPT]))
-        wanted = _names()
-        if strange := sorted((set(given) - {wire.STATISTICS_STYLES}) ^ wanted):
+        if strange := sorted((set(given) - {wire.STATISTICS_STYLES}) ^ _NAMES):
             raise Refused(f"statistics of images: {plain(strange[0], MOST_NAME)!r} is missing or unknown")
-        images = whole(given[wire.STATISTICS_IMAGES], 1, LARGEST_COUNT)
-        if images is None or images > announced:
+        images = whole(given[wire.STATISTICS_IMAGES], 1, min(announced, LARGEST_COUNT))
+        if images is None:
             raise Refused(f"{wire.STATISTICS_IMAGES} is not a whole number from 1 to {announced}, the images announced")
         numbers = {name: _row(given, name, 3, _MOST.get(name, 1.0)) for name in NUMBERS}
         if any(low > high for low, high in zip(numbers["low"], numbers["high"], strict=True)):
@@ -100,23 +94,21 @@ class SiteImages:
         histogram = tuple(shares[start : start + bins] for start in range(0, 3 * bins, bins))
         if any(abs(sum(row) - 1) > 0.01 for row in histogram):
             raise Refused("statistics of images: the shares of a histogram do not sum to 1")
-        sizes = _kinds(given, wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS, images)
-        modes = _kinds(given, wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS, images)
+        sizes, modes = (_kinds(given, name, number, images) for name, number in _KINDS)
         return cls(images, numbers, histogram, sizes, modes, styles=image_styles.read(given, images))
 
 
-def _names() -> set[str]:
-    return {
-        wire.STATISTICS_IMAGES, wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS, wire.STATISTICS_MODES,
-        wire.STATISTICS_MODE_COUNTS, *(wire.STATISTICS_OF + name for name in (*NUMBERS, HISTOGRAM)),
-    }  # fmt: skip
+_KINDS = (
+    (wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS), (wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS),
+)  # fmt: skip
+_NAMES = {wire.STATISTICS_IMAGES, *sum(_KINDS, ()), *(wire.STATISTICS_OF + name for name in (*NUMBERS, HISTOGRAM))}
 
 
 def _row(given: Mapping[str, Any], name: str, length: int, most: float) -> tuple[float, ...]:
     values = given[wire.STATISTICS_OF + name]
-    fits = isinstance(values, list) and len(values) == length and all(type(value) is float for value in values)
-    if not fits or not all(math.isfinite(value) and 0 <= value <= most + _SLACK for value in values):
-        raise Refused(f"statistics of images: {name} is not {plural(length, 'number')} from 0 to {most:g}")
+    fits = isinstance(values, list) and len(values) == length
+    if not fits or not all(type(value) is float and 0 <= value <= most + _SLACK for value in values):
+        raise Refused(f"statistics of images: {name} is not {length} numbers from 0 to {most:g}")
     return tuple(values)
 
 
@@ -126,12 +118,12 @@ def _kinds(given: Mapping[str, Any], names: str, counts: str, images: int) -> di
     if not fits or not all(isinstance(name, str) and 0 < len(name) <= MOST_NAME for name in said):
         raise Refused(f"{names} is not a list of at most {MOST_KINDS + 1} words with one number each")
     if any(whole(number, 1, images) is None for number in numbers) or sum(numbers) > images:
-        raise Refused(f"{counts} are not whole numbers that sum to {plural(images, 'image')} at most")
+        raise Refused(f"{counts} are not whole numbers that sum to {images} images at most")
     return {plain(name, MOST_NAME): int(number) for name, number in zip(said, numbers, strict=True)}
 
 
 @dataclass(frozen=True)
-class FederationImages:
+class FederationImages(rows.Rows):
     """Means and variances of the pixels of K nodes' training images; red, green, blue from 0 to 1.
 
     Attributes:
@@ -142,40 +134,20 @@ class FederationImages:
         image_std: Mean over its images of the standard deviation within each, (K, 3), float64.
     """
 
-    nodes: NDArray[np.int64]
+    record, kind, slack, apart = wire.SITE_IMAGES, np.float64, _SLACK, True
+
     domains: NDArray[np.int64]
     mean: FloatArray
     variance: FloatArray
     image_std: FloatArray
 
-    def __len__(self) -> int:
-        return len(self.nodes)
-
     @classmethod
     def of(cls, reports: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":
         """Return those of nodes that tell theirs: place, place of the domain, and what it tells, of each."""
-        each = {
-            name: np.array([site.numbers[name] for _, _, site in reports], np.float64).reshape(-1, 3)
-            for name in _OF_ALL
-        }
         nodes, domains = (np.array([entry[i] for entry in reports], np.int64) for i in range(2))
-        return cls(nodes, domains, each["mean"], each["variance"], each["image_std"])
-
-    def to_arrays(self) -> Arrays:
-        """Return the arrays of the record that goes to the nodes."""
-        return {name: getattr(self, name) for name in (*_INDEX, *_OF_ALL)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "FederationImages":
-        """Read the record on a node.
-
-        Raises:
-            FedShiftError: If an array, its shape, type or a number is not what it should be.
-        """
-        rows.check(wire.SITE_IMAGES, arrays, _INDEX, _OF_ALL, "float64", _SLACK)
-        if (np.diff(arrays["nodes"]) <= 0).any():
-            raise FedShiftError(f"the server's record {wire.SITE_IMAGES}: its nodes do not rise")
-        return cls(*(arrays[name] for name in (*_INDEX, *_OF_ALL)))
+        return cls(nodes, domains, *(
+            np.array([site.numbers[name] for _, _, site in reports], np.float64).reshape(-1, 3) for name in _OF_ALL
+        ))  # fmt: skip
 
     def row_of(self, node: int) -> int | None:
         """Return the row of a node by its place in the federation; None if it tells nothing."""

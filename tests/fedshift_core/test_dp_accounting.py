@@ -38,9 +38,9 @@ def test_epsilon_is_that_of_the_slow_formula(
     wanted = slow_epsilon(rate, noise, steps, orders)
     assert Spending(1, rate, steps, noise, 0.0, DELTA).epsilon(1) <= wanted * (1 + 1e-9)  # by more orders
     monkeypatch.setattr(dp_accounting, "ORDERS", tuple(orders))
-    dp_accounting._epsilon.cache_clear()
+    dp_accounting._composed.cache_clear()
     assert Spending(1, rate, steps, noise, 0.0, DELTA).epsilon(1) == pytest.approx(wanted, rel=1e-6)
-    dp_accounting._epsilon.cache_clear()
+    dp_accounting._composed.cache_clear()
 
 
 def test_epsilon_is_that_of_dp_accounting_and_of_flower() -> None:
@@ -77,10 +77,12 @@ def test_one_release_over_all_images_spends_a_little_more_than_the_exact_gaussia
 def test_the_noise_of_a_target_meets_it_and_little_less_does_not(
     target: float, rate: float, steps: int, ratio: float
 ) -> None:
+    def spends(noise: float) -> float:
+        releases = [(1.0, ratio * noise, 3)] if ratio else []
+        return dp_accounting._composed(((rate, noise, steps), *releases), DELTA)
+
     noise = noise_for(target, rate, steps, 3, ratio, DELTA)
-    assert dp_accounting._epsilon(rate, steps, noise, 3, ratio * noise, DELTA) <= target
-    less = 0.99 * noise
-    assert dp_accounting._epsilon(rate, steps, less, 3, ratio * less, DELTA) > target
+    assert spends(noise) <= target < spends(0.99 * noise)
 
 
 def test_each_node_has_its_own_rate_steps_and_noise() -> None:

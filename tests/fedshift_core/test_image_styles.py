@@ -59,5 +59,5 @@ def test_those_of_all_nodes_and_of_the_others() -> None:
     ):  # fmt: skip
         with pytest.raises(FedShiftError, match="image-statistics"):
             ImageStyles.from_arrays({**given.to_arrays(), name: array})
-    with pytest.raises(FedShiftError, match="has not the arrays"):
+    with pytest.raises(FedShiftError, match="'mean' is missing"):
         ImageStyles.from_arrays({"nodes": given.nodes})

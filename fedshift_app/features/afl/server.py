@@ -21,19 +21,18 @@ configuration says, not one step on one batch; (4) a node's loss counts as ten t
 most, and a projected step raises no weight by more than a half: one that lies does not have all weight at once.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_app.features.afl import Options
+from fedshift_app.features.ga.server import among, by_key
 from fedshift_core.limits import MOST_LOSS
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
-from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.evaluation import Asked
+from fedshift_strategies.features.base import Asked, Range, ServerFeature, Steps, Training, Update, Weigh
 from fedshift_strategies.federation.update_norms import capped
-from fedshift_strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: groups (places of domains, or indices of nodes) and their weights q.
@@ -48,23 +47,17 @@ def moved(q: FloatArray, losses: FloatArray, step: float, update: str) -> FloatA
         q: Weights (G,), not negative, their sum above 0.
         losses: L_g (G,).
         step: eta, not negative.
-        update: ``exponential`` or ``projected``.
+        update: ``exponential``, or ``projected`` on the simplex (Duchi et al., ICML 2008).
     """
     total = q.sum()
     if update == "projected":
-        nearest: FloatArray = total * _projected(q / total + step * losses)
-        return nearest
+        point = q / total + step * losses
+        falling = np.sort(point)[::-1]
+        excess = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
+        return np.asarray(total * np.maximum(point - excess[falling > excess][-1], 0.0))
     scaled = np.log(np.maximum(q, np.finfo(np.float64).tiny)) + step * losses
     risen = np.exp(scaled - scaled.max())
     return np.asarray(total * risen / risen.sum())
-
-
-def _projected(point: FloatArray) -> FloatArray:
-    """Return the nearest point of the simplex (Duchi et al., ICML 2008)."""
-    falling = np.sort(point)[::-1]
-    excess = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
-    nearest: FloatArray = np.maximum(point - excess[falling > excess][-1], 0.0)
-    return nearest
 
 
 def weigh(
@@ -79,13 +72,10 @@ def weigh(
         kept: q after the round before; nothing in the first.
     """
     usual = sum(kept.values()) / len(kept) if kept else 1.0
-    q = {group: kept.get(group, usual) for group in sorted({*group_of.values(), *kept})}
-    total = sum(q.values())
-    weighing = q = {group: weight / total for group, weight in q.items()}
-    images: dict[int, int] = {}
+    q = among({group: kept.get(group, usual) for group in sorted({*group_of.values(), *kept})})
+    weighing, images = q, Counter[int]()
     for update in updates:
-        group = group_of[update.node.index]
-        images[group] = images.get(group, 0) + update.num_examples
+        images[group_of[update.node.index]] += update.num_examples
     having = [update for update in updates if RECEIVED_LOSS in update.metrics]
     losses: dict[int, list[tuple[int, float]]] = {}
     for update, loss in zip(having, capped([float(u.metrics[RECEIVED_LOSS]) for u in having]), strict=True):
@@ -98,9 +88,11 @@ def weigh(
             after = before + (after - before) * (LARGEST_RISE / rise)
         q = q | dict(zip(losses, after.tolist(), strict=True))
         weighing = weighing if rule.afl_update == "projected" else q
-    groups = [group_of[update.node.index] for update in updates]
-    raw = [weighing[group] * update.num_examples / images[group] for group, update in zip(groups, updates, strict=True)]
-    return [weight / sum(raw) if sum(raw) > 0 else 1 / len(raw) for weight in raw], q
+    raw = {}
+    for update in updates:
+        node, group = update.node.index, group_of[update.node.index]
+        raw[node] = weighing[group] * update.num_examples / images[group]
+    return [*among(raw).values()], q
 
 
 class WorstDomainWeights(ServerFeature):
@@ -121,8 +113,6 @@ class WorstDomainWeights(ServerFeature):
             node.index: node.index if rule.afl_groups == "node" else domains.index(node.domain)
             for node in training.all_nodes
         }
-        kept = dict(zip(self.state.get(GROUPS, np.zeros(0)).tolist(), self.state.get(WEIGHTS, np.zeros(0)).tolist(),
-                        strict=True))  # fmt: skip
-        weights, q = weigh(rule, updates, group_of, kept)
+        weights, q = weigh(rule, updates, group_of, by_key(self.state, GROUPS, WEIGHTS))
         self.state = {GROUPS: np.array(list(q), np.int64), WEIGHTS: np.array(list(q.values()), np.float64)}
         return weights

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.calls import is_count
 from fedshift_clients.features import Call, Next, NodeFeature, Place, Reply, Request
 from fedshift_clients.training import statistics
 from fedshift_clients.training.arrays import view
@@ -17,7 +16,6 @@ from fedshift_core.errors import RequestError
 from fedshift_core.features import ours
 from fedshift_core.limits import largest
 from fedshift_core.moments import power_of, standard
-from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -37,8 +35,10 @@ from fedshift_core.wire.names import (
     STOPS,
     TAKE_STATISTICS,
 )
+from fedshift_core.wire.rows import unlike
 from fedshift_core.wire.scores import DomainScore
 
+_BARE = f"without {BN_IMAGES}"
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 _ASKED = {key.name for feature in ours() for key in feature.evaluate if not key.replaces_scores} - {BN_IMAGES}
 _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, *_ASKED))
@@ -100,14 +100,13 @@ def sums_of_images(call: Call) -> Reply:
     client, most = call.client, int(call.options[BN_IMAGES])
     least = max(LEAST_STATISTICS, client.setup.least_images)
     if min(len(client.train_set), most) < least:
-        few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
-        raise RequestError(f"sums over fewer than {plural(least, 'image')} would be {few}")
+        raise RequestError(f"refused: sums over fewer than {least} images, which could be those of a single one")
     moments, images = client.take_statistics(most)
     layers = [name for name in moments if f"{name}.{BN_MEAN}" in call.sent]
     sums: Arrays = {}
     for name in layers:
-        sums[BN_SUM + name] = moments[name].sums.cpu().numpy()
-        sums[BN_SQUARES + name] = moments[name].squares.cpu().numpy()
+        of = moments[name]
+        sums |= {BN_SUM + name: of.sums.cpu().numpy(), BN_SQUARES + name: of.squares.cpu().numpy()}
     means = standard({name: array / images for name, array in sums.items()}, layers, call.sent)
     return Reply(images, knowledge=sums, means=means, powers={name: power_of(name) for name in means})
 
@@ -138,15 +137,11 @@ def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
         RequestError: If they are not those of the layers of the client's model, or a number is not what it may be.
     """
     state = client.model.state_dict()
-    shared = set(client.shared_names)
-    layers = statistics.layers(client.model)
-    wanted = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)} & shared
-    if arrays.keys() != wanted:
-        strange = sorted(arrays.keys() ^ wanted)
-        raise RequestError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
+    of_layers = {f"{name}.{key}" for name in statistics.layers(client.model) for key in (BN_MEAN, BN_VAR)}
+    wanted = {name: (tuple(state[name].shape), np.float32) for name in of_layers.intersection(client.shared_names)}
+    if why := unlike(arrays, wanted):
+        raise RequestError(f"the server's statistics do not match this node's model: {why}")
     for name, array in arrays.items():
-        if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
-            raise RequestError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
         if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
             raise RequestError(
                 f"the server's statistics {name} hold numbers that are not finite, or negative variances"
@@ -155,25 +150,23 @@ def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
 
 
 def _take_statistics(request: Request, value: Any) -> str:
-    evaluate = request.config.evaluate
-    if value is not True:
-        return "it is true or absent"
-    if request.private:
-        return request.private
-    if RETAKEN not in evaluate.bn:
-        return f"this run has evaluate.bn=[{','.join(evaluate.bn)}]"
-    if others := sorted(request.given.keys() & _OF_SCORES):
-        return f"then nothing is scored, and {others[0]} has no place"
-    if BN_IMAGES not in request.given:
-        return f"without {BN_IMAGES}"
-    return request.refuse_score()
+    wanted, others = request.config.evaluate.bn, sorted(request.given.keys() & _OF_SCORES)
+    reasons = (
+        "" if value is True else "it is true or absent",
+        request.private,
+        "" if RETAKEN in wanted else f"this run has evaluate.bn=[{','.join(wanted)}]",
+        f"then nothing is scored, and {others[0]} has no place" if others else "",
+        "" if BN_IMAGES in request.given else _BARE,
+        request.refuse_score(),
+    )
+    return next(filter(None, reasons), "")
 
 
 def _bn_images(request: Request, value: Any) -> str:
     most = request.config.evaluate.bn_images
     if not (TAKE_STATISTICS in request.given or BN_WAYS in request.given):
         return f"without {BN_WAYS} and {TAKE_STATISTICS}"
-    return "" if is_count(value, 2, most) and value == most else f"this run has evaluate.bn_images={most}"
+    return "" if value == most else f"this run has evaluate.bn_images={most}"
 
 
 def _bn_statistics(request: Request, value: Any) -> str:
@@ -181,4 +174,4 @@ def _bn_statistics(request: Request, value: Any) -> str:
     possible = (list(wanted), [name for name in wanted if name != RETAKEN])  # where no statistics travel
     if value not in possible or not value:
         return f"this run has evaluate.bn=[{','.join(wanted)}]"
-    return "" if BN_IMAGES in request.given else f"without {BN_IMAGES}"
+    return "" if BN_IMAGES in request.given else _BARE

@@ -7,13 +7,12 @@ square. Sums add up, so the merged mean and variance are those of all images tog
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.moments import POWERS, plain, power_of
-from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -33,11 +32,10 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from fedshift_core.wire.records import array_record
-from fedshift_strategies.features.base import Question, Scoring, ServerFeature, Steps
+from fedshift_core.wire.rows import unlike
+from fedshift_strategies.features.base import Asked, Node, Question, RunContext, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RunContext
-from fedshift_strategies.federation.evaluation import Asked, Observe
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.evaluation import Observe
 from fedshift_strategies.federation.update_norms import out_of_proportion
 from fedshift_strategies.federation.updates import by_reason, decode
 
@@ -73,18 +71,10 @@ def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max
     if record is None or NUM_EXAMPLES not in metrics:
         raise Refused(f"the reply lacks the record {KNOWLEDGE!r} or {NUM_EXAMPLES!r}")
     sums = decode(record)
-    wanted = {key + name: size for name, size in channels.items() for key in (BN_SUM, BN_SQUARES)}
-    if sums.keys() != wanted.keys():
-        strange = sorted(sums.keys() ^ wanted.keys())
-        raise Refused(f"statistics do not match the model: {', '.join(strange[:3])}")
-    means: Arrays = {}
-    for name, size in wanted.items():
-        if sums[name].shape != (size,) or sums[name].dtype != np.float64:
-            raise Refused(
-                f"{name} has shape {sums[name].shape} and type {sums[name].dtype}, expected ({size},) and float64"
-            )
-        means[name] = sums[name] / images
-        check_numbers(name, means[name], max_value if name.startswith(BN_SUM) else max_value**2)
+    if why := unlike(sums, {key + name: ((size,), np.float64) for name, size in channels.items() for key in POWERS}):
+        raise Refused(f"statistics of BatchNorm: {why}")
+    means = {name: array / images for name, array in sums.items()}
+    _check(means, max_value)
     for name in channels:
         mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
         if (square - np.square(mean) < -ROUNDING * square).any() or (square < 0).any():
@@ -92,13 +82,15 @@ def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max
     return means, images
 
 
+def _check(means: Arrays, max_value: float) -> None:
+    for name, array in means.items():
+        check_numbers(name, array, max_value ** power_of(name))
+
+
 def read_all(
-    nodes_by_id: Mapping[int, Node],
-    replies: Iterable[Message],
-    channels: Mapping[str, int],
-    run: RunContext,
+    nodes_by_id: Mapping[int, Node], replies: Iterable[Message], channels: Mapping[str, int], run: RunContext,
     observe: Observe,
-) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:
+) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:  # fmt: skip
     """Return what nodes tell, in the order of their index, and why the others cannot be used.
 
     Args:
@@ -108,23 +100,23 @@ def read_all(
         run: The bounds.
         observe: Is called with the numbers of each reply that is used.
     """
-    moments: dict[Node, tuple[Arrays, int]] = {}
-    waiting, problems = dict(nodes_by_id), []
+    told: dict[Node, tuple[Arrays, int]] = {}
+    problems, config = dict.fromkeys(nodes_by_id.values(), checks.NO_ANSWER), run.config
     for reply in replies:
-        node = waiting.pop(reply.metadata.src_node_id)
+        node = nodes_by_id[reply.metadata.src_node_id]
         try:
-            moments[node] = read(node, reply, channels, run.config.evaluate.bn_images, run.config.federation.max_value)
+            told[node] = read(node, reply, channels, config.evaluate.bn_images, config.federation.max_value)
             observe(node, checks.metrics_of(reply.content))
+            del problems[node]
         except Refused as refused:
-            problems.append((node, str(refused)))
+            problems[node] = str(refused)
             checks.let_go(reply)
-    problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
-    nodes = sorted(moments, key=lambda node: node.index)
+    nodes = sorted(told, key=lambda node: node.index)
     # Domains differ in the means of their features more than in prototypes (dark images and light ones).
-    strange = out_of_proportion([moments[node][0] for node in nodes], MORE * run.config.federation.max_update)
-    problems += [(nodes[place], reason) for place, reason in strange.items()]
-    usable = [moments[node] for place, node in enumerate(nodes) if place not in strange]
-    return usable, sorted(problems, key=lambda problem: problem[0].index)
+    strange = out_of_proportion([told[node][0] for node in nodes], MORE * config.federation.max_update)
+    problems |= {nodes[place]: reason for place, reason in strange.items()}
+    usable = [told[node] for node in nodes if node not in problems]
+    return usable, sorted(problems.items(), key=lambda problem: problem[0].index)
 
 
 def statistics_of(run: RunContext) -> tuple[str, ...]:
@@ -152,13 +144,10 @@ class BatchNormStatistics(ServerFeature):
         if reason and self.run.engine.is_simulation:  # a real node may come later
             raise FederationError(reason)
         most, batch = config.evaluate.bn_images, config.images.eval_batch
-        more = {
-            RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: " (of "
-            f"{plural(batch, 'test image')})",
-        }  # fmt: skip
-        line = ", ".join(f"{name}{more.get(name, '')}" for name in self.bn_names)
-        missing = [name for name in config.evaluate.bn if name not in self.bn_names]
-        line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
+        more = {RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} images)"}
+        line = ", ".join(name + more.get(name, "") for name in self.bn_names)
+        lacking = [name for name in config.evaluate.bn if name not in self.bn_names]
+        line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in lacking)
         yield f"scored with BatchNorm's statistics {line}"
 
     def on_scores(self, scoring: Scoring) -> Steps:
@@ -188,9 +177,13 @@ class BatchNormStatistics(ServerFeature):
         options = {BN_IMAGES: most, TAKE_STATISTICS: True}
         sizes = {key + name: size for name, size in channels.items() for key in POWERS}
         means = scoring.means(Question(work, options, {name: power_of(name) for name in sizes}, sizes))
-        if means is not None:
-            both = together(means, scoring.weights, layers, self.run.config.federation.max_value)
-            return merge([both], layers)
+        if means is not None:  # of all nodes' images together, in units of the statistics of the weights
+            arrays = plain(means, layers, decode(scoring.weights))
+            try:
+                _check(arrays, self.run.config.federation.max_value)
+            except Refused as refused:
+                raise FederationError(f"BatchNorm's statistics of all nodes together: {refused}") from None
+            return merge([(arrays, 1)], layers)
         replies = scoring.ask(work, options)
         nodes = {node.node_id: node for node in scoring.nodes}
         usable, problems = read_all(nodes, replies, channels, self.run, scoring.observe)
@@ -202,28 +195,6 @@ class BatchNormStatistics(ServerFeature):
                 f"round {scoring.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
             )
         return merge(usable, layers)
-
-
-def together(means: Arrays, weights: ArrayRecord, layers: Sequence[str], max_value: float) -> tuple[Arrays, int]:
-    """Return means and mean squares of all nodes' images together, of which no node's own are known.
-
-    Args:
-        means: In units of the statistics of the weights.
-        weights: That were sent.
-        layers: Names of the BatchNorm layers.
-        max_value: The largest absolute value of a mean, or of the root of a mean square.
-
-    Raises:
-        FederationError: If one is larger.
-    """
-    of_layers = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)}
-    arrays = plain(means, layers, {name: weights[name].numpy() for name in of_layers})
-    for name, array in arrays.items():
-        try:
-            check_numbers(name, array, max_value ** power_of(name))
-        except Refused as refused:
-            raise FederationError(f"BatchNorm's statistics of all nodes together: {refused}") from None
-    return arrays, 1
 
 
 def merge(moments: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:
@@ -238,8 +209,7 @@ def merge(moments: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Array
     images = sum(number for _, number in moments)
     statistics: Arrays = {}
     for name in layers:
-        mean = sum(number * means[BN_SUM + name] for means, number in moments) / images
-        square = sum(number * means[BN_SQUARES + name] for means, number in moments) / images
+        mean, square = (sum(number * means[key + name] for means, number in moments) / images for key in POWERS)
         statistics[f"{name}.{BN_MEAN}"] = np.asarray(mean, np.float32)
         statistics[f"{name}.{BN_VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
     return statistics

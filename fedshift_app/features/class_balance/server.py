@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from fedshift_core.limits import some
 from fedshift_core.wire.names import CLASS_TOTALS
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import announced
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
 
 MOST_NAMED = 10  # classes of which the log shows numbers
 
@@ -45,16 +43,15 @@ class ClassBalance(ServerFeature):
 
     def on_round(self, training: Training) -> Steps:
         """Send the numbers."""
-        self._sent = self._totals(training.all_nodes)
-        yield self._asked()
+        return self._steps(self._totals(training.all_nodes))
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Send those of the last training: what adapts a model before a score may train it."""
-        self._sent = self._sent or self._totals(scoring.all_nodes)
-        yield self._asked()
+        return self._steps(self._sent or self._totals(scoring.all_nodes))
 
-    def _asked(self) -> Asked:
-        return Asked(lambda node: {CLASS_TOTALS: self._sent} if self.run.config.train.asks_federation else {})
+    def _steps(self, sent: list[float]) -> Steps:
+        self._sent = sent
+        yield Asked(lambda node: {CLASS_TOTALS: sent} if self.run.config.train.asks_federation else {})
 
     def _totals(self, nodes: Sequence[Node]) -> list[float]:
         return [float(number) for number in totals(nodes, self.run.config.federation.max_images)]

@@ -35,44 +35,36 @@ def apart(nodes: Sequence[Node], *, drawn: bool) -> tuple[Node, ...]:
 def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the mean scores over the last five of the rounds (at least one) for ``results.json``.
 
-    CPRR is the ratio of the averages, as in the paper's tables. ``why_missing`` is present if a score is missing.
+    CPRR is the ratio of the averages, as in the paper's tables. ``by_domain`` is the mean over clients (FedSeProto,
+    Table 3: the heterogeneous setting); None where a client has no score, as real nodes score their own domains alone.
+    ``why_missing`` is present if a score is missing.
 
     Args:
         lines: The scores of each round, as its line has them.
         nodes: All nodes of the run, as :func:`apart` returns them.
     """
     last = lines[-LAST_ROUNDS:]
-    means: dict[str, Any] = {"averaged_rounds": len(last), "matrix": _mean_matrix(last)}
-    means["by_domain"] = _by_domain(means["matrix"])
-    means["lta"] = mean(line["lta"] for line in last)
-    means["ata"] = {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]}
-    means |= {name: mean(line[name] for line in last) for name in ("gata", "gasa")}
-    gata, gasa = means["gata"], means["gasa"]
-    means["cprr"] = 100 * gata / gasa if gata is not None and gasa else None
-    unsure = (means["lta"], means["gata"], means["gasa"], *means["ata"].values(), *means["by_domain"].values())
-    if None in unsure:
-        means["why_missing"] = _why_missing(nodes)
-    return means
-
-
-def _mean_matrix(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return each node's mean accuracy on each domain over the rounds that have it."""
     values_of: dict[str, dict[str, list[float]]] = {}
-    for line in lines:
+    for line in last:
         for index, accuracy in line["matrix"].items():
             for domain, value in accuracy.items():
                 values_of.setdefault(index, {}).setdefault(domain, []).append(value)
-    return {i: {d: statistics.fmean(v) for d, v in values_of[i].items()} for i in sorted(values_of, key=int)}
-
-
-def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
-    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting).
-
-    None where a client has no score: real nodes score their own domains alone, over which a mean is another quantity.
-    """
-    domains = dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
-    columns = {domain: [accuracy.get(domain) for accuracy in matrix.values()] for domain in domains}
-    return {domain: None if None in column else mean(column) for domain, column in columns.items()}
+    matrix = {i: {d: statistics.fmean(v) for d, v in values_of[i].items()} for i in sorted(values_of, key=int)}
+    columns = {
+        domain: [accuracy.get(domain) for accuracy in matrix.values()]
+        for domain in dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
+    }
+    means: dict[str, Any] = {
+        "averaged_rounds": len(last), "matrix": matrix,
+        "by_domain": {domain: None if None in column else mean(column) for domain, column in columns.items()},
+        "lta": mean(line["lta"] for line in last),
+        "ata": {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]},
+    }  # fmt: skip
+    gata, gasa = (mean(line[name] for line in last) for name in ("gata", "gasa"))
+    means |= {"gata": gata, "gasa": gasa, "cprr": 100 * gata / gasa if gata is not None and gasa else None}
+    if None in (means["lta"], gata, gasa, *means["ata"].values(), *means["by_domain"].values()):
+        means["why_missing"] = _why_missing(nodes)
+    return means
 
 
 def _why_missing(nodes: Sequence[Node]) -> str:

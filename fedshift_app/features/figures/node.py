@@ -35,33 +35,25 @@ class Counting:
     """Counts what a pass predicts, batch after batch."""
 
     def __init__(self, classes: int) -> None:
-        self._classes = classes
+        self._empty = torch.zeros(0, classes), *torch.zeros(2, 0, dtype=torch.int64)
         self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._images = 0
         self._sum: Counts | None = None
 
     def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
         """Add a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
         self._waiting.append((logits, predicted, y))
-        self._images += len(y)
-        if self._images >= CHUNK:
-            self._count()
+        if sum(len(each) for each, _, _ in self._waiting) >= CHUNK:
+            self.total()
 
     def total(self) -> Counts:
         """Return the counts of all batches."""
         if self._waiting or self._sum is None:
-            self._count()
-        assert self._sum is not None
+            columns = zip(*(self._waiting or [self._empty]), strict=True)
+            logits, predicted, y = (torch.cat(column) for column in columns)
+            counts = count(logits, predicted, y, logits.shape[1])
+            self._sum = counts if self._sum is None else self._sum + counts
+            self._waiting = []
         return self._sum
-
-    def _count(self) -> None:
-        if self._waiting:
-            logits, predicted, y = (torch.cat(column) for column in zip(*self._waiting, strict=True))
-        else:  # of no image
-            logits, predicted, y = torch.zeros(0, self._classes), *torch.zeros(2, 0, dtype=torch.int64)
-        counts = count(logits, predicted, y, self._classes)
-        self._sum = counts if self._sum is None else self._sum + counts
-        self._waiting, self._images = [], 0
 
 
 def count(logits: Tensor, predicted: Tensor, y: Tensor, classes: int) -> Counts:

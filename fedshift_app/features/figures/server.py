@@ -3,7 +3,7 @@
 import functools
 import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,11 @@ from flwr.app import RecordDict
 
 from fedshift_app.features import records
 from fedshift_app.features.figures import show
-from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
-from fedshift_strategies.federation.context import RoundResult
-from fedshift_strategies.federation.evaluation import Answer, Asked
+from fedshift_strategies.features.base import Asked, RoundResult, Scoring, ServerFeature, Steps
+from fedshift_strategies.federation.evaluation import Answer
 
 log = logging.getLogger("fedshift")
 
@@ -38,37 +36,35 @@ def read(content: RecordDict, scored: Mapping[str, tuple[int, int]], classes: in
     """
     wanted = {domain: shapes(domain, classes) for domain in scored}
     counts_of = {}
-    for domain, arrays in records.read(content, COUNTS, "counts", wanted).items():
+    for domain, arrays in records.read(content, COUNTS, wanted).items():
         for name, array in arrays.items():
-            if not (np.isfinite(array).all() and (array >= 0).all()):
+            if not (np.isfinite(array) & (array >= 0)).all():
                 raise Refused(f"{name} holds numbers below 0, or that are not finite")
         counts_of[domain] = from_arrays(arrays, domain)
-        _check(arrays, counts_of[domain], domain, *scored[domain])
+        _check(counts_of[domain], domain, *scored[domain])
     return counts_of
 
 
-def _check(arrays: Arrays, counts: Counts, domain: str, images: int, right: int) -> None:
+def _check(counts: Counts, domain: str, images: int, right: int) -> None:
     """Hold counts against how many images were scored and how many of them are right, and against one another."""
     of_class, right_of, predicted = counts.classes
     name = (CLASSES if counts.confusion is None else CONFUSION) + domain
     _equal(name, [of_class.sum(), predicted.sum(), right_of.sum()], [images, images, right])
     if (right_of > np.minimum(of_class, predicted)).any():
         raise Refused(f"{name} has more right of a class than there are")
-    name = CALIBRATION + domain
-    number, correct, confidence = arrays[name]
+    name, (number, correct, confidence) = CALIBRATION + domain, counts.calibration
     _equal(name, [number.sum(), correct.sum()], [images, right])
-    edges = np.arange(CALIBRATION_BINS + 1) / CALIBRATION_BINS
-    low, high = (number * (edge + slack) for edge, slack in ((edges[:-1], -ROUNDING), (edges[1:], ROUNDING)))
-    if (number % 1).any() or (correct % 1).any() or (correct > number).any():
+    low, high = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS, np.arange(1, CALIBRATION_BINS + 1) / CALIBRATION_BINS
+    if (counts.calibration[:2] % 1).any() or (correct > number).any():
         raise Refused(f"{name} has counts that are not whole, or more right than there are")
-    if (confidence < low).any() or (confidence > high).any():
+    if ((confidence < number * (low - ROUNDING)) | (confidence > number * (high + ROUNDING))).any():
         raise Refused(f"{name} has confidences out of their bins")
     if counts.scores is not None:
         own, others = counts.scores.sum(axis=2)
         _equal(CLASS_SCORES + domain, [*own, *others], [*of_class, *(images - of_class)])
 
 
-def _equal(name: str, actual: Iterable[float], expected: Iterable[float]) -> None:
+def _equal(name: str, actual: Sequence[float], expected: Sequence[float]) -> None:
     for number, wanted in zip(actual, expected, strict=True):
         if number != wanted:
             raise Refused(f"{name} counts {number:g} images, expected are {wanted:g}")
@@ -83,7 +79,7 @@ class CountedFigures(ServerFeature):
         """Ask nodes to count, and write by domain the sum of what they counted. It is None where a node sent none."""
 
         def counts() -> bool:
-            return bool(scoring.evaluation.scores_tests and scoring.evaluation.share == 1)
+            return scoring.evaluation.scores_tests and scoring.evaluation.share == 1
 
         yield Asked(lambda node: {FIGURES: True}, when=counts, reads=(COUNTS,), read=self._read)
         summed: dict[str, Counts | None] = {}

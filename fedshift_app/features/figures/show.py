@@ -13,6 +13,8 @@ of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599). AUC is
 others, averaged over the classes that have both.
 """
 
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -94,16 +96,19 @@ def images_text(scores: int, images: int | None, noun: str = "", mark: str = "")
         noun: Text after the number of images.
         mark: Separator of thousands.
     """
-    if images is None or images == scores:
-        return f"{scores:{mark}}{noun}"
-    return f"{images:{mark}}{noun} ({scores:{mark}} scores)"
+    more = "" if images in (None, scores) else f" ({scores:{mark}} scores)"
+    return f"{scores if images is None else images:{mark}}{noun}{more}"
 
 
 def total_images_text(domains: Sequence[Of]) -> str:
     """Return :func:`images_text` of several domains together."""
-    distinct = [figures.images for figures in domains if figures.images is not None]
-    total = sum(distinct) if len(distinct) == len(domains) else None
-    return images_text(sum(figures.n for figures in domains), total, mark=",")
+    return images_text(sum(each.n for each in domains), _total(each.images for each in domains), mark=",")
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if one is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(number or 0 for number in known)
 
 
 def show(history: History) -> Shown:
@@ -122,9 +127,9 @@ def show(history: History) -> Shown:
     if section is None or not any(by_domain.values()):  # no columns of nothing, where all owners keep the counts
         return Shown(fields, section, notes=tuple(notes), facts=facts)
     for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
-        values = {domain: None if given is None else given[key] for domain, given in by_domain.items()}
+        values = {domain: given and given[key] for domain, given in by_domain.items()}
         columns[name] = (values, average(values), "")
-    number = {d: None if given is None else given.get("images") or given["n"] for d, given in by_domain.items()}
+    number = {domain: given and (given.get("images") or given["n"]) for domain, given in by_domain.items()}
     columns["images"] = (number, "", "")
     if all_of := section.get("overall"):
         names = zip(SHORT, ("accuracy", "balanced", "macro-F1", "AUC", "ECE"), strict=True)
@@ -141,17 +146,13 @@ def _section(history: History) -> dict[str, Any] | None:
     if not counts:
         return None
     images = {name: test_images(history.nodes, name, drawn=history.drawn) for name in counts}
-    distinct = [number for number in images.values() if number is not None]
     known = [of_domain for of_domain in counts.values() if of_domain is not None]
-    overall = sum(known[1:], known[0]) if len(known) == len(counts) else None
-    total = sum(distinct) if len(distinct) == len(images) else None
+    overall = functools.reduce(operator.add, known) if len(known) == len(counts) else None
     return {
         "round": history.rounds[-1].server_round,
         "classes": list(history.classes),
-        "domains": {
-            name: None if of_domain is None else of(of_domain, images[name]) for name, of_domain in counts.items()
-        },
-        "overall": None if overall is None else of(overall, total),
+        "domains": {name: of_domain and of(of_domain, images[name]) for name, of_domain in counts.items()},
+        "overall": overall and of(overall, _total(images.values())),
     }
 
 
@@ -165,10 +166,10 @@ def one_class(counts: Iterable[Counts | None], classes: Sequence[str]) -> str:
         counts: By domain. One with images of a single class is ignored: to predict that class is right there.
         classes: Names of the classes.
     """
-    counted = [c.classes for c in counts if c is not None and np.count_nonzero(c.classes[0]) > 1]
-    if not counted or any(np.count_nonzero(predictions) != 1 for _, _, predictions in counted):
+    found = [np.flatnonzero(c.classes[2]) for c in counts if c is not None and np.count_nonzero(c.classes[0]) > 1]
+    if not found or any(len(predicted) != 1 for predicted in found):
         return ""
-    names = {classes[int(np.flatnonzero(predictions)[0])] for _, _, predictions in counted}
+    names = {classes[predicted[0]] for predicted in found}
     return names.pop() if len(names) == 1 else SEVERAL
 
 
@@ -183,9 +184,8 @@ def _one_class_of(history: History) -> dict[str, Any] | None:
 
 def one_class_text(fields: Mapping[str, Any]) -> str:
     """Return a sentence on a model that predicts one class."""
-    number = fields["rounds"]
+    number, name = fields["rounds"], str(fields["class"])
     rounds = "the one scored round" if number == 1 else f"each of {number} scored rounds"
-    name = str(fields["class"])
     which = name if name == SEVERAL else f"the one class {plain(name, MOST_NAME)!r}"
     return f"the model predicts {which} for all test images, in {rounds}: it has not learnt to distinguish classes"
 
@@ -195,11 +195,11 @@ def advice(config: RunSettings) -> str:
     if not config.rounds:
         return "nothing was trained (rounds=0)"
     train = config.train
-    clip = "" if train.clip else ", train.clip=10 where the loss grows"
     return (
-        f"to try: more rounds (here {config.rounds}) or local epochs (train.epochs={train.epochs}), another train.lr "
-        f"(here {train.lr:g}; a tenth and ten times that){clip}, method=fedavg to see whether the method is the cause; "
-        "`fedshift prepare` counts the images of each class, `fedshift preview` shows them with their labels"
+        f"to try: more rounds (here {config.rounds}) or local epochs (train.epochs={train.epochs}), a tenth of and ten "
+        f"times train.lr={train.lr:g}{'' if train.clip else ', train.clip=10 where the loss grows'}, method=fedavg to "
+        "see whether the method is the cause; `fedshift prepare` counts the images of each class, `fedshift preview` "
+        "shows them with their labels"
     )
 
 
@@ -225,11 +225,8 @@ def test_images(nodes: Sequence[Any], domain: str, *, drawn: bool) -> int | None
 
 def _unequal(by_domain: Mapping[str, Mapping[str, Any] | None]) -> bool:
     """Tell whether a class has several times as many test images as another of its domain."""
-    for of_domain in by_domain.values():
-        held = [n for n in (of_domain or {}).get("per_class", {}).get("n", ()) if n]
-        if held and max(held) > UNEQUAL * min(held):
-            return True
-    return False
+    held = [[n for n in (of_domain or {}).get("per_class", {}).get("n", ()) if n] for of_domain in by_domain.values()]
+    return any(each and max(each) > UNEQUAL * min(each) for each in held)
 
 
 def _images(figures: Mapping[str, Any]) -> str:
@@ -248,18 +245,16 @@ def of(counts: Counts, images: int | None = None) -> dict[str, Any]:
     recall, precision = shares(right, of_class), shares(right, predicted)
     f1 = np.where(of_class > 0, 2 * right / np.maximum(of_class + predicted, 1), np.nan)
     auc, within = (np.full(1, np.nan),) * 2 if counts.scores is None else aucs(counts.scores)
+    means = {"balanced_accuracy": recall, "macro_f1": f1, "auc": auc, "auc_within": within}
     return {
         "n": n,
         "images": images,
         "accuracy": _percent(right.sum() / n if n else np.nan),
-        "balanced_accuracy": _percent(_mean(recall)),
-        "macro_f1": _percent(_mean(f1)),
-        "auc": _percent(_mean(auc)),
-        "auc_within": _percent(_mean(within)),
+        **{name: _percent(_mean(values)) for name, values in means.items()},
         "ece": _percent(ece(counts.calibration)),
         "per_class": {
-            "recall": [_percent(value) for value in recall],
-            "precision": [_percent(value) for value in precision],
+            "recall": list(map(_percent, recall)),
+            "precision": list(map(_percent, precision)),
             "n": of_class.tolist(),
         },
         "confusion": None if counts.confusion is None else counts.confusion.tolist(),

@@ -24,36 +24,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_app.features.ga import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_LOSS, Refused
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
-from fedshift_strategies.features.base import ServerFeature, Steps, Training, Weigh
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.evaluation import Asked
+from fedshift_strategies.features.base import Asked, Range, ServerFeature, Steps, Training, Update, Weigh
 from fedshift_strategies.federation.update_norms import capped
-from fedshift_strategies.federation.updates import Update
 
-FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their
 #: own models did.
 NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
 
 
-def step_of(rule: Options, server_round: int, rounds: int, nodes: int) -> float:
-    """Return d_t of the gaps of a round t, from 1."""
-    return rule.gap_step * (1 - (server_round - 1) / rounds) / nodes
-
-
 def weigh(
-    rule: Options,
-    updates: Sequence[Update],
-    nodes: Sequence[int],
-    kept: Arrays,
-    server_round: int,
-    rounds: int,
+    rule: Options, updates: Sequence[Update], nodes: Sequence[int], kept: Arrays, server_round: int, rounds: int
 ) -> tuple[list[float], Arrays]:
     """Return one weight per update, summing to 1, and what is kept for the next round.
 
@@ -65,13 +50,20 @@ def weigh(
         server_round: The round, from 1.
         rounds: T.
     """
-    weights = _known_weights(nodes, kept)
-    sign = 1.0 if rule.gap == "loss" else -1.0
+    known, own = by_key(kept, NODES, WEIGHTS), by_key(kept, LAST, OWN)
+    usual = sum(known.values()) / len(known) if known else 1 / len(nodes)  # of a node that is new
+    weights = among({node: known.get(node, usual) for node in sorted({*nodes, *known})})
     received, trained = (_said(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
-    own = dict(zip(kept.get(LAST, np.zeros(0, np.int64)).tolist(), kept.get(OWN, np.zeros(0)).tolist(), strict=True))
+    sign = 1.0 if rule.gap == "loss" else -1.0
     gaps = {node: sign * (value - own[node]) for node, value in received.items() if node in own}
-    weights = adjusted(weights, gaps, step_of(rule, server_round - 1, rounds, len(weights)), centred=rule.gap_centred)
-    return among([weights[update.node.index] for update in updates]), {
+    middle = sum(gaps.values()) / len(gaps) if gaps and rule.gap_centred else 0.0
+    largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
+    step = rule.gap_step * (1 - (server_round - 2) / rounds) / len(weights)  # d_t of the round before
+    if largest > 0:
+        for node, gap in gaps.items():
+            weights[node] = min(max(weights[node] + step * (gap - middle) / largest, 0.0), 1.0)
+    weights = among(weights)
+    return [*among({update.node.index: weights[update.node.index] for update in updates}).values()], {
         NODES: np.array(list(weights), np.int64), WEIGHTS: np.array(list(weights.values())),
         LAST: np.array(list(trained), np.int64), OWN: np.array(list(trained.values()), np.float64),
     }  # fmt: skip
@@ -84,40 +76,15 @@ def _said(updates: Sequence[Update], name: str) -> dict[int, float]:
     return {update.node.index: value for update, value in zip(having, values, strict=True)}
 
 
-def adjusted(
-    weights: Mapping[int, float], gaps: Mapping[int, float], step: float, *, centred: bool
-) -> dict[int, float]:
-    """Return the weights of all nodes, summing to 1, after those with a gap have moved by it.
-
-    Args:
-        weights: a_n by index of the node.
-        gaps: G_n by index, of nodes that have one.
-        step: d_t, how far the node with the largest gap moves.
-        centred: The mean of the gaps is taken off them.
-    """
-    changed = dict(weights)
-    middle = sum(gaps.values()) / len(gaps) if gaps and centred else 0.0
-    largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
-    if largest > 0:
-        for node, gap in gaps.items():
-            changed[node] = min(max(changed[node] + step * (gap - middle) / largest, 0.0), 1.0)
-    return dict(zip(changed, among(list(changed.values())), strict=True))
-
-
-def among(weights: Sequence[float]) -> list[float]:
+def among(weights: Mapping[int, float]) -> dict[int, float]:
     """Return weights divided by their sum; equal ones where all are 0."""
-    total = sum(weights)
-    return [weight / total if total > 0 else 1 / len(weights) for weight in weights]
+    total = sum(weights.values())
+    return {key: weight / total if total > 0 else 1 / len(weights) for key, weight in weights.items()}
 
 
-def _known_weights(nodes: Sequence[int], kept: Arrays) -> dict[int, float]:
-    """Return the weight of each node; one that is new gets the mean of the others."""
-    known: dict[int, float] = {}
-    if NODES in kept:
-        known = dict(zip(kept[NODES].tolist(), kept[WEIGHTS].tolist(), strict=True))
-    usual = sum(known.values()) / len(known) if known else 1 / len(nodes)
-    every = {node: known.get(node, usual) for node in sorted({*nodes, *known})}
-    return dict(zip(every, among(list(every.values())), strict=True))
+def by_key(kept: Arrays, keys: str, values: str) -> dict[int, float]:
+    """Return numbers by node or group, from two arrays of what is kept; nothing before the first round."""
+    return dict(zip(kept[keys].tolist(), kept[values].tolist(), strict=True)) if keys in kept else {}
 
 
 class GeneralisationAdjustment(ServerFeature):

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, ServerFeature, Training
-from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.features.base import Merge, Node, ServerFeature, Training, Update
+from fedshift_strategies.federation.updates import average, decode
 
 Signs = NDArray[np.int32]
 

@@ -89,7 +89,7 @@ class ByNodes:
         self._rng: torch.Generator | None = None
         self._round: int | None = None  # of the training for which nodes are drawn; None: the client's
         self._domain = ""  # whose images are scored; empty for the node's own
-        self._own: tuple[FloatArray, FloatArray] | None = None
+        self._own: Numbers | None = None
 
     def restart(self, server_round: int) -> None:
         """Draw nodes from the beginning, for a round's training."""
@@ -106,12 +106,13 @@ class ByNodes:
 
     def plain(self, x: Tensor) -> Tensor:
         """Normalise images (B, 3, H, W) by the statistics of the node, or of the domain that is scored."""
-        return self._anew(x, *self._one(self._of_these()))
+        return self._view(x, self._of_these())
 
     def augmented(self, batch: Batch) -> Batch:
         """Normalise views of images: with ``fedrdn`` each by the statistics of a node that is drawn."""
         fixed = None if self._config.normalization == "fedrdn" else self._of_these()
-        return replace(batch, x=self._view(batch.x, fixed), second=self._view(batch.second, fixed))
+        second = None if batch.second is None else self._view(batch.second, fixed)
+        return replace(batch, x=self._view(batch.x, fixed), second=second)
 
     def own(self) -> Numbers:
         """Return mean and deviation of the node's training images, (3,) each."""
@@ -125,32 +126,23 @@ class ByNodes:
         return self._own
 
     def _of_these(self) -> Numbers:
-        return self._of_domain() if self._domain else self.own()
-
-    def _of_domain(self) -> Numbers:
         of_all = self._client.federation_images
-        if of_all is None:
+        if not self._domain or of_all is None:
             return self.own()
         rows = of_all.rows_of(self._domains.index(self._domain))
         if not len(rows) and self._domain == self._client.setup.domain:
             return self.own()
-        rows = rows if len(rows) else np.arange(len(of_all))
-        return of_rows(of_all, rows, self._config.normalization)
+        return of_rows(of_all, rows if len(rows) else np.arange(len(of_all)), self._config.normalization)
 
-    def _one(self, numbers: Numbers) -> Numbers:
-        """Return what normalises all images of a batch, (1, 3) each, from the numbers of a node or of a domain."""
-        mean, std = normalising(numbers, self._client.federation_images, self._config)
-        return mean[None], std[None]
-
-    def _view(self, x: Tensor | None, fixed: Numbers | None = None) -> Any:
-        """Normalise one view of a batch; None if there is none."""
-        if x is None:
-            return None
-        if fixed is not None:
-            return self._anew(x, *self._one(fixed))
+    def _view(self, x: Tensor, fixed: Numbers | None) -> Tensor:
+        """Normalise one view of a batch, by the numbers of a node or of a domain, or of nodes that are drawn."""
         of_all = self._client.federation_images
-        if of_all is None:  # a client that no message has reached
-            return self._view(x, self.own())
+        if fixed is None and of_all is None:  # a client that no message has reached
+            fixed = self.own()
+        if fixed is not None:
+            mean, std = normalising(fixed, of_all, self._config)
+            return self._anew(x, mean[None], std[None])
+        assert of_all is not None
         if self._rng is None:
             server_round = self._client.server_round if self._round is None else self._round
             self._rng = self._client.torch_rng(PURPOSE, server_round)

@@ -11,10 +11,7 @@ from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
-from fedshift_strategies.features.base import ServerFeature, Steps, Training
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Asked, Node, Range, ServerFeature, Steps, Training
 
 log = logging.getLogger("fedshift")
 

@@ -1,14 +1,22 @@
 """The time of a round by phase, if the run asks for it (``profile=true``)."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.features.profile.show import KEY
-from fedshift_core.params import Params
 from fedshift_core.wire.names import PROCESS, SECONDS
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps, Training
-from fedshift_strategies.federation.context import EVALUATION, TRAINING, RoundResult, RunContext
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import (
+    Node,
+    Params,
+    RoundResult,
+    RunContext,
+    Scoring,
+    ServerFeature,
+    Steps,
+    Training,
+)
+from fedshift_strategies.federation.context import EVALUATION, TRAINING
 
 
 class Profile(ServerFeature):
@@ -16,12 +24,12 @@ class Profile(ServerFeature):
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         super().__init__(name, run, params)
-        self._nodes: dict[str, float] = {}
+        self._nodes = Counter[str]()
         self._places: set[float] = set()
 
     def on_round(self, training: Training) -> Steps:
         """Begin a round, and write what there is of it, as it may not be scored."""
-        self._nodes, self._places = {}, set()
+        self._nodes, self._places = Counter(), set()
         training.observers.append(self._observe)
         yield None
         training.result.shown[KEY] = self._report(training.result)
@@ -34,10 +42,8 @@ class Profile(ServerFeature):
 
     def _observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Add what a node says of its time, as ``checks`` lets it pass."""
-        seconds = {name: value for name, value in metrics.items() if name.startswith(SECONDS)}
-        for name, value in seconds.items():
-            part = name.removeprefix(SECONDS)
-            self._nodes[part] = self._nodes.get(part, 0.0) + float(value)
+        seconds = {name.removeprefix(SECONDS): float(metrics[name]) for name in metrics if name.startswith(SECONDS)}
+        self._nodes.update(seconds)
         if seconds and PROCESS in metrics:  # some processes play all simulated nodes; real ones have their own
             self._places.add(float(metrics[PROCESS] if self.run.engine.is_simulation else node.index))
 

@@ -1,10 +1,10 @@
 """Shown of ``profile=true``: the time of a run by phase."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedshift_core.shown import History, Shown
-from fedshift_core.wire.names import WORK
 
 KEY = "profile"
 WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
@@ -28,18 +28,16 @@ def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, An
     Returns:
         Seconds of the whole run by part, on the server and on all nodes together; ``waiting`` belongs to the nodes.
     """
-    server: dict[str, float] = {}
-    nodes: dict[str, float] = {}
+    server, nodes = Counter[str](), Counter[str]()
     number, workers = 0, 0
     for report in rounds:  # those before a resume may not have been measured
         number += 1
         workers = max(workers, report["side_by_side"])
-        # The nodes of a resumed run of an earlier version may have sent other names.
-        known = {part: seconds for part, seconds in report["nodes"].items() if part in WORK}
-        for total, parts in ((server, report["server"]), (nodes, known | {"waiting": report["waiting"]})):
-            for part, seconds in parts.items():
-                total[part] = total.get(part, 0.0) + seconds
-    return {"rounds": number, "side_by_side": workers, "server": server | {WRITING: writing}, "nodes": nodes}
+        server.update(report["server"])
+        nodes.update(report["nodes"] | {"waiting": report["waiting"]})
+    return {
+        "rounds": number, "side_by_side": workers, "server": {**server, WRITING: writing}, "nodes": dict(nodes)
+    }  # fmt: skip
 
 
 def table(profile: Mapping[str, Any]) -> str:

@@ -39,13 +39,19 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
-from fedshift_strategies.features.base import Merge, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import Merge, Node, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.averaging import RunningAverage
-from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.update_norms import change
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.federation.updates import decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
+#: By rule: what it does, in the words of the log.
+RULES = {
+    "clip": "changes longer than {long} are shortened to it before they are averaged",
+    "trimmed_mean": "the mean of each number without {rule.trim:g} of the nodes at each end",
+    "median": "the median of each number",
+    "krum": "the one update nearest to its neighbours, with {rule.malicious} malicious at most",
+}
 
 
 def merge(config: Options, updates: list[Update], weights: list[float], sent: Arrays, nodes: int) -> ArrayRecord:
@@ -61,52 +67,23 @@ def merge(config: Options, updates: list[Update], weights: list[float], sent: Ar
     Raises:
         FederationError: If too few of them answered, which would let one of them have its will.
     """
-    if config.robust in ("median", "clip"):
-        _check_came(config, len(updates), nodes)
-    if config.robust == "clip":
+    rule, came, cut = config.robust, len(updates), int(config.trim * nodes)
+    least = {"krum": config.malicious + 3, "trimmed_mean": 2 * cut + 1}.get(rule, needs(config)[0])
+    if came < least:
+        raise FederationError(
+            f"aggregation.robust={rule}{needs(config)[1]}: {came} of {nodes} nodes delivered a usable result, {least} "
+            "are needed; with more nodes than it needs, some may fail"
+        )
+    if rule == "clip":
         return _clipped(updates, weights, sent, config.clip_norm)
-    if config.robust == "krum":
+    if rule == "krum":
         record = updates[krum(updates, sent, config.malicious)].record
-    elif config.robust == "trimmed_mean":
-        cut = cut_off(config.trim, nodes)
-        if len(updates) <= 2 * cut:
-            raise FederationError(
-                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of "
-                f"{plural(nodes, 'node')} off at each end; {len(updates)} delivered a usable result"
-            )
+    elif rule == "trimmed_mean":
         record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))
     else:
         record = _by_number(updates, lambda stack: np.median(stack, axis=0))
     updates.clear()
     return record
-
-
-def check_number(config: Options, nodes: int) -> None:
-    """Refuse a rule that protects against nobody with so many nodes a round.
-
-    Raises:
-        FederationError: With the number that it needs.
-    """
-    needed, why = needs(config)
-    if nodes < needed:
-        raise FederationError(
-            f"aggregation.robust={config.robust}{why} needs {plural(needed, 'node')} or more in each round, "
-            f"found {nodes}"
-        )
-
-
-def _check_came(config: Options, came: int, sent_to: int) -> None:
-    """Refuse to merge fewer updates than the rule protects with.
-
-    Raises:
-        FederationError: With the number that it needs, and those that came and were asked.
-    """
-    needed, _ = needs(config)
-    if came < needed:
-        raise FederationError(
-            f"aggregation.robust={config.robust} needs the updates of {plural(needed, 'node')}, {came} of "
-            f"{sent_to} delivered a usable result; with more nodes than it needs, some may fail"
-        )
 
 
 def needs(config: Options) -> tuple[int, str]:
@@ -118,33 +95,12 @@ def needs(config: Options) -> tuple[int, str]:
         return 2 * config.malicious + 3, f" with aggregation.malicious={config.malicious}"
     if config.robust == "trimmed_mean":
         number = math.ceil(1 / config.trim)
-        number += cut_off(config.trim, number) < 1  # by rounding
+        number += int(config.trim * number) < 1  # by rounding
         return number, f" with aggregation.trim={config.trim:g}"
-    if config.robust == "median" or (config.robust == "clip" and config.clip_norm is None):
-        return 3, ""
-    return 1, ""
+    return (3 if config.robust == "median" or config.clip_norm is None else 1), ""
 
 
-def description(config: Options) -> str:
-    """Say in one line what a rule does, and which weights of nodes it leaves unused."""
-    unused = "each node alike: aggregation.weights and the method's own are not used"
-    if config.robust == "clip":
-        long = "the median of the round" if config.clip_norm is None else f"{config.clip_norm:g}"
-        return f"aggregation.robust=clip: changes longer than {long} are shortened to it before they are averaged"
-    what = {
-        "trimmed_mean": f"the mean of each number without {config.trim:g} of the nodes at each end",
-        "median": "the median of each number",
-        "krum": f"the one update nearest to its neighbours, with {plural(config.malicious, 'malicious node')} at most",
-    }
-    return f"aggregation.robust={config.robust}: {what[config.robust]}; {unused}"
-
-
-def cut_off(trim: float, nodes: int) -> int:
-    """Return how many nodes a trimmed mean cuts off at each end."""
-    return int(trim * nodes)
-
-
-def trimmed_mean(stack: Stack, cut: int) -> NDArray[Any]:
+def trimmed_mean(stack: Stack, cut: int) -> Stack:
     """Return the mean over nodes without the ``cut`` smallest and largest of each number, as FedTrimmedAvg has it."""
     last = len(stack) - cut
     middle = np.partition(stack, (cut, last - 1), axis=0)[cut:last]
@@ -156,22 +112,13 @@ def krum(updates: list[Update], sent: Arrays, malicious: int) -> int:
 
     .. math:: s(i)=\sum_{j\in N_i}\|w_i-w_j\|_2^2
 
-    where N_i are the n - f - 2 other updates that are closest to i.
+    where N_i are the n - f - 2 other updates that are closest to i, one at least.
 
     Args:
         updates: w, of n nodes.
         sent: What is taken off all of them, so that their distances are exact.
         malicious: f.
-
-    Raises:
-        FederationError: If no neighbour is left.
     """
-    nearest = len(updates) - malicious - 2
-    if nearest < 1:
-        raise FederationError(
-            f"aggregation.robust=krum with aggregation.malicious={malicious} cannot choose among fewer than "
-            f"{plural(malicious + 3, 'node')}; {len(updates)} delivered a usable result"
-        )
     products = np.zeros((len(updates), len(updates)))
     given = [update.arrays() for update in updates]
     for name, base in sent.items():
@@ -183,7 +130,7 @@ def krum(updates: list[Update], sent: Arrays, malicious: int) -> int:
     squares = products.diagonal()
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0)  # n x n, squared
     np.fill_diagonal(distances, np.inf)  # nobody is his own neighbour
-    return int(np.sort(distances, axis=1)[:, :nearest].sum(axis=1).argmin())
+    return int(np.sort(distances, axis=1)[:, : len(updates) - malicious - 2].sum(axis=1).argmin())
 
 
 def _clipped(updates: list[Update], weights: list[float], sent: Arrays, clip_norm: float | None) -> ArrayRecord:
@@ -198,7 +145,7 @@ def _clipped(updates: list[Update], weights: list[float], sent: Arrays, clip_nor
     return sums.record()
 
 
-def _by_number(updates: list[Update], rule: Callable[[Stack], NDArray[Any]]) -> ArrayRecord:
+def _by_number(updates: list[Update], rule: Callable[[Stack], Stack]) -> ArrayRecord:
     """Merge each number by itself, array by array and block by block, in the dtypes of the updates."""
     given = [update.arrays() for update in updates]
     record = {}
@@ -226,12 +173,27 @@ class Robust(ServerFeature):
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what it does in one line; raise ``FederationError`` if a round has too few nodes for it."""
-        check_number(Options.read(self.run.config), self.run.number(len(nodes)))
-        yield description(Options.read(self.run.config))
+        rule = Options.read(self.run.config)
+        self._check(self.run.number(len(nodes)))
+        long = "the median of the round" if rule.clip_norm is None else f"{rule.clip_norm:g}"
+        unused = (
+            "" if rule.robust == "clip" else "; each node alike: aggregation.weights and the method's own are not used"
+        )
+        yield f"aggregation.robust={rule.robust}: {RULES[rule.robust].format(rule=rule, long=long)}{unused}"
+
+    def _check(self, nodes: int) -> None:
+        """Refuse a rule that protects against nobody with so many nodes a round."""
+        rule = Options.read(self.run.config)
+        needed, why = needs(rule)
+        if nodes < needed:
+            raise FederationError(
+                f"aggregation.robust={rule.robust}{why} needs {plural(needed, 'node')} or more in each round, found "
+                f"{nodes}"
+            )
 
     def on_round(self, training: Training) -> Steps:
         """Raise ``FederationError`` if the rule protects against nobody with so many nodes."""
-        check_number(Options.read(self.run.config), len(training.nodes))
+        self._check(len(training.nodes))
         yield None
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:

@@ -23,10 +23,8 @@ from flwr.app import ArrayRecord
 from fedshift_app.features.server_ema import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, Scoring, ServerFeature, Steps, Training
-from fedshift_strategies.federation.context import RoundResult
-from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.features.base import Merge, Node, RoundResult, Scoring, ServerFeature, Steps, Training, Update
+from fedshift_strategies.federation.updates import decode
 
 PREFIX = "ema/"
 

@@ -31,10 +31,8 @@ from numpy.typing import NDArray
 from fedshift_app.features.server_optimizer import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, ServerFeature, Training
-from fedshift_strategies.federation.context import RunContext
-from fedshift_strategies.federation.nodes import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.features.base import Merge, Node, RunContext, ServerFeature, Training, Update
+from fedshift_strategies.federation.updates import decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
 Array = NDArray[Any]

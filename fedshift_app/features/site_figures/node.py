@@ -4,7 +4,7 @@ Only the figures, their intervals and the numbers of images and patients leave i
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,8 +72,8 @@ class Watching:
 
     def total(self) -> Seen:
         """Return all batches together."""
-        parts = self._parts[1:] or self._parts
-        logits, predicted, y = (torch.cat(column) for column in zip(*parts, strict=True))
+        columns = zip(*(self._parts[1:] or self._parts), strict=True)
+        logits, predicted, y = (torch.cat(column) for column in columns)
         probabilities = logits.double().softmax(dim=1)
         if self._terms.least > 1:  # a mark of scores that are not finite would tell of one image
             probabilities = probabilities.nan_to_num(nan=1 / logits.shape[1])
@@ -151,27 +151,19 @@ def _parts(request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]
 def lines_of(numbers: SiteNumbers, domain: str, terms: Terms) -> list[str]:
     """Return the figures as lines of a node's log."""
     patients = "" if numbers.patients == UNKNOWN else f" of {plural(numbers.patients, 'patient')}"
-    overall = [
-        _text(name, *given) for name, *given in zip(OVERALL, numbers.overall, numbers.overall_marks, strict=True)
-    ]
-    lines = [
-        f"round {terms.server_round}, {domain}, {plural(numbers.images, 'test image')}{patients}: {', '.join(overall)}"
-    ]
-    for k, images in enumerate(numbers.of_class[:MOST_CLASSES].tolist()):
-        each = zip(BY_CLASS, numbers.by_class[:, k], numbers.by_class_marks[:, k], strict=True)
+    images = plural(numbers.images, "test image") + patients
+    overall = _text(OVERALL, numbers.overall, numbers.overall_marks)
+    lines = [f"round {terms.server_round}, {domain}, {images}: {overall}"]
+    for k, number in enumerate(numbers.of_class[:MOST_CLASSES].tolist()):
         label = plain(terms.class_names[k], MOST_NAME) if terms.class_names else f"class {k}"
-        if images == UNKNOWN and (numbers.by_class_marks[:, k] != KNOWN).all():
-            lines.append(f"  {label}: too few images")
-            continue
-        number = "too few images" if images == UNKNOWN else f"{plural(images, 'image')}"
-        lines.append(f"  {label}, {number}: {', '.join(_text(name, *given) for name, *given in each)}")
+        shown = _text(BY_CLASS, numbers.by_class[:, k], numbers.by_class_marks[:, k])
+        lines.append(f"  {label}: too few images" if number == UNKNOWN else f"  {label}, {number} images: {shown}")
     more = len(numbers.of_class) - MOST_CLASSES
     return [*lines, f"  and {plural(more, 'more class', 'more classes')}"] if more > 0 else lines
 
 
-def _text(name: str, number: Any, mark: Any) -> str:
-    title = name.replace("_", " ")
-    if mark != KNOWN:
-        return f"{title} -"
-    value, low, high = number
-    return f"{title} {value:.3f} ({low:.3f} to {high:.3f})"
+def _text(names: Sequence[str], numbers: Any, marks: Any) -> str:
+    """Return figures with their intervals; a dash where there is none."""
+    values = [f"{v:.3f} ({low:.3f} to {high:.3f})" for v, low, high in numbers]
+    each = zip(names, values, marks, strict=True)
+    return ", ".join(f"{name.replace('_', ' ')} {value if mark == KNOWN else '-'}" for name, value, mark in each)

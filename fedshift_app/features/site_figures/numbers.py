@@ -58,22 +58,18 @@ class Scored:
     groups: NDArray[np.str_] | None
 
     def __add__(self, other: "Scored") -> "Scored":
-        both = (self.groups, other.groups)
-        groups = None if both[0] is None or both[1] is None else np.concatenate([both[0], both[1]])
-        return Scored(
-            np.concatenate([self.p, other.p]), np.concatenate([self.predicted, other.predicted]),
-            np.concatenate([self.y, other.y]), groups,
-        )  # fmt: skip
+        pairs = ((self.p, other.p), (self.predicted, other.predicted), (self.y, other.y), (self.groups, other.groups))
+        both: list[Any] = [None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs]
+        return Scored(*both)
 
     @cached_property
     def units(self) -> tuple[Ints, int]:
         """The place of each image's patient, (n,), and the number of patients."""
-        n = len(self.y)
         if self.groups is None:
-            return np.arange(n), n
+            return np.arange(len(self.y)), len(self.y)
         alone = self.groups == ""
         named, places = np.unique(self.groups[~alone], return_inverse=True)
-        units = np.empty(n, np.int64)
+        units = np.empty(len(self.y), np.int64)
         units[~alone], units[alone] = places, len(named) + np.arange(alone.sum())
         return units, len(named) + int(alone.sum())
 
@@ -85,8 +81,6 @@ class Scored:
 
     def by_patient(self, values: Floats | Flags) -> Floats:
         """Return the sums over each patient's images, (m,), of values of images, (n,)."""
-        if self.groups is None:
-            return np.asarray(values, np.float64)
         return np.asarray(np.bincount(self.units[0], values, self.units[1]), np.float64)
 
     def patients_of(self, some: Flags) -> int:
@@ -129,8 +123,7 @@ def figures(scored: Scored, least: int = 1) -> SiteNumbers:
     n, classes = scored.p.shape
     of_class = np.bincount(scored.y, minlength=classes)
     overall, by_class = np.zeros((len(OVERALL), 3)), np.zeros((len(BY_CLASS), classes, 3))
-    overall_marks = np.full(len(OVERALL), TOO_FEW, np.uint8)
-    by_class_marks = np.full((len(BY_CLASS), classes), TOO_FEW, np.uint8)
+    overall_marks, by_class_marks = (np.full(each.shape[:-1], TOO_FEW, np.uint8) for each in (overall, by_class))
     visible = np.zeros(classes, bool)
     if n >= max(least, 1):
         visible = visible_classes(of_class, least)
@@ -205,7 +198,7 @@ class _OverClasses:
     def add(self, estimate: Estimate) -> Floats:
         """Add the figure of a class; return it with its interval."""
         self.influence, self.share = self.influence + estimate.influence, self.share + estimate.share
-        self.each.append((interval(estimate.value, estimate.size), estimate.patients))
+        self.each.append((estimate.triple, estimate.patients))
         return self.each[-1][0]
 
     def triple(self) -> Floats:
@@ -217,7 +210,7 @@ class _OverClasses:
         behind = min(self.patients, max(LEAST_PATIENTS, number * min(patients) // self.sides))
         value = float(triples[:, 0].sum() / number)
         mean = Estimate(value, np.asarray(self.influence) / number, np.asarray(self.share) / number, behind)
-        return over_classes(interval(value, mean.size), triples)
+        return over_classes(mean.triple, triples)
 
 
 def _of_classes(scored: Scored, known: dict[str, Flags], by_class: Floats) -> dict[str, _OverClasses]:
@@ -236,16 +229,14 @@ def _of_classes(scored: Scored, known: dict[str, Flags], by_class: Floats) -> di
 
 
 def _accuracy(scored: Scored) -> Floats:
-    estimate = scored.mean(scored.predicted == scored.y)
-    return interval(estimate.value, estimate.size)
+    return scored.mean(scored.predicted == scored.y).triple
 
 
 def _brier(scored: Scored) -> Floats:
     """Return half the mean squared distance of the probabilities to the class, with its interval."""
     away = scored.p.copy()
     away[np.arange(len(away)), scored.y] -= 1
-    estimate = scored.mean((away**2).sum(axis=1) / 2)
-    return interval(estimate.value, estimate.size)
+    return scored.mean((away**2).sum(axis=1) / 2).triple
 
 
 def _ece(scored: Scored) -> Floats:
@@ -265,11 +256,10 @@ def _ece(scored: Scored) -> Floats:
         noise += math.sqrt((np.bincount(scored.units[0][inside], gap[inside]) ** 2).sum())
     value = float(np.sum(total)) / n
     each = np.full(n, 1 / n)
-    estimates = [
-        scored.estimate(given, each * (influence - value), each, scored.units[1])
+    high, low = (
+        scored.estimate(given, each * (influence - value), each, scored.units[1]).triple
         for given in (value, max(value - math.sqrt(2 / math.pi) * noise / n, 0.0))
-    ]
-    high, low = (interval(estimate.value, estimate.size) for estimate in estimates)
+    )
     return np.array([value, low[1], high[2]])
 
 

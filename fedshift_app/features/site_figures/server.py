@@ -14,7 +14,6 @@ from fedshift_app.features import records
 from fedshift_app.features.site_figures.show import KEY
 from fedshift_core.intervals import interval
 from fedshift_core.limits import Refused
-from fedshift_core.plural import plural
 from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
 from fedshift_core.wire.scores import Part
 from fedshift_core.wire.site_figures import (
@@ -30,9 +29,8 @@ from fedshift_core.wire.site_figures import (
     from_arrays,
     shapes,
 )  # fmt: skip
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
-from fedshift_strategies.federation.evaluation import Answer, Asked
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps
+from fedshift_strategies.federation.evaluation import Answer
 
 ROUNDING = 1e-9
 
@@ -83,13 +81,12 @@ def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[s
     Raises:
         Refused: If a name, shape, type or number is not what it should be.
     """
-    parts = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
-    wanted = {domain: shapes(domain, classes) for domain in parts}
-    numbers_of = {}
-    for domain, arrays in records.read(content, SITE_FIGURES, "metrics", wanted).items():
-        numbers, part = from_arrays(arrays, domain), parts[domain].part
-        _check(numbers, part, parts[domain].score.correct if len(part) == part.drawn else None)
-        numbers_of[domain] = numbers
+    answer_of = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
+    arrays_of = records.read(content, SITE_FIGURES, {domain: shapes(domain, classes) for domain in answer_of})
+    numbers_of = {domain: from_arrays(arrays, domain) for domain, arrays in arrays_of.items()}
+    for domain, numbers in numbers_of.items():
+        part, score = answer_of[domain].part, answer_of[domain].score
+        _check(numbers, part, score.correct if len(part) == part.drawn else None)
     return numbers_of
 
 
@@ -97,38 +94,34 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
     """Hold figures against how many images were scored and how many of them are right, and against one another."""
     where, images = f"the metrics of {part.domain}", numbers.images
     if images != part.drawn:
-        raise Refused(f"{where} are of {plural(images, 'image')}, asked were {part.drawn}")
+        raise Refused(f"{where} are of {images} images, asked were {part.drawn}")
     if not (numbers.patients == UNKNOWN or 1 <= numbers.patients <= max(images, 1)):
-        raise Refused(f"{where} are of {plural(numbers.patients, 'patient')} with {plural(images, 'image')}")
+        raise Refused(f"{where} are of {numbers.patients} patients with {images} images")
     visible = numbers.of_class[numbers.of_class != UNKNOWN]
     complete = len(visible) == len(numbers.of_class)
     if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
-        raise Refused(f"{where} are of {plural(visible.sum(), 'image')} by class, and of {plural(images, 'image')}")
+        raise Refused(f"{where} are of {visible.sum()} images by class, and of {images} images")
     for kinds, values, marks in (
         (OVERALL, numbers.overall, numbers.overall_marks), (BY_CLASS, numbers.by_class, numbers.by_class_marks),
     ):  # fmt: skip
         for kind, value, mark in zip(kinds, values, marks, strict=True):
             _check_numbers(f"{kind} of {part.domain}", value, mark)
     _check_classes(numbers, where)
-    accuracy = numbers.overall[0, 0]
     if numbers.overall_marks[0] == KNOWN:
+        accuracy = numbers.overall[0, 0]
         _check_widths(f"{where}: accuracy", numbers.overall[:1], np.array([images]))
-    if (
-        correct is not None
-        and numbers.overall_marks[0] == KNOWN
-        and abs(accuracy * images - correct) > ROUNDING * images
-    ):
-        raise Refused(f"{where} say that {accuracy:.4f} of {images} are right, its score says {correct:g}")
+        if correct is not None and abs(accuracy * images - correct) > ROUNDING * images:
+            raise Refused(f"{where} say that {accuracy:.4f} of {images} are right, its score says {correct:g}")
 
 
 def _check_numbers(name: str, numbers: Numbers, marks: Any) -> None:
     """Check values with their intervals, (..., 3), and marks, (...,)."""
     known = marks == KNOWN
+    value, low, high = np.moveaxis(numbers, -1, 0)
     if not np.isin(marks, (KNOWN, TOO_FEW, NOT_FINITE)).all():
         raise Refused(f"{name} has an unknown mark")
-    if not np.isfinite(numbers).all() or (numbers < 0).any() or (numbers > 1).any():
+    if not ((numbers >= 0) & (numbers <= 1)).all():
         raise Refused(f"{name} is not between 0 and 1")
-    value, low, high = np.moveaxis(numbers, -1, 0)
     if not ((low <= value) & (value <= high))[known].all():
         raise Refused(f"{name} is not in its interval")
     if numbers[~known].any():
@@ -137,16 +130,15 @@ def _check_numbers(name: str, numbers: Numbers, marks: Any) -> None:
 
 def _check_widths(name: str, triples: Numbers, images: NDArray[np.int64]) -> None:
     """Check that intervals of proportions, (k, 3), say no more than the images behind them, (k,)."""
-    most = interval(triples[:, 0], images.astype(float))
-    if ((triples - most)[:, 1] > ROUNDING).any() or ((most - triples)[:, 2] > ROUNDING).any():
+    wider = (triples - interval(triples[:, 0], images.astype(float)))[:, 1:] * (1, -1)
+    if (wider > ROUNDING).any():
         raise Refused(f"{name} has an interval that is narrower than that of as many independent images")
 
 
 def _check_classes(numbers: SiteNumbers, where: str) -> None:
     """Check that figures of a class go with its number of images, and means with figures of classes."""
     known = numbers.by_class_marks == KNOWN
-    hidden = numbers.of_class == UNKNOWN
-    if known[:, hidden].any():
+    if known[:, numbers.of_class == UNKNOWN].any():
         raise Refused(f"{where} have a number of a class whose images they do not tell")
     for name, of in (("sensitivity", numbers.of_class), ("specificity", numbers.images - numbers.of_class)):
         place = BY_CLASS.index(name)
@@ -156,6 +148,5 @@ def _check_classes(numbers: SiteNumbers, where: str) -> None:
             raise Refused(f"{where} have a {name} that no number of right images gives")
         _check_widths(f"{where}: {name}", triples, n)
     for name in MACRO:
-        is_known = bool(numbers.overall_marks[OVERALL.index(name)] == KNOWN)
-        if is_known != (numbers.macro_classes(name) > 0):
+        if (numbers.overall_marks[OVERALL.index(name)] == KNOWN) != (numbers.macro_classes(name) > 0):
             raise Refused(f"{where}: {name} does not go with the metrics of classes")

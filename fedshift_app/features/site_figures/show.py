@@ -7,19 +7,29 @@ independent, classes only where no site has several images of a patient.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
-from fedshift_core.plural import plural
-from fedshift_core.shown import FromFile, History, Shown, site_names
-from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
+from fedshift_core.shown import FromFile, History, Named, Shown, named
+from fedshift_core.wire.site_figures import (
+    BY_CLASS,
+    KNOWN,
+    MACRO,
+    NOT_FINITE,
+    OVERALL,
+    TOO_FEW,
+    UNKNOWN,
+    Numbers,
+    SiteNumbers,
+)
 
 KEY = "site_figures"
-TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
+MARKS = {KNOWN: "", TOO_FEW: "too few", NOT_FINITE: "not finite"}
+PARTS = ("value", "low", "high")
 #: Class mixes of two sites differ where so large a share of the images of one would have to be of another class.
 MIX_BOUND = 0.2
 BIASED = ("auprc", "ece")  # of few images too high, at each site: a mean of sites is as far off as a site
@@ -144,15 +154,6 @@ def how_intervals(runs: Iterable[Sites]) -> str:
     )
 
 
-class _Given(NamedTuple):
-    """A site with its name."""
-
-    name: str
-    node: int
-    domain: str
-    numbers: SiteNumbers
-
-
 def content(sites: Sequence[tuple[int, str, SiteNumbers]], server_round: int, classes: Sequence[str]) -> dict[str, Any]:
     """Return the section of a round.
 
@@ -161,32 +162,26 @@ def content(sites: Sequence[tuple[int, str, SiteNumbers]], server_round: int, cl
         server_round: The round.
         classes: Names of the classes.
     """
-    given = [_Given(name, *site) for name, site in zip(site_names(sites), sites, strict=True)]
+    given = named(sites)
     return {
         "round": server_round,
         "classes": list(classes),
         "sites": [_site(site) for site in given],
-        "overall": _overall([site.numbers for site in given]) if len(given) > 1 else None,
+        "overall": _overall([site.given for site in given]) if len(given) > 1 else None,
         "mix": mix(given, classes).model_dump(mode="json"),
     }
 
 
-def _site(site: _Given) -> dict[str, Any]:
-    numbers = site.numbers
+def _site(site: Named) -> dict[str, Any]:
+    numbers: SiteNumbers = site.given
     figures = {}
     for name, value, mark in zip(OVERALL, numbers.overall, numbers.overall_marks, strict=True):
-        figures[name] = _figure(value, int(mark))
-        if name in MACRO:
-            figures[name]["classes"] = numbers.macro_classes(name)
+        figures[name] = _figure(value, int(mark)) | ({"classes": numbers.macro_classes(name)} if name in MACRO else {})
+    by_class = zip(BY_CLASS, numbers.by_class, numbers.by_class_marks, strict=True)
     return {
         "site": site.name, "node": site.node, "domain": site.domain, "images": numbers.images,
-        "patients": _known(numbers.patients),
-        "images_of_class": [_known(images) for images in numbers.of_class.tolist()],
-        **figures,
-        "per_class": {
-            name: _by_class(value, marks)
-            for name, value, marks in zip(BY_CLASS, numbers.by_class, numbers.by_class_marks, strict=True)
-        },
+        "patients": _known(numbers.patients), "images_of_class": list(map(_known, numbers.of_class.tolist())),
+        **figures, "per_class": {name: _by_class(value, marks) for name, value, marks in by_class},
     }  # fmt: skip
 
 
@@ -194,51 +189,41 @@ def _known(number: int) -> int | None:
     return None if number == UNKNOWN else number
 
 
-def _mark(mark: int) -> str:
-    return "" if mark == KNOWN else TOO_FEW_TEXT if mark == TOO_FEW else NOT_FINITE_TEXT
-
-
 def _figure(triple: Numbers, mark: int, **more: Any) -> dict[str, Any]:
     """Return a figure as JSON has it; null, with its mark, where it is none."""
-    numbers = triple.tolist() if mark == KNOWN else [None] * 3
-    text = {"mark": _mark(mark)} if mark != KNOWN else {}
-    return dict(zip(("value", "low", "high"), numbers, strict=True)) | text | more
+    column = _by_class(triple[None], np.array([mark]))
+    return {key: value for key, (value,) in column.items() if key != "mark" or value} | more
 
 
 def _by_class(triples: Numbers, marks: Any) -> dict[str, Any]:
-    columns = [[row[i] if mark == KNOWN else None for row, mark in zip(triples.tolist(), marks, strict=True)]
-               for i in range(3)]  # fmt: skip
-    return dict(zip(("value", "low", "high"), columns, strict=True)) | {"mark": [_mark(int(mark)) for mark in marks]}
+    columns = np.where((marks == KNOWN)[:, None], triples, np.array(None)).T.tolist()
+    return dict(zip(PARTS, columns, strict=True)) | {"mark": [MARKS[int(mark)] for mark in marks]}
 
 
 def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
     """Return the figures of all sites together."""
     images = np.array([site.images for site in sites], np.float64)
-    marks = np.array([site.overall_marks for site in sites])
-    triples = np.array([site.overall for site in sites])
     figures: dict[str, Any] = {}
     for place, name in enumerate(OVERALL):
-        known = marks[:, place] == KNOWN
+        marks = np.array([site.overall_marks[place] for site in sites])
+        known, triples = marks == KNOWN, np.array([site.overall[place] for site in sites])
+        mean = np.zeros(3)
+        if name == "accuracy" and known.any():
+            mean = _proportion(triples[known], images[known])
+        elif known.any():
+            mean = pooled(triples[known], images[known] / images[known].sum(), together=name in BIASED)
         how = POOLED if name in ("accuracy", "brier") else AVERAGED
-        how += _of_sites(int(known.sum()), len(sites))
-        if not known.any():
-            figures[name] = _figure(np.zeros(3), int(marks[:, place].min()), how=how)
-        else:
-            given = triples[known, place], images[known]
-            mean = _proportion(*given) if name == "accuracy" else _mean(*given, together=name in BIASED)
-            figures[name] = _figure(mean, KNOWN, how=how)
+        figures[name] = _figure(mean, int(marks.min()), how=how + _of_sites(known))
     per_class, of_class = _pooled(sites)
     row = BY_CLASS.index("sensitivity")
-    behind = [site for site in sites if (site.by_class_marks[row] == KNOWN).any()]
-    if behind:
+    behind = np.array([(site.by_class_marks[row] == KNOWN).any() for site in sites])
+    if behind.any():
         column = per_class["sensitivity"]
-        known_classes = [k for k, mark in enumerate(column["mark"]) if not mark]
-        each = np.array([[column[part][k] for part in ("value", "low", "high")] for k in known_classes])
-        together = any(site.patients not in (UNKNOWN, site.images) for site in behind)
-        mean = pooled(each, np.full(len(each), 1 / len(each)), together=together)
-        figures["balanced_accuracy"] = _figure(over_classes(mean, each, together=together), KNOWN) | {
-            "classes": len(each), "how": POOLED + _of_sites(len(behind), len(sites)),
-        }  # fmt: skip
+        each = np.array([column[part] for part in PARTS], np.float64).T[[not mark for mark in column["mark"]]]
+        known = [site for site, has in zip(sites, behind, strict=True) if has]
+        together = any(site.patients not in (UNKNOWN, site.images) for site in known)
+        mean = over_classes(pooled(each, np.full(len(each), 1 / len(each)), together=together), each, together=together)
+        figures["balanced_accuracy"] = _figure(mean, KNOWN, classes=len(each), how=POOLED + _of_sites(behind))
     patients = [site.patients for site in sites]
     return {
         "site": "all sites", "images": int(images.sum()),
@@ -247,19 +232,15 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_sites(known: int, number: int) -> str:
+def _of_sites(known: Any) -> str:
     """Return how many of the sites are behind a figure, where it is not all of them."""
-    return "" if known == number else f", {known} of {plural(number, 'site')}"
-
-
-def _mean(triples: Numbers, images: Any, *, together: bool = False) -> Numbers:
-    """Return the mean of figures, (S, 3), weighted by images, (S,), with its interval."""
-    return pooled(triples, images / images.sum(), together=together)
+    return "" if known.all() else f", {known.sum()} of {len(known)} sites"
 
 
 def _proportion(triples: Numbers, images: Any) -> Numbers:
-    """Return the share of right images of all, which the mean is but for the last digit, with its interval."""
-    value, (_, low, high) = np.round(triples[:, 0] * images).sum() / images.sum(), _mean(triples, images)
+    """Return the share of right images of all with its interval: the mean of sites but for the last digit."""
+    value = np.round(triples[:, 0] * images).sum() / images.sum()
+    _, low, high = pooled(triples, images / images.sum())
     return np.array([value, min(low, value), max(high, value)])
 
 
@@ -273,82 +254,54 @@ def _pooled(sites: Sequence[SiteNumbers]) -> tuple[dict[str, Any], list[int | No
         triples = np.array([site.by_class[row] for site in sites])
         columns = np.zeros((of_class.shape[1], 3))
         for k in np.flatnonzero(known.any(axis=0)):
-            n = behind[known[:, k], k]
-            columns[k] = _proportion(triples[known[:, k], k], n)
+            columns[k] = _proportion(triples[known[:, k], k], behind[known[:, k], k])
         per_class[name] = _by_class(columns, np.where(known.any(axis=0), KNOWN, TOO_FEW))
     visible = np.where(of_class == UNKNOWN, 0, of_class).sum(axis=0)
     return per_class, [int(number) or None for number in visible]
 
 
-def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
+def mix(sites: Sequence[Named], classes: Sequence[str]) -> Mix:
     r"""Return how the class mixes of sites' test images differ.
 
     The distance of two sites is the total variation of their shares of classes, :math:`\frac12\sum_k|p_k-q_k|`. Classes
     of which a site does not tell the number of images are one class together, so that it is not overestimated.
     """
-    lacking = {
-        site.name: tuple(name for name, images in zip(classes, site.numbers.of_class, strict=True) if images == UNKNOWN)
-        for site in sites
-        if (site.numbers.of_class == UNKNOWN).any()
-    }
+    names = np.array(classes)
+    hidden_of = {site.name: tuple(names[site.given.of_class == UNKNOWN].tolist()) for site in sites}
+    lacking = {name: hidden for name, hidden in hidden_of.items() if hidden}
+    shown = {name: hidden for name, hidden in hidden_of.items() if len(hidden) < len(classes)}
     distance, between = _farthest(sites)
-    hidden = [name for name, names in lacking.items() if len(names) == len(classes)]
-    shown = [site for site in sites if site.name not in hidden]
-    differing = [
-        name for name, names in lacking.items()
-        if name not in hidden and any(names != other for other in _others(lacking, name, shown))
+    differ = [f"{distance:.2f} between {' and '.join(between)}, above {MIX_BOUND}"] if distance > MIX_BOUND else []
+    differ += [
+        f"{name} has no image, or too few, of {some(hidden, MOST_NAMED)}"
+        for name, hidden in shown.items() if hidden and {*shown.values()} != {hidden}
     ]  # fmt: skip
-    warning = ""
-    if hidden and shown:
-        warning = (
-            f"the class mix of {some(hidden, MOST_NAMED)} is not known, as no class there has enough images to be "
-            "shown: means over classes are of the other sites"
+    warnings = []
+    if shown and len(shown) < len(sites):
+        warnings.append(
+            f"the class mix of {some([name for name in hidden_of if name not in shown], MOST_NAMED)} is not known, as "
+            "no class there has enough images to be shown: means over classes are of the other sites"
         )
-    if distance > MIX_BOUND or differing:
-        parts = [
-            f"{name} has no image, or too few, of {some(lacking[name], MOST_NAMED)}" for name in differing[:MOST_NAMED]
-        ]
-        parts += (
-            [f"{plural(len(differing) - MOST_NAMED, 'more site lacks', 'more sites lack')} other classes"]
-            if len(differing) > MOST_NAMED
-            else []
+    if differ:
+        warnings.append(
+            f"class mixes of sites differ ({some(differ, MOST_NAMED, '; ')}): accuracy and means over classes also "
+            "rank sites by the classes that they have; compare them class by class"
         )
-        if distance > MIX_BOUND:
-            parts.insert(0, f"{distance:.2f} between {between[0]} and {between[1]}, above {MIX_BOUND}")
-        warning += "; " if warning else ""
-        warning += (
-            f"class mixes of sites differ ({'; '.join(parts)}): accuracy and means over classes also rank sites by the "
-            "classes that they have; compare them class by class"
-        )
-    return Mix(distance=distance if len(sites) > 1 else None, between=between, lacking=lacking, warning=warning)
+    return Mix(
+        distance=distance if len(sites) > 1 else None, between=between, lacking=lacking, warning="; ".join(warnings)
+    )
 
 
-def _others(lacking: Mapping[str, tuple[str, ...]], name: str, sites: Sequence[_Given]) -> list[tuple[str, ...]]:
-    return [lacking.get(site.name, ()) for site in sites if site.name != name]
-
-
-def _farthest(sites: Sequence[_Given]) -> tuple[float, tuple[str, ...]]:
+def _farthest(sites: Sequence[Named]) -> tuple[float, tuple[str, ...]]:
     """Return the largest distance of two sites' class mixes, and their names; 0 of fewer than two sites with images."""
-    some = [site for site in sites if site.numbers.images]
-    of_class = np.array([site.numbers.of_class for site in some])
+    given = [site for site in sites if site.given.images]
+    of_class = np.array([site.given.of_class for site in given])
+    images = np.array([[site.given.images] for site in given], np.float64)
     farthest: tuple[float, tuple[str, ...]] = 0.0, ()
-    for i in range(1, len(some)):
-        images = np.array([site.numbers.images for site in some[: i + 1]], np.float64)
-        distance = distances(of_class[: i + 1], images)
-        if distance.max() > farthest[0]:
-            farthest = float(distance.max()), (some[int(distance.argmax())].name, some[i].name)
+    for i in range(1, len(given)):
+        visible = (of_class[:i] != UNKNOWN) & (of_class[i] != UNKNOWN)
+        others, last = (np.where(visible, of_class[at], 0) / images[at] for at in (slice(i), i))
+        apart = np.abs(others - last).sum(axis=1) + np.abs(others.sum(axis=1) - last.sum(axis=1))
+        if apart.max() / 2 > farthest[0]:
+            farthest = float(apart.max() / 2), (given[int(apart.argmax())].name, given[i].name)
     return farthest
-
-
-def distances(of_class: Any, images: Any) -> Numbers:
-    """Return the total variation distances of the last site's class mix to those before it, (S - 1,), from 0 to 1.
-
-    Args:
-        of_class: Images of each class, (S, C); ``UNKNOWN`` where a site does not tell.
-        images: Images of each site, (S,), above 0.
-    """
-    visible = (of_class != UNKNOWN) & (of_class[-1] != UNKNOWN)  # with the last one
-    shares = np.where(visible[:-1], of_class[:-1], 0) / images[:-1, None]
-    last = np.where(visible[:-1], of_class[-1], 0) / images[-1]
-    rest = np.abs(shares.sum(axis=1) - last.sum(axis=1))
-    return np.asarray((np.abs(shares - last).sum(axis=1) + rest) / 2)

@@ -10,7 +10,7 @@ from fedshift_clients.calls import Site
 from fedshift_clients.features import Call, Next, NodeFeature, Place, Question, Reply, Request
 from fedshift_core.limits import BINS, MOST_STYLES
 from fedshift_core.seeding import order_of
-from fedshift_core.wire.image_styles import ImageStyles, Rows
+from fedshift_core.wire.image_styles import ImageStyles, Styles
 from fedshift_core.wire.names import IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FEW, MOST_KINDS, NUMBERS, POLICY, FederationImages, SiteImages
 from fedshift_datasets.quality import pixel_statistics
@@ -67,7 +67,7 @@ def _order(call: Question, images: int) -> NDArray[np.int64]:
     return order_of(call.secret, call.config.seed, "image-statistics", call.index).permutation(images)
 
 
-def styles(site: Site, share: float, drawn: NDArray[np.int64]) -> Rows:
+def styles(site: Site, share: float, drawn: NDArray[np.int64]) -> Styles:
     """Return means and deviations of a share of the node's images in drawn order (N,), so that no place is known."""
     images = site.images.x
     chosen = drawn[: min(int(share * len(images)), MOST_STYLES)]

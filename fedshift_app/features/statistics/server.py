@@ -13,22 +13,28 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
 
 from fedshift_app.features.statistics import Options, show
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BINS, Refused, some
-from fedshift_core.params import Params
-from fedshift_core.plural import plural
+from fedshift_core.shown import Named, named
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
-from fedshift_strategies.features.base import Phase, Scoring, ServerFeature, Steps, Training
+from fedshift_strategies.features.base import (
+    Asked,
+    Node,
+    Params,
+    Phase,
+    RoundResult,
+    RunContext,
+    Scoring,
+    ServerFeature,
+    Steps,
+    Training,
+)
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult, RunContext
-from fedshift_strategies.federation.evaluation import Asked
-from fedshift_strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 
@@ -42,10 +48,8 @@ class SiteStatistics(ServerFeature):
     prefixes = ("statistics/",)
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
-        self._sites: dict[int, tuple[str, SiteImages]] = {}
-        self._text = b""
-        self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
         self._to_all: dict[str, Arrays] | None = None
+        self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
         super().__init__(name, run, params)
 
     @property
@@ -59,9 +63,16 @@ class SiteStatistics(ServerFeature):
         self._sites, self._to_all = _read(arrays), None
 
     @property
-    def sites(self) -> Mapping[int, SiteImages]:
-        """What each node that was asked reports, by its place in the federation."""
-        return {node: site for node, (_, site) in sorted(self._sites.items())}
+    def _to_tell(self) -> dict[str, Arrays]:
+        """The records that go to each node, made once from what the nodes report."""
+        if self._to_all is None:
+            records: dict[str, Arrays] = {}
+            if self._options.share == "nodes":  # without rows while no node tells any
+                records[SITE_IMAGES] = (self.of_all or FederationImages.of([])).to_arrays()
+                if styles := [(node, site.styles) for node, (_, site) in sorted(self._sites.items()) if site.styles]:
+                    records[IMAGE_STYLES] = ImageStyles.of(styles).to_arrays()
+            self._to_all = records
+        return self._to_all
 
     @property
     def of_all(self) -> FederationImages | None:
@@ -69,21 +80,15 @@ class SiteStatistics(ServerFeature):
         return _of_all(self._sites, self.run.domains)
 
     @property
-    def of_images(self) -> ImageStyles | None:
-        """Means and deviations of single images of all nodes that tell some; None while none does."""
-        reports = [(node, site.styles) for node, site in self.sites.items() if site.styles]
-        return ImageStyles.of(reports) if reports else None
-
-    @property
-    def _share(self) -> str:
-        return Options.read(self.run.config).share
+    def _options(self) -> Options:
+        return Options.read(self.run.config)
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what nodes tell in one line."""
-        who = "the server" if self._share == "server" else "the server and all nodes"
-        share = self.run.config.statistics.image_share
-        single = f", and of {share:g} of them one by one" if share > 0 else ""
-        yield f"statistics.share={self._share}: each node tells {who} statistics of its training images{single}, once"
+        share, images = self._options.share, self._options.image_share
+        who = "the server" if share == "server" else "the server and all nodes"
+        single = f", and of {images:g} of them one by one" if images > 0 else ""
+        yield f"statistics.share={share}: each node tells {who} statistics of its training images{single}, once"
 
     # --- the question --------------------------------------------------------------------------------
 
@@ -116,7 +121,8 @@ class SiteStatistics(ServerFeature):
         for reply in phase.query({node: {SITE_IMAGES: True} for node in new}):
             node = by_id[reply.metadata.src_node_id]
             try:
-                site = self._read(node, reply)
+                said = checks.config_of(checks.opened(reply, (CONFIG,)))
+                site = SiteImages.from_config(said, node.num_examples, BINS)
             except Refused as refused:
                 if checks.is_lost(str(refused)):
                     silent[node] = str(refused)
@@ -139,63 +145,44 @@ class SiteStatistics(ServerFeature):
             log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))
         return {node.index for node in silent}
 
-    def _read(self, node: Node, reply: Message) -> SiteImages:
-        said = checks.config_of(checks.opened(reply, (CONFIG,)))
-        return SiteImages.from_config(said, node.num_examples, BINS)
-
     def _keep(self) -> None:
-        self._to_all = None
         kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
-        self._text = json.dumps(kept).encode()
-        reporting = [node for node, site in self.sites.items() if site.reports]
-        log.info(
-            "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
-        )
+        self._text, self._to_all = json.dumps(kept).encode(), None
+        telling = sum(site.reports for _, site in self._sites.values())
+        log.info("statistics of images: %d of %d nodes tell theirs", telling, len(kept), extra=_fields(None))
         if differ := show.differing(self._named()):
             log.info("%s", differ, extra=_fields(None))
 
     def _lacking(self) -> str:
         """Return what nodes need and none tells, with why; empty if there is nothing."""
-        share, nodes = self.run.config.statistics.image_share, plural(max(len(self._sites), 1), "node")
-        if self._share == "nodes" and not any(site.reports for site in self.sites.values()):
-            why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
+        share, images = self._options.share, self._options.image_share
+        sites, none = [site for _, site in self._sites.values()], f"none of {max(len(self._sites), 1)} nodes tells"
+        if share == "nodes" and not any(site.reports for site in sites):
+            why = some(sorted({site.kept for site in sites}) or [checks.NO_ANSWER], 3)
             return (
-                f"statistics.share=nodes: none of {nodes} tells statistics of its images ({why}); see "
-                "statistics.least_images, and the policies of the nodes' owners"
+                f"statistics.share=nodes: {none} statistics of its images ({why}); see statistics.least_images, and "
+                "the policies of the nodes' owners"
             )
-        if share > 0 and self.of_images is None:
+        if images > 0 and not any(site.styles for site in sites):
             return (
-                f"statistics.image_share={share:g}: none of {nodes} tells statistics of single images; see "
-                "image_statistics of the policies of the nodes' owners, and the share"
+                f"statistics.image_share={images:g}: {none} statistics of single images; see image_statistics of the "
+                "policies of the nodes' owners, and the share"
             )
         return ""
 
-    # --- what all nodes are sent ---------------------------------------------------------------------
+    # --- what all nodes are sent, and what a run shows ---------------------------------------------
 
     def _asked(self) -> Asked:
         """Say what goes along, and send it."""
-        records = self._records
-        return Asked(lambda node: dict.fromkeys(records, True), records)
-
-    @property
-    def _records(self) -> dict[str, Arrays]:
-        """The records that go to each node, made once from what the nodes report."""
-        if self._to_all is None:
-            records: dict[str, FederationImages | ImageStyles | None] = {}
-            if self._share == "nodes":  # without rows while no node tells any
-                records = {SITE_IMAGES: self.of_all or FederationImages.of([]), IMAGE_STYLES: self.of_images}
-            self._to_all = {name: record.to_arrays() for name, record in records.items() if record is not None}
-        return self._to_all
-
-    # --- what a run shows of it ----------------------------------------------------------------------
+        return Asked(lambda node: dict.fromkeys(self._to_tell, True), self._to_tell)
 
     def _show(self, result: RoundResult) -> None:
         """Hand on what the nodes report."""
         if self._sites:
             result.passing[show.KEY] = self._named()
 
-    def _named(self) -> list[show.Named]:
-        return show.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
+    def _named(self) -> list[Named]:
+        return named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
 
 
 def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:

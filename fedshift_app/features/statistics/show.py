@@ -1,14 +1,13 @@
 """Shown of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from fedshift_core import site_differences
 from fedshift_core.limits import BINS
-from fedshift_core.shown import FromFile, History, Shown, site_names
-from fedshift_core.wire.site_images import SiteImages
+from fedshift_core.shown import FromFile, History, Named, Shown
 from fedshift_strategies.federation.nodes import Node
 
 KEY = "statistics"
@@ -56,27 +55,9 @@ class Statistics(FromFile):
     rule: str = ""
 
 
-class Named(NamedTuple):
-    """A node with what it reports, and a name that no other has."""
-
-    name: str
-    node: int
-    domain: str
-    report: SiteImages
-
-
-def named(sites: Sequence[tuple[int, str, SiteImages]]) -> list[Named]:
-    """Return nodes with names: their domain, where no other node has it."""
-    return [Named(name, *site) for name, site in zip(site_names(sites), sites, strict=True)]
-
-
 def differing(sites: Sequence[Named]) -> str:
     """Return a sentence on sites whose images clearly differ; empty if none do."""
-    moments = {
-        site.name: (site.report.numbers["mean"], site.report.numbers["variance"])
-        for site in sites
-        if site.report.reports
-    }
+    moments = {s.name: (s.given.numbers["mean"], s.given.numbers["variance"]) for s in sites if s.given.reports}
     return site_differences.sentence(moments)
 
 
@@ -98,7 +79,7 @@ def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], n
 
 
 def _site(site: Named, node: Node | None) -> dict[str, Any]:
-    report = site.report
+    report = site.given
     about: dict[str, Any] = {
         "site": site.name, "node": site.node, "domain": site.domain,
         "images": report.images if node is None else node.num_examples,

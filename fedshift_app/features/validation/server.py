@@ -6,11 +6,10 @@ from typing import Any
 
 from fedshift_app.features.validation.show import KEY, LOSS
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM
-from fedshift_strategies.features.base import Scoring, ServerFeature, Steps
+from fedshift_strategies.features.base import Asked, Evaluation, Known, Node, Range, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import announced, checks
-from fedshift_strategies.federation.checks import ANY_COUNT, Known, Range, right_of
-from fedshift_strategies.federation.evaluation import Asked, Evaluation, Tally
-from fedshift_strategies.federation.nodes import Node
+from fedshift_strategies.federation.checks import ANY_COUNT, right_of
+from fedshift_strategies.federation.evaluation import Tally
 
 
 class Validation(ServerFeature):

@@ -33,8 +33,13 @@ def show(history: History) -> Shown:
             notes.append(f"{mark} chosen {how}{among}")
     if notes and (kept := fields.get("chosen_round")):
         notes[-1] += f"; its model is kept: {kept['files'][0]}"
-    facts = (_early_end(fields["stopped_early"]),) if "stopped_early" in fields else ()
-    return Shown(made, columns=columns, notes=tuple(notes), facts=facts)
+    early, facts = fields.get("stopped_early"), list[str]()
+    if early:
+        facts.append(
+            f"stopped after round {early['after_round']} of {early['of']}: no better validation since round "
+            f"{early['best_round']} (evaluate.patience={early['patience']})"
+        )
+    return Shown(made, columns=columns, notes=tuple(notes), facts=tuple(facts))
 
 
 def _fields(history: History) -> dict[str, Any]:
@@ -56,19 +61,12 @@ def _fields(history: History) -> dict[str, Any]:
     return fields
 
 
-def _early_end(stopped: Mapping[str, Any]) -> str:
-    return (
-        f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
-        f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
-    )
-
-
 def is_over(config: RunSettings, history: Sequence[Any]) -> bool:
     """Return whether a run ends early after these rounds."""
-    gain = last_gain(history)
-    if not config.evaluate.patience or gain is None or len(history) >= config.rounds:
+    gain, patience = last_gain(history), config.evaluate.patience
+    if not patience or gain is None or len(history) >= config.rounds:
         return False
-    return bool(validated(history)[-1].server_round - gain.server_round >= config.evaluate.patience)
+    return bool(validated(history)[-1].server_round - gain.server_round >= patience)
 
 
 def validated(history: Sequence[Any]) -> list[Any]:
@@ -88,13 +86,11 @@ def last_gain(history: Sequence[Any]) -> Any | None:
 
 def of(result: Any) -> Mapping[str, float | None]:
     """Return the accuracy of a round on validation parts by domain; empty where it has none."""
-    accuracy: Mapping[str, float | None] = result.shown.get(KEY, {})
-    return accuracy
+    return result.shown.get(KEY, {})  # type: ignore[no-any-return]
 
 
 def _loss(result: Any) -> float:
     """Return the mean loss over the domains on validation parts; infinite where a domain has none."""
     losses = result.shown.get(LOSS, {})
-    scored = [losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None]
-    loss = mean(scored)
-    return math.inf if loss is None or None in scored else loss
+    loss = average({domain: losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None})
+    return math.inf if loss is None else loss

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_strategies.federation.checks import Known, Range
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Asked, Evaluation
 from fedshift_strategies.federation.nodes import Node
@@ -21,6 +22,13 @@ from fedshift_strategies.federation.updates import Sifted, Update
 
 if TYPE_CHECKING:  # it has features
     from fedshift_strategies.hooks import MethodHooks
+
+#: Also what a feature's half on the server is written with.
+__all__ = [
+    "Asked", "Evaluation", "Gather", "Known", "LeaveOut", "Merge", "Node", "Params", "Phase", "Question", "Range",
+    "RoundResult", "RunContext", "Scoring", "SentWeights", "ServerFeature", "Sifted", "Steps", "Training", "Update",
+    "Weigh",
+]  # fmt: skip
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
 Steps = Generator[Asked | None, None, None]

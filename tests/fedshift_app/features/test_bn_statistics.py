@@ -71,8 +71,8 @@ GOOD = sums_of(maps(1, 5))
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"sum/stem.bn": None}, "statistics do not match the model: sum/stem.bn"),
-        ({"sum/other": np.zeros(2)}, "statistics do not match the model: sum/other"),
+        ({"sum/stem.bn": None}, "statistics of BatchNorm: 'sum/stem.bn' is missing"),
+        ({"sum/other": np.zeros(2)}, "statistics of BatchNorm: 'sum/other' is unknown"),
         ({"sum/stem.bn": np.zeros(3)}, r"sum/stem.bn has shape \(3,\) and type float64, expected \(2,\) and float64"),
         ({"sum/stem.bn": np.zeros(2, np.float32)}, "type float32, expected"),
         ({"sum/stem.bn": np.array([0, np.nan])}, "sum/stem.bn holds numbers that are not finite"),

@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import node
 
-from fedshift_app.features.client_scores.server import (
-    ClientScores,
-    Matrix,
-    ata_by_domain,
-    client_models,
-    cprr,
-    gasa,
-    gata,
-    lta,
-    matrix_of,
-)
+from fedshift_app.features.client_scores.server import Matrix, client_models, matrix_of
+from fedshift_app.features.client_scores.server import scores as fast
 from fedshift_app.features.client_scores.show import mean_client_models
 from fedshift_strategies.federation.roster import Node
 
@@ -51,16 +42,6 @@ def slow(a: Matrix, domain_of: tuple[str, ...]) -> dict[str, Any]:
         "gata": transfer,
         "gasa": source,
         "cprr": 100 * transfer / source,
-    }
-
-
-def fast(a: Matrix, domain_of: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "lta": lta(a),
-        "ata": ata_by_domain(a, domain_of),
-        "gata": gata(a, domain_of),
-        "gasa": gasa(a, domain_of),
-        "cprr": cprr(a, domain_of),
     }
 
 
@@ -117,14 +98,14 @@ def test_equal_models_lose_nothing() -> None:
 def test_domains_weigh_the_same_in_gata_whatever_their_number_of_clients() -> None:
     a = np.full((6, 6), 10.0)
     a[4] = 70  # art's only client
-    assert gata(a, DOMAINS) == pytest.approx((10 + 10 + 70) / 3)
+    assert fast(a, DOMAINS)["gata"] == pytest.approx((10 + 10 + 70) / 3)
 
 
 def test_a_client_that_did_not_train_is_left_out_as_a_source_and_stays_a_target() -> None:
     a = matrix(1)
     a[1] = NAN
     assert alike(fast(a, DOMAINS), slow(a, DOMAINS))
-    assert lta(a) == pytest.approx(np.delete(np.diagonal(a), 1).mean())
+    assert fast(a, DOMAINS)["lta"] == pytest.approx(np.delete(np.diagonal(a), 1).mean())
 
 
 def test_a_domain_without_a_trained_client_makes_gata_unknown() -> None:
@@ -141,17 +122,16 @@ def test_where_only_own_test_images_are_known_only_lta_is() -> None:
     result = fast(a, ("a", "a", "b"))
     assert result.pop("lta") == 80
     assert all(math.isnan(value) for value in (*result.pop("ata").values(), *result.values()))
-    assert gasa(a, ("a", "b", "c")) == 80  # one client a domain: its own test set is all there is
+    assert fast(a, ("a", "b", "c"))["gasa"] == 80  # one client a domain: its own test set is all there is
 
 
-@pytest.mark.parametrize("score", [gata, gasa, cprr])
-def test_nothing_known(score: Any) -> None:
-    assert math.isnan(score(np.full((6, 6), NAN), DOMAINS))
-    assert math.isnan(lta(np.full((6, 6), NAN)))
+def test_nothing_known() -> None:
+    found = fast(np.full((6, 6), NAN), DOMAINS)
+    assert all(math.isnan(found[name]) for name in ("lta", "gata", "gasa", "cprr"))
 
 
 def test_ratio_to_zero_is_unknown() -> None:
-    assert math.isnan(cprr(np.array([[0.0, 5], [5, 0]]), ("a", "b")))
+    assert math.isnan(fast(np.array([[0.0, 5], [5, 0]]), ("a", "b"))["cprr"])
 
 
 # --- from nodes to the matrix, and over rounds ------------------------------------------------------------
@@ -163,21 +143,19 @@ def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> tuple[Node, 
 
 def test_nodes_share_their_domains_test_set() -> None:
     fields = {0: {"a": 90.0, "b": 40.0}, 2: {"a": 30.0, "b": 80.0}}
-    a, domain_of = matrix_of(ClientScores(nodes("a", "a", "b"), fields))
-    assert domain_of == ("a", "a", "b")
+    a = matrix_of(nodes("a", "a", "b"), fields)
     np.testing.assert_array_equal(a, [[90, 90, 40], [NAN, NAN, NAN], [30, 30, 80]])
 
 
 def test_a_real_nodes_test_images_are_its_own() -> None:
     fields = {0: {"a": 90.0}, 1: {"a": 70.0}, 2: {"b": 80.0}}
-    a, _ = matrix_of(ClientScores(nodes("a", "a", "b", shared=False), fields))
+    a = matrix_of(nodes("a", "a", "b", shared=False), fields)
     np.testing.assert_array_equal(a, [[90, NAN, NAN], [NAN, 70, NAN], [NAN, NAN, 80]])
 
 
 def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
-    result = client_models(
-        ClientScores(nodes("a", "b"), {0: {"a": 90, "b": 40, "z": 1}, 1: {"a": 30, "b": 80, "z": 2}})
-    )
+    fields = {0: {"a": 90.0, "b": 40.0, "z": 1.0}, 1: {"a": 30.0, "b": 80.0, "z": 2.0}}
+    result = client_models(nodes("a", "b"), fields, {})
     assert result["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
     assert result["ata"] == {"a": 40, "b": 30}
     assert (result["lta"], result["gata"], result["gasa"]) == (85, 35, 85)
@@ -186,20 +164,23 @@ def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
 
 def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
     fields = {0: {"a": 90.0, "b": 40.0}, 1: {"a": 70.0, "b": 20.0}, 2: {"a": 30.0, "b": 80.0}}
-    whole = client_models(ClientScores(nodes("a", "a", "b"), fields))
-    parts = client_models(ClientScores(nodes("a", "a", "b"), fields, own={0: 95.0, 1: 60.0, 2: 85.0}))
+    whole = client_models(nodes("a", "a", "b"), fields, {})
+    parts = client_models(nodes("a", "a", "b"), fields, {0: 95.0, 1: 60.0, 2: 85.0})
     assert (whole.pop("lta"), parts.pop("lta")) == (80, 80)  # (90 + 70 + 80) / 3 and (95 + 60 + 85) / 3
     assert parts.pop("own") == {"0": 95, "1": 60, "2": 85}
     assert whole == parts
-    assert client_models(ClientScores(nodes("a", "a", "b"), fields, own={0: 99.0}))["lta"] == 83
+    assert client_models(nodes("a", "a", "b"), fields, {0: 99.0})["lta"] == 83
 
 
-def mean_of(rounds: Sequence[ClientScores]) -> dict[str, Any]:
-    return mean_client_models([client_models(scores) for scores in rounds], rounds[-1].nodes)
+Fields = dict[int, dict[str, float]]
 
 
-def two(own: float, foreign: float) -> ClientScores:
-    return ClientScores(nodes("a", "b"), {0: {"a": own, "b": foreign}, 1: {"a": foreign, "b": own}})
+def mean_of(rounds: Sequence[tuple[tuple[Node, ...], Fields]]) -> dict[str, Any]:
+    return mean_client_models([client_models(every, fields, {}) for every, fields in rounds], rounds[-1][0])
+
+
+def two(own: float, foreign: float) -> tuple[tuple[Node, ...], Fields]:
+    return nodes("a", "b"), {0: {"a": own, "b": foreign}, 1: {"a": foreign, "b": own}}
 
 
 def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages() -> None:
@@ -213,7 +194,7 @@ def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages
 
 def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
     both = nodes("a", "b")
-    first, second = ClientScores(both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
+    first, second = (both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
     result = mean_of([first, second])
     assert result["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
     assert result["ata"] == {"a": 25, "b": 30}
@@ -225,29 +206,22 @@ def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
 
 
 def test_why_a_deployment_cannot_know() -> None:
-    result = mean_of([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
+    result = mean_of([(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
     assert result["matrix"] == {"0": {"a": 90}, "1": {"a": 70}}
     assert result["lta"] == 80
     assert [result[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
     assert result["why_missing"] == (
         "nodes have test images of their own only, so no model was scored on another node's; all nodes hold one domain"
     )
-    none = mean_of([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
+    none = mean_of([(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
     assert none["lta"] is None
     assert none["why_missing"].endswith("another node's; without test images: node 0 (a), node 1 (b)")
 
 
 def test_a_domain_that_some_clients_did_not_score_has_no_mean() -> None:
     """Real nodes score their own domains: the mean over those would be that of other models on each."""
-    real = [
-        node(0, domain="photo", num_test=9, shared_test=False),
-        node(1, domain="art", num_test=9, shared_test=False),
-    ]
-    apart = mean_client_models([client_models(ClientScores(tuple(real), {0: {"photo": 90.0}, 1: {"art": 50.0}}))], real)
+    apart = mean_of([(nodes("photo", "art", shared=False), {0: {"photo": 90.0}, 1: {"art": 50.0}})])
     assert apart["by_domain"] == {"photo": None, "art": None}
     assert "own only" in apart["why_missing"]
-    alike = [node(i, domain="photo", num_test=9, shared_test=False) for i in range(2)]
-    means = mean_client_models(
-        [client_models(ClientScores(tuple(alike), {0: {"photo": 90.0}, 1: {"photo": 50.0}}))], alike
-    )
-    assert means["by_domain"] == {"photo": 70.0}
+    alike = mean_of([(nodes("photo", "photo", shared=False), {0: {"photo": 90.0}, 1: {"photo": 50.0}})])
+    assert alike["by_domain"] == {"photo": 70.0}

@@ -69,11 +69,11 @@ def at(*place: int, add: float) -> Callable[[Any], Any]:
 
 
 LIES: list[tuple[Lie, str]] = [
-    (lambda counts: counts.pop("confusion/a"), "the counts lack confusion/a"),
-    (lambda counts: counts.update({"confusion/z": counts["confusion/a"]}), "unknown counts 'confusion/z'"),
-    (lambda counts: counts.update({"\x1b[2J": counts["confusion/a"]}), "unknown counts ' [2J'"),
-    (put("confusion/a", lambda a: a[:2]), "confusion/a has shape (2, 4) and type int32, expected (4, 4)"),
-    (put("confusion/a", lambda a: a.astype(np.int64)), "confusion/a has shape (4, 4) and type int64"),
+    (lambda counts: counts.pop("confusion/a"), "counts: 'confusion/a' is missing"),
+    (lambda counts: counts.update({"confusion/z": counts["confusion/a"]}), "counts: 'confusion/z' is unknown"),
+    (lambda counts: counts.update({"\x1b[2J": counts["confusion/a"]}), "counts: ' [2J' is unknown"),
+    (put("confusion/a", lambda a: a[:2]), "counts: confusion/a has shape (2, 4) and type int32, expected (4, 4)"),
+    (put("confusion/a", lambda a: a.astype(np.int64)), "counts: confusion/a has shape (4, 4) and type int64"),
     (put("confusion/a", at(0, 1, add=1)), "confusion/a counts 31 images, expected are 30"),
     (put("confusion/a", lambda a: -a), "confusion/a holds numbers below 0"),
     (put("confusion/a", lambda a: a[:, ::-1]), "confusion/a counts"),
@@ -84,7 +84,7 @@ LIES: list[tuple[Lie, str]] = [
     (put("calibration/a", at(2, 10, add=0.5)), "calibration/a has confidences out of their bins"),
     (put("scores/a", at(0, 1, 5, add=1)), "scores/a counts"),
     (put("scores/a", lambda a: a[::-1]), "scores/a counts"),
-    (put("scores/a", lambda a: a[..., :-1]), "scores/a has shape (2, 4, 199)"),
+    (put("scores/a", lambda a: a[..., :-1]), "counts: scores/a has shape (2, 4, 199)"),
 ]
 
 

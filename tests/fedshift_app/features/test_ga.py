@@ -113,7 +113,7 @@ def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.M
     kept[ga.WEIGHTS] = np.array([0.7, 0.3])
     result, _ = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1, 2)], [0, 1, 2], kept, 2, 9)
     assert result == pytest.approx([0.7 / 1.5, 0.3 / 1.5, 0.5 / 1.5])
-    assert ga.among([0.0, 0.0]) == [0.5, 0.5]
+    assert ga.among({3: 0.0, 5: 0.0}) == {3: 0.5, 5: 0.5}
 
 
 def check_trained(metrics: dict[str, Any], *, gap: bool) -> None:

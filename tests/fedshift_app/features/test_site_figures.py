@@ -21,7 +21,7 @@ from fedshift_app.features.site_figures.show import AVERAGED, MIX_BOUND, POOLED,
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
-from fedshift_core.shown import History
+from fedshift_core.shown import History, Named
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers
@@ -79,11 +79,11 @@ def put(name: str, *place: int, to: float) -> Lie:
 
 
 LIES: list[tuple[Lie, str]] = [
-    (lambda arrays: arrays.pop("marks/a"), "the metrics lack marks/a"),
-    (lambda arrays: arrays.update({"numbers/z": arrays["numbers/a"]}), "unknown metrics 'numbers/z'"),
-    (lambda arrays: arrays.update({"\x1b[2J": arrays["numbers/a"]}), "unknown metrics ' [2J'"),
-    (lambda arrays: arrays.update({"numbers/a": arrays["numbers/a"][:-1]}), "numbers/a has shape (17, 3)"),
-    (lambda arrays: arrays.update({"marks/a": arrays["marks/a"].astype(int)}), "marks/a has shape (18,) and type"),
+    (lambda arrays: arrays.pop("marks/a"), "site-figures: 'marks/a' is missing"),
+    (lambda arrays: arrays.update({"numbers/z": arrays["numbers/a"]}), "site-figures: 'numbers/z' is unknown"),
+    (lambda arrays: arrays.update({"\x1b[2J": arrays["numbers/a"]}), "site-figures: ' [2J' is unknown"),
+    (lambda arrays: arrays.update({"numbers/a": arrays["numbers/a"][:-1]}), "site-figures: numbers/a has shape (17"),
+    (lambda arrays: arrays.update({"marks/a": arrays["marks/a"].astype(int)}), "site-figures: marks/a has shape"),
     (put("images/a", 0, to=31), "the metrics of a are of 31 images, asked were 30"),
     (put("images/a", 1, to=31), "the metrics of a are of 31 patients with 30 images"),
     (put("images/a", 1, to=0), "the metrics of a are of 0 patients"),
@@ -121,7 +121,7 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
     other = [Answer(given[0].node, given[0].part, DomainScore(right(made) - 1, N, 1.0))]
     with pytest.raises(Refused, match=r"the metrics of a say that 0\.\d+ of 30 are right, its score says"):
         read(made.arrays("a"), other)
-    with pytest.raises(Refused, match="unknown metrics"):  # of a part that is not the first
+    with pytest.raises(Refused, match="is unknown"):  # of a part that is not the first
         read(made.arrays("a"), answers(made, start=10, stop=30))
     assert read(made.arrays("a"), answers(made, stop=10))  # of the first part, of the whole
     hidden = made.arrays("a")
@@ -229,7 +229,7 @@ def of_classes(*images: int) -> SiteNumbers:
 
 
 def mix_of(*sites: SiteNumbers) -> site_section.Mix:
-    named = [site_section._Given("abcdefgh"[i], i, "abcdefgh"[i], site) for i, site in enumerate(sites)]
+    named = [Named("abcdefgh"[i], i, "abcdefgh"[i], site) for i, site in enumerate(sites)]
     return site_section.mix(named, ("x", "y", "z"))
 
 
@@ -268,7 +268,7 @@ def test_a_warning_says_where_class_mixes_differ() -> None:
     assert both.startswith("the class mix of a is not known") and "; class mixes of sites differ (" in both
     assert "b has no image, or too few, of z" in both and "a has no" not in both
     many = mix_of(*(of_classes(*np.roll((9, 9, 0), i).tolist()) for i in range(5)))
-    assert "2 more sites lack other classes" in many.warning
+    assert " and 2 more): " in many.warning
 
 
 def test_a_run_without_figures_has_no_section() -> None:

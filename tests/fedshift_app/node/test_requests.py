@@ -161,7 +161,7 @@ def test_a_node_with_one_image_tells_no_sums(folders: list[NodeFolder], real: An
 
     monkeypatch.setattr(setup, "own_images", first)
     reply = node.ask("evaluate", take_statistics=True, bn_images=1000)
-    assert "would be those of a single one" in str(reply.error.reason)
+    assert "could be those of a single one" in str(reply.error.reason)
 
 
 @pytest.mark.parametrize(
