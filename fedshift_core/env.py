@@ -28,7 +28,5 @@ LIFELINE = "FEDSHIFT_LIFELINE"
 RAY_WORKER = "FEDSHIFT_RAY_WORKER"
 #: 1 leaves Flower's simulation as it is, for comparisons.
 PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"
-#: 1 in the environment of a ServerApp whose SuperLink keeps questions, see ``fedshift_app.flower.long_poll``.
-LONG_POLL = "FEDSHIFT_LONG_POLL"
 #: The socket of a process from which the SuperNodes of a demo fork theirs, see ``fedshift.site.deploy.fork_server``.
 WARM = "FEDSHIFT_WARM"
