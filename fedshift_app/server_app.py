@@ -24,7 +24,7 @@ from fedshift_app.flower.internals import (
     pack_messages,
     watch_replies,
 )
-from fedshift_app.flower.polling import PLAIN_WAITS, quicken_grid
+from fedshift_app.flower.quick_grid import PLAIN_WAITS, quicken
 from fedshift_app.node import copies, setup, state_store
 from fedshift_app.node import data as node_data
 from fedshift_app.node import one_time_payload as node_payload
@@ -182,11 +182,13 @@ def _check(grid: Grid, run_config: Any, config: RunConfig, past: Past | None, en
 
 def _mend(grid: Grid, engine: str) -> None:
     """Take from Flower's grid what it does too seldom, too often or not at all."""
-    keep_out_malformed_replies()
-    quicken_grid(grid)
-    notice_restarts(grid)
-    if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
-        pack_messages(grid)
+    if not engine_name(grid):
+        quicken(grid)
+    if engine == setup.DEPLOYMENT:
+        keep_out_malformed_replies()
+        notice_restarts(grid)
+        if not os.environ.get(PLAIN_WAITS):
+            pack_messages(grid)
 
 
 class _Images(NamedTuple):

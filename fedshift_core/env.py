@@ -26,5 +26,3 @@ FORK_SERVER = "FEDSHIFT_FORK_SERVER"
 RAY_WORKER = "FEDSHIFT_RAY_WORKER"
 #: 1 leaves Flower's simulation as it is, for comparisons.
 PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"
-#: 1 in the environment of a ServerApp whose SuperLink keeps questions, see ``fedshift_app.flower.long_poll``.
-LONG_POLL = "FEDSHIFT_LONG_POLL"

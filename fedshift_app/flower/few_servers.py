@@ -1,19 +1,16 @@
 """Starts Ray without those of its servers that a simulation on one machine does not use.
 
-Ray starts a dashboard's server, a monitor for clusters that grow, and two agents (metrics, and environments that are
-made for a job). Each is a Python program that takes half a second of a processor, and Ray waits for three of them
-before its first worker. Here no job has such an environment, and nobody looks at metrics.
-
-What Ray expects of an agent remains: a process that lives as long as its node, and a file for each port.
+A dashboard's server, a monitor for clusters that grow, and two agents (metrics, and environments that are made for a
+job) take half a second of a processor each, and Ray waits for three of them before its first worker. Of an agent
+remains what Ray expects: a process that lives as long as its node, and a file for each port.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from fedshift_core.env import RAY_WORKER
 
@@ -23,7 +20,6 @@ PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_po
 NO_PORT = -1  # Ray's own number for a service that is not offered
 #: Variables by which a user's jobs get environments, for which Ray needs its agents.
 ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
-PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 
 
 def needs_all(options: Mapping[str, Any]) -> bool:
@@ -48,32 +44,24 @@ def few_servers(options: Mapping[str, Any]) -> Iterator[None]:
 
     program = os.environ.get(RAY_WORKER)
     chosen = {"no_monitor": True, **({"worker_path": program} if program else {})}
-    changed: list[tuple[Any, str, Any]] = [
-        (services, "start_api_server", lambda *_given, **_options: (None, None)),
-        (services, "start_ray_process", _without_agents(services.start_ray_process)),
-        (parameter, "RayParams", partial(_chosen, parameter.RayParams, chosen)),
-    ]
-    before = [getattr(module, name) for module, name, _ in changed]
-    for module, name, ours in changed:
-        setattr(module, name, ours)
-    try:
+    make, start = parameter.RayParams, services.start_ray_process
+    with ExitStack() as stack:
+        for module, name, ours in (
+            (services, "start_api_server", lambda *_given, **_options: (None, None)),
+            (services, "start_ray_process", _without_agents(start)),
+            (parameter, "RayParams", lambda **options: make(**(options | chosen))),
+        ):
+            stack.enter_context(patch.object(module, name, ours))
         yield
-    finally:
-        for (module, name, _), theirs in zip(changed, before, strict=True):
-            setattr(module, name, theirs)
-
-
-def _chosen(make: Callable[..., Any], chosen: Mapping[str, Any], **options: Any) -> Any:
-    return make(**(options | dict(chosen)))
 
 
 def _without_agents(start: Callable[..., Any]) -> Callable[..., Any]:
     """Return a ``start_ray_process`` whose raylet gets placeholders for its agents."""
 
     def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
-        if process_type == "raylet":
-            command = with_placeholders(command)
-        return start(command, process_type, *given, **options)
+        return start(
+            with_placeholders(command) if process_type == "raylet" else command, process_type, *given, **options
+        )
 
     return started
 
@@ -87,5 +75,6 @@ def with_placeholders(command: list[str]) -> list[str]:
     options = dict(part.removeprefix("--").split("=", 1) for part in command if part.startswith("--") and "=" in part)
     for name in PORTS:
         persist_port(options["session_dir"], options["node_id"], name, NO_PORT)
-    placeholder = subprocess.list2cmdline([sys.executable, "-I", "-S", str(PLACEHOLDER), str(os.getpid())])
+    waits = f"while kill -0 $PPID && kill -0 {os.getpid()}; do sleep 1; done 2>/dev/null"
+    placeholder = subprocess.list2cmdline(["/bin/sh", "-c", waits])
     return [f"{name}={placeholder}" if (name := part.partition("=")[0]) in AGENTS else part for part in command]

@@ -15,23 +15,20 @@ from flwr.app.message import make_message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedshift_app.flower import sources
 from fedshift_core.errors import FedShiftError
-from fedshift_core.paths import path_with_flower
 from fedshift_core.wire.names import RAISED
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import RecordError
 
 log = logging.getLogger("fedshift")
 
-HTTP_GRID = "flwr.superlink.grid.http_grid"
 NODE_UNAVAILABLE = 3  # Flower's error code
-IN_MEMORY_GRID = "flwr.superlink.grid.inmemory_grid"  # it imports a database, which takes a second
 
 
 def is_simulation_grid(grid: Any) -> bool:
     """Return whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
-    module = sys.modules.get(IN_MEMORY_GRID)
-    return module is not None and isinstance(grid, module.InMemoryGrid)
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 def local_superlink_above() -> list[int]:
@@ -65,12 +62,10 @@ def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = 
     Flower reports a lost node only while it is not connected; a new process of it knows nothing of the message.
 
     Args:
-        grid: Of a real deployment; others have no nodes that are started anew.
+        grid: Of a real deployment.
         every: Seconds between two looks.
         clock: Seconds of a clock that does not jump.
     """
-    if type(grid).__module__ != HTTP_GRID:
-        return
     push, pull = grid.push_messages, grid.pull_messages
     pending: dict[str, tuple[Metadata, str]] = {}  # with the time at which the node became active
     looked = -math.inf
@@ -79,40 +74,43 @@ def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = 
         return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
 
     def pushed(messages: Iterable[Message]) -> Iterable[str]:
-        sent, since = list(messages), activated()
-        ids = list(push(sent))
-        pending.update(
-            {
-                key: (each.metadata, since.get(each.metadata.dst_node_id, ""))
-                for key, each in zip(ids, sent, strict=False)
-            }
-        )
+        messages, since = list(messages), activated()
+        sent = [message.metadata for message in messages]
+        ids = list(push(messages))
+        pending.update((key, (each, since.get(each.dst_node_id, ""))) for key, each in zip(ids, sent, strict=False))
         return ids
 
     def pulled(message_ids: Iterable[str]) -> list[Message]:
         nonlocal looked
-        asked = list(message_ids)
-        replies = list(pull(asked))
+        replies = list(pull(asked := list(message_ids)))
         for reply in replies:
             pending.pop(reply.metadata.reply_to_message_id, None)
-        waiting = [key for key in asked if key in pending]
-        if waiting and clock() - looked >= every:
+        if pending.keys() & asked and clock() - looked >= every:
             looked, now = clock(), activated()
-            lost = [key for key in waiting if now.get(pending[key][0].dst_node_id, pending[key][1]) != pending[key][1]]
-            replies += [_lost(pending.pop(key)[0], key) for key in lost]
+            for key in pending.keys() & asked:
+                sent, since = pending[key]
+                if now.get(sent.dst_node_id, since) != since:
+                    del pending[key]
+                    replies.append(_error(sent.src_node_id, key, NODE_UNAVAILABLE, "the node was started anew", sent))
         return replies
 
     grid.push_messages, grid.pull_messages = pushed, pulled
 
 
-def _lost(sent: Metadata, message_id: str) -> Message:
-    """Return the SuperLink's word that the node of a message is gone, as Flower makes it."""
+def _error(sender: int, question: str, code: int, reason: str, like: Metadata | None = None) -> Message:
+    """Return a reply with an error, of a node's or the SuperLink's own id, to a message with this id."""
     metadata = Metadata(
-        run_id=sent.run_id, message_id="", src_node_id=sent.src_node_id, dst_node_id=sent.src_node_id,
-        reply_to_message_id=message_id, group_id=sent.group_id, message_type=sent.message_type,
-        created_at=sent.created_at, ttl=sent.ttl,
-    )  # fmt: skip
-    return make_message(metadata=metadata, error=Error(NODE_UNAVAILABLE, "the node was started anew"))
+        run_id=like.run_id if like else 0,
+        message_id="",
+        src_node_id=sender,
+        dst_node_id=like.src_node_id if like else 0,
+        reply_to_message_id=question,
+        group_id=like.group_id if like else "",
+        message_type=like.message_type if like else "system",
+        created_at=like.created_at if like else 0.0,
+        ttl=like.ttl if like else 0.0,
+    )
+    return make_message(metadata=metadata, error=Error(code, reason))
 
 
 def watch_replies(grid: Any, on_replies: Callable[[list[int]], None]) -> None:
@@ -176,8 +174,8 @@ def keep_out_malformed_replies() -> None:
 
     The node then counts as one that did not answer.
     """
-    grid = sys.modules.get(HTTP_GRID)  # only in a real deployment
-    if grid is not None and not getattr(grid.inflate_object_from_contents, "guarded", False):
+    grid = sys.modules.get(sources.GRID)  # only in a real deployment
+    if grid is not None and not hasattr(grid.inflate_object_from_contents, "guarded"):
         grid.inflate_object_from_contents = dropping_malformed(grid.inflate_object_from_contents)  # type: ignore[attr-defined]
 
 
@@ -193,18 +191,7 @@ def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # any type: the node chooses the bytes
             problem = type(error).__name__
         log.warning("a reply that is not a Flower message was dropped (%s)", problem, extra={"event": "malformed"})
-        nothing = Metadata(
-            run_id=0,
-            message_id="",
-            src_node_id=0,
-            dst_node_id=0,
-            reply_to_message_id="",
-            group_id="",
-            created_at=0.0,
-            ttl=0.0,
-            message_type="system",
-        )
-        return make_message(metadata=nothing, error=Error(code=0, reason="malformed"))
+        return _error(0, "", 0, "malformed")
 
     read.guarded = True  # type: ignore[attr-defined]
     return read
@@ -212,9 +199,8 @@ def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
 
 def without_colours() -> None:
     """Remove the colours from Flower's log of this process."""
-    from flwr.common.logger import update_console_handler
-
-    update_console_handler(colored=False)
+    for handler in logging.getLogger("flwr").handlers:
+        vars(handler)["colored"] = False
 
 
 def identify_process() -> None:
@@ -247,17 +233,6 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
 
 def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-
-    from fedshift_app.flower import long_poll, middlewares, round_trips
-    from fedshift_app.flower.polling import PLAIN_WAITS
-
     guard_superlink(guard)
-    if not os.environ.get(PLAIN_WAITS):
-        long_poll.install()
-        middlewares.shorten()
-        middlewares.narrow()
-        round_trips.spare_superlink()
-    os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
-    flower_superlink()
+    sources.program("flower-superlink")()

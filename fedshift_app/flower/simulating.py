@@ -10,13 +10,12 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
 
-from fedshift_app.flower import few_servers, simulation_queue
+from fedshift_app.flower import few_servers, quick_grid, sources
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, STATUS_FILE
 from fedshift_core.errors import FederationError
@@ -24,7 +23,7 @@ from fedshift_core.limits import plain
 
 log = logging.getLogger("fedshift")
 
-ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # loaded in the simulating process only, not in a node's
+BACKEND = "flwr.server.superlink.fleet.vce.backend.raybackend"
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 LOOPBACK = "127.0.0.2"  # a loopback address on Linux; Ray takes 127.0.0.1 for "the address that others reach"
 TRIES = 3  # for one message, each on another worker; the message may be what kills them
@@ -34,45 +33,54 @@ MOST_REASON = 200  # characters
 
 
 def prepare() -> None:
-    """Patch the simulation engine in its process, before Ray starts; called when the app is loaded."""
-    if ENGINE in sys.modules:
-        from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
+    """Patch the simulation engine in its process, before Ray starts; called when the app is loaded.
 
-        if RayBackend.process_message is not process_message:
-            RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
-            RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign, assignment]
-            RayBackend.process_message = process_message  # type: ignore[method-assign]
-        simulation_queue.install()
+    Raises:
+        FederationError: If this Flower's engine is another: Ray would be open, and a dead worker count as a client.
+    """
+    if sources.ENGINE not in sys.modules:  # a node's process, or a worker's
+        return
+    from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
+
+    if RayBackend.process_message is not process_message:
+        if problem := sources.other_source(BACKEND):
+            raise FederationError(f"a simulation would be open to others on this machine's ports: {problem}")
+        RayBackend.init_ray = _init_ray  # type: ignore[method-assign, assignment]
+        RayBackend.process_message = process_message  # type: ignore[method-assign]
+    quick_grid.install()
 
 
-def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return an ``init_ray`` that starts Ray for this process alone."""
+def _init_ray(_backend: Any, backend_config: dict[str, Any]) -> None:
+    """Start Ray for this process alone, or join the cluster that is asked for.
 
-    def init_ray(self: Any, backend_config: Any) -> None:
-        import ray
+    Flower passes the workers their path in a Ray runtime environment, for which each starts twice and workers started
+    in advance are discarded. Here Ray's processes inherit the path from this one.
+    """
+    import ray
 
-        closed = _closed(backend_config)
-        if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(simulation_queue.PLAIN) == "1":
-            start(self, closed)
-        else:
-            # Flower passes the workers their path in a Ray runtime environment, for which each starts twice and workers
-            # started in advance are discarded. Here Ray's processes inherit the path from this one.
-            os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-            # local: without an address Ray joins what `ray start` noted on this machine, even if that is long dead.
-            _start_ray({"address": "local", "include_dashboard": False} | closed.get("init_args", {}))
-
-    return init_ray
+    if ray.is_initialized():
+        return
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    options: dict[str, Any] = {"include_dashboard": False} | dict(backend_config.get("init_args") or {})
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}, **options)
+        return
+    _close()
+    if sys.platform == "linux":
+        options = {"_node_ip_address": LOOPBACK} | options
+    # local: without an address Ray joins what `ray start` noted on this machine, even if that is long dead.
+    _start_ray({"address": "local"} | options)
 
 
 def _start_ray(options: dict[str, Any]) -> None:
     """Start Ray; once more where its processes do not come up in its time.
 
     Raises:
-        FederationError: If they do not either, which ``fedshift run`` has been told by then.
+        FederationError: If they do not either, which ``fedshift run`` shows in place of Flower's traceback.
     """
     import ray
 
-    for number in range(1, STARTS + 1):
+    for left in reversed(range(STARTS)):
         try:
             with few_servers.few_servers(options):
                 ray.init(**options)
@@ -81,7 +89,7 @@ def _start_ray(options: dict[str, Any]) -> None:
         except Exception as error:  # Ray has no class of its own for this
             why = plain((str(error) or type(error).__name__).partition(". ")[0].strip(), MOST_REASON)
             ray.shutdown()
-            if number == STARTS:
+            if not left:
                 raise _given_up(why) from error
             log.warning("Ray did not start (%s); one more try", why, extra={"event": "ray_again"})
         else:
@@ -89,7 +97,6 @@ def _start_ray(options: dict[str, Any]) -> None:
 
 
 def _given_up(why: str) -> FederationError:
-    """Return the error of a run without Ray. ``fedshift run`` shows it in place of Flower's traceback."""
     error = FederationError(
         f"Ray did not start in {STARTS} tries ({why}). The machine may be too busy for its processes: run again when "
         "less runs here, with fewer clients at a time (actors=1), or without Ray (engine=inline)"
@@ -100,38 +107,13 @@ def _given_up(why: str) -> FederationError:
     return error
 
 
-def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a ``terminate`` that leaves Ray's processes to ``fedshift run``, if that started this process.
-
-    All results are written by then. Ray ends its processes one by one; ``fedshift run`` ends all at once.
-    """
-
-    def leave(self: Any) -> None:
-        if (
-            os.environ.get("RAY_ADDRESS")
-            or not os.environ.get(STATUS_FILE)
-            or os.environ.get(simulation_queue.PLAIN) == "1"
-        ):
-            terminate(self)
-
-    return leave
-
-
-def _closed(backend_config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that start Ray closed to others; an existing cluster keeps its own.
-
-    Every Ray process inherits the token from this one's environment, and refuses calls without it.
-    """
-    if os.environ.get("RAY_ADDRESS"):
-        return backend_config
+def _close() -> None:
+    """Make a token, which every Ray process inherits from this one's environment; calls without it are refused."""
     if not os.environ.get(MODE):
         from ray._raylet import Config  # type: ignore[attr-defined]
 
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
         Config.initialize("")  # Ray read its environment on import
-    if sys.platform != "linux":
-        return backend_config
-    return backend_config | {"init_args": {"_node_ip_address": LOOPBACK} | backend_config.get("init_args", {})}
 
 
 def process_message(self: Any, message: Message, context: Context) -> tuple[Message, Context]:

@@ -1,28 +1,28 @@
 """Runs the checks of Flower's `flwr app publish` on a folder, without sending it."""
 
+import re
 from pathlib import Path
 
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # of an app
+LIMITS = 1_000, 2**20, 10 * 2**20  # number of files, bytes of one file, bytes of all files
 
 
 def refusals(folder: Path) -> list[str]:
     """Return Flower's refusals and warnings on the folder's pyproject.toml and name, one per line."""
     import click
     from flwr.cli.config_utils import load_and_validate
-    from flwr.cli.utils import validate_project_name
 
-    lines = []
+    names = {"the folder's name": folder.name}
     try:
-        config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
-        lines += warnings
-        validate_project_name(str(config["project"]["name"]), "project.name")
+        config, lines = load_and_validate(folder / "pyproject.toml", check_module=False)
+        names["project.name"] = str(config["project"]["name"])
     except (click.ClickException, ValueError) as error:
-        lines.append(_line(error))
-    try:
-        validate_project_name(folder.name, "the folder's name")
-    except ValueError as error:
-        lines.append(_line(error))
-    return lines
+        lines = [" ".join(str(error).split())]
+    wrong = [f'{what} "{name}" is invalid' for what, name in names.items() if not NAME.fullmatch(name)]
+    return lines + [f"{line}: expected a letter, then at most 31 letters, digits and hyphens" for line in wrong]
 
 
 def uploaded(folder: Path) -> dict[str, Path]:
@@ -31,21 +31,20 @@ def uploaded(folder: Path) -> dict[str, Path]:
     Raises:
         ConfigError: If Flower refuses all of them because one lies too deep.
     """
-    from flwr.cli.utils import AppPathDepthError, collect_files, filter_paths_for_publish
+    from flwr.cli.utils import filter_paths_for_publish
 
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if _is_sent(folder, path)}
     try:
-        taken = filter_paths_for_publish(collect_files(folder))
-    except (AppPathDepthError, ValueError) as error:
-        raise ConfigError(_line(error)) from None
-    return {name: path for name, path in taken.items() if isinstance(path, Path)}
+        return {name: Path(str(path)) for name, path in filter_paths_for_publish({**files}).items()}
+    except ValueError as error:
+        raise ConfigError(f"{shown(folder)}: {' '.join(str(error).split())}") from None
+
+
+def _is_sent(folder: Path, path: Path) -> bool:
+    inside = path.resolve().is_relative_to(folder.resolve())
+    return path.is_file() and not path.is_symlink() and inside
 
 
 def limits() -> tuple[int, int, int]:
     """Return Flower's limits: number of files, bytes of one file, bytes of all files."""
-    from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
-
-    return MAX_FILE_COUNT, MAX_FILE_BYTES, MAX_TOTAL_BYTES
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return LIMITS

@@ -1,6 +1,7 @@
 """The SuperLink of one run, on loopback. It imports neither Flower nor torch, so it starts before them."""
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import path_with_flower
-from fedshift_core.plural import plural
 
 CONNECTION = "fedshift"
 #: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
@@ -52,22 +52,16 @@ def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> 
 
 
 def begin_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
-    """Start a SuperLink."""
-    address = ["--host", "127.0.0.1", "--port", str(link.port)]
-    if link.credentials is None:
-        # No other user of this machine may submit a run to it.
-        guarded = [sys.executable, "-m", "fedshift.run.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
-    else:
-        guarded = [sys.executable, "-m", "fedshift.run.launch.superlink", *link.credentials.superlink_options()]
-    flower.start("superlink", [*guarded, *options, *address])
+    """Start a SuperLink. Without TLS no other user of this machine may submit a run to it."""
+    own = link.credentials.superlink_options() if link.credentials else [superlink.ONLY_OWNER, "--insecure"]
+    program = [sys.executable, "-m", "fedshift.run.launch.superlink"]
+    flower.start("superlink", [*program, *own, *options, "--host", "127.0.0.1", "--port", str(link.port)])
 
 
 def await_superlink(flower: processes.Group, link: SuperLink) -> None:
     """Wait until a SuperLink answers."""
-    if link.credentials is None:
-        flower.wait_for_http("superlink", f"http://{link.address}/health")
-    else:
-        flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
+    kind, authority = ("https", link.credentials.ca_certificate) if link.credentials else ("http", None)
+    flower.wait_for_http("superlink", f"{kind}://{link.address}/health", authority)
 
 
 def connect(home: Path, link: SuperLink) -> None:
@@ -110,36 +104,31 @@ def temporary_folder(*, for_ray: bool = False) -> Iterator[Path]:
         for_ray: Ray's sockets lie in it: where TMPDIR is too long for their paths, it is made in ``/tmp``.
 
     Raises:
-        ConfigError: If there is no place for one, as on a full disk.
+        ConfigError: If there is no place for one, as on a full disk, or none where Ray could start.
     """
+    given = tempfile.gettempdir()
     try:
-        folder = tempfile.TemporaryDirectory(prefix="fedshift-")
-        if for_ray and len(folder.name) > LONGEST_HOME:
-            folder.cleanup()
-            folder = _short_folder()
+        long = for_ray and len(given) + len("/fedshift-12345678") > LONGEST_HOME
+        folder = _made(SHORT_PARENT if long else given, given, for_ray=long)
     except OSError as error:
         raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
     with folder as name:
         yield Path(name)
 
 
-def _short_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Make a folder outside of a long TMPDIR; where there can be none, inside.
-
-    Raises:
-        ConfigError: If Ray could not start there.
-    """
+def _made(parent: str, given: str, *, for_ray: bool) -> "tempfile.TemporaryDirectory[str]":
     try:
-        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=SHORT_PARENT)
+        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=parent)
     except OSError as error:
-        if len(given := tempfile.gettempdir()) > LONGEST_TEMPORARY:
+        if not for_ray:
+            raise
+        if len(given) > LONGEST_TEMPORARY:
             raise ConfigError(
-                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for "
-                f"the sockets of Flower's simulation (at most {LONGEST_TEMPORARY}), and {SHORT_PARENT} cannot be used: "
-                f"{error.strerror}",
+                f"TMPDIR: {len(given)} characters are too many for the sockets of Flower's simulation "
+                f"(at most {LONGEST_TEMPORARY}), and {parent} cannot be used: {error.strerror}",
                 "set TMPDIR to a shorter folder, or run with engine=inline",
             ) from None
-        return tempfile.TemporaryDirectory(prefix="fedshift-")
+        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=given)
 
 
 def empty_folder(home: Path) -> Path:
@@ -193,25 +182,25 @@ def for_simulation(threads: int, libraries: Sequence[str] = ()) -> Iterator[Begu
         with processes.group(empty_folder(home), env, home) as flower:
             # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
             begun = Begun(home, flower, SuperLink(processes.free_port()))
-            if forks:
-                _begin_with_forks(begun, libraries)
-            else:
-                begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
+            if forks:  # the longer start first
+                served = [env[FORK_SERVER], forked.SIMULATION, *libraries]
+                flower.start("fork-server", [sys.executable, "-m", "fedshift.run.launch.fork_server", *served])
+            begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
             yield begun
 
 
 def _with_forks(home: Path) -> dict[str, str]:
-    """Return what Ray and Flower read in order to fork their processes from the run's fork server."""
-    return {FORK_SERVER: str(home / "forks"), RAY_WORKER: forked.__file__}
+    """Return what Ray and Flower read in order to fork their processes from the run's fork server.
 
-
-def _begin_with_forks(begun: Begun, libraries: Sequence[str]) -> None:
-    """Start the fork server and the SuperLink, the longer start first."""
-    program = [sys.executable, "-m"]
-    address = begun.flower.env[FORK_SERVER]
-    served = [address, forked.SIMULATION, *libraries]
-    begun.flower.start("fork-server", [*program, "fedshift.run.launch.fork_server", *served])
-    begun.flower.start("superlink", [*program, "fedshift.run.launch.simulation_superlink", str(begun.link.port)])
+    Flower's SuperExec looks for ``flwr-simulation`` in PATH: the one that stands for a fork comes first.
+    """
+    programs = home / "programs"
+    programs.mkdir()
+    program = programs / forked.SIMULATION
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(forked.command(forked.SIMULATION))} "$@"\n')
+    program.chmod(0o700)
+    path = f"{programs}{os.pathsep}{path_with_flower()}"
+    return {FORK_SERVER: str(home / "forks"), RAY_WORKER: forked.__file__, "PATH": path}
 
 
 def await_forks(flower: processes.Group) -> None:

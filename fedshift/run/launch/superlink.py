@@ -17,10 +17,10 @@ from typing import Any
 from fedshift.run.launch import connections
 from fedshift.run.launch.connections import Peer
 from fedshift_core.atomic_io import InUse, Lock
-from fedshift_core.env import COMMAND, TELEMETRY
+from fedshift_core.env import COMMAND, FORK_SERVER, TELEMETRY
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
-from fedshift_core.paths import user_path
+from fedshift_core.paths import path_with_flower, user_path
 
 # ASGI's own types, as its specification names them.
 Scope = MutableMapping[str, Any]
@@ -122,6 +122,8 @@ def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
     from fedshift_app.flower import internals
 
     os.environ.setdefault(TASK_POLL, "0.5")
+    if FORK_SERVER not in os.environ:  # else the folder of its programs comes first
+        os.environ["PATH"] = path_with_flower()
     lock = _lock(options)
 
     # The ServerApps that the SuperLink starts inherit its environment, and were not started by this command.

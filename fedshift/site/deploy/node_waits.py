@@ -17,15 +17,13 @@ from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from fedshift.site.deploy.keeper import Keeper
 from fedshift.site.deploy.superexec import passed
-from fedshift_app.flower import middlewares, polling, round_trips
-from fedshift_app.flower.backoff import Backoff
-from fedshift_app.flower.long_poll import NODE_SECONDS
-from fedshift_app.flower.patches import Other
+from fedshift_app.flower import quick_grid, sources
+from fedshift_app.flower.waits import Backoff, Time
 from fedshift_app.node import node_key, own_code
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import plain
@@ -33,11 +31,12 @@ from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
 
+CONNECTION, HEARTBEATS = "flwr.supernode.fleet_http_connection", "flwr.supercore.heartbeat"
 EXECUTOR = "flower-superexec"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
-LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two polls of local memory for the ClientApp's reply; Flower's: 0.5
+REPLY_SLEEP = 0.5  # seconds that Flower sleeps between two looks for the ClientApp's reply, in its own memory
+LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # ours
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
-KEPT = 0.9 * NODE_SECONDS  # seconds after which an answer that there is nothing was kept, see ``long_poll``
 #: Seconds after its reply in which a ClientApp's state may come. Flower ends the process 5 s after it began to hand the
 #: state over; on a machine that does much else it begins late.
 LAST_WORDS = 10.0
@@ -55,19 +54,16 @@ def run_supernode(options: list[str], *, warm: bool, key: Path | None = None) ->
         key: The file of the node's private key.
 
     Raises:
-        SystemExit: When it is stopped.
-        FedShiftError: When it cannot start or go on. No thread of Flower's then keeps this process alive.
+        SystemExit: When it is stopped, or cannot go on.
+        FedShiftError: When it cannot start.
     """
-    if problem := polling.unknown(polling.NODE, polling.CONNECTION, polling.HANDLERS, polling.CLIENT_APP):
+    if problem := sources.other_source("flwr.supernode.", sources.SUPEREXEC):
         raise FedShiftError(f"this Flower would run the code that a run brings: {problem}")
-    from flwr.supernode.cli.flower_supernode import flower_supernode
-
-    quicken_node(import_module(polling.NODE), warm=warm, signer=node_key.serve(key).detach() if key else node_key.NONE)
-    keep_bundles(import_module(polling.NODE), import_module(polling.HANDLERS))
-    keep_heartbeats(import_module(polling.CONNECTION))
-    keep_place(import_module(polling.CONNECTION))
-    middlewares.shorten()
-    round_trips.spare_node()
+    flower_supernode = sources.program("flower-supernode")
+    module, connection = import_module(sources.NODE), import_module(CONNECTION)
+    quicken_node(module, warm=warm, signer=node_key.serve(key).detach() if key else node_key.NONE)
+    keep_bundles(module, import_module(sources.HANDLERS))
+    keep_place(connection)
     os.environ["PATH"] = path_with_flower()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Flower has no other; the command's would wait for its threads
@@ -77,58 +73,33 @@ def run_supernode(options: list[str], *, warm: bool, key: Path | None = None) ->
         problem = "the SuperNode has lost its SuperLink, for the reason above; start it again"
     except Exception as error:  # any: Flower lets through what its libraries raise
         problem = f"the SuperNode cannot go on: {type(error).__name__}: {error}"
-    stop_threads()
-    raise FedShiftError(problem)
+    give_up(problem)
 
 
-def stop_threads() -> None:
-    """Run Flower's exit handlers, which end the SuperNode's server of its own processes.
-
-    Its thread would keep this process, which no longer asks for messages, alive until it is killed.
-    """
-    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
-
-    for before in (True, False):
-        trigger_exit_handlers(run_before_force_exit=before)
-
-
-def keep_heartbeats(module: ModuleType) -> None:
-    """Let Flower's connection of a SuperNode send heartbeats also after one that failed.
-
-    Flower's thread of heartbeats ends at an answer such as 500. The SuperLink then takes the node, which goes on
-    asking for messages, for one that is offline.
-    """
-    from flwr.supercore.heartbeat import HeartbeatFailure, HeartbeatSender
-
-    def kept(send: Callable[[], bool]) -> HeartbeatSender:
-        def sent() -> bool:
-            try:
-                return send()
-            except Exception as error:  # any: what the HTTP client raises, or that the SuperLink does not know the node
-                log.warning("a heartbeat of this SuperNode has failed, it is sent again: %s", plain(str(error)))
-                raise HeartbeatFailure from error
-
-        return HeartbeatSender(sent)
-
-    changed: Any = module
-    changed.HeartbeatSender = kept
+def give_up(problem: str) -> NoReturn:
+    """End this process at once: a thread of Flower's, which serves the node's own processes, would keep it alive."""
+    print(f"error: {problem}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)
 
 
 def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Let the SuperLink miss this node soon after its end, and let a node that is started anew wait for its place.
+    """Let the SuperLink miss this node soon after its end and not before, and a node started anew wait for its place.
 
     Flower holds the place of a killed node for two heartbeats, a minute, in which rounds wait for its answer and the
-    same key is refused.
+    same key is refused. Its thread of heartbeats ends at an answer such as 500, and the SuperLink then takes a node
+    that goes on asking for messages for one that is offline.
     """
     import httpx
 
-    heartbeat: Any = import_module("flwr.supercore.heartbeat")
+    heartbeat: Any = import_module(HEARTBEATS)
     changed: Any = module
-    changed.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     client = changed.FleetHttpClient
 
     class Patient(client):  # type: ignore[misc, valid-type]
         def ActivateNode(self, request: Any) -> Any:  # noqa: N802 (Flower's name)
+            request.heartbeat_interval = HEARTBEAT
             for waited in range(0, MOST_HELD, HELD):
                 try:
                     return super().ActivateNode(request)
@@ -136,10 +107,26 @@ def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) 
                     if error.response.status_code != httpx.codes.PRECONDITION_FAILED:
                         raise
                 if not waited:
-                    log.info("the SuperLink does not let this node in: a process with its key may have been killed "
-                             "less than a minute ago; it asks again for %d s", MOST_HELD)  # fmt: skip
+                    log.info(
+                        "the SuperLink does not let this node in: a process with its key may have been killed less "
+                        "than a minute ago; it asks again for %d s", MOST_HELD,
+                    )  # fmt: skip
                 sleep(HELD)
             return super().ActivateNode(request)
+
+        def SendNodeHeartbeat(self, request: Any) -> Any:  # noqa: N802
+            request.heartbeat_interval = HEARTBEAT
+            try:
+                answer = super().SendNodeHeartbeat(request)
+                if answer.success:
+                    return answer
+                problem = "the SuperLink does not know this node"
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code == httpx.codes.UNAUTHORIZED:
+                    raise
+                problem = str(error)
+            log.warning("a heartbeat of this SuperNode has failed, it is sent again: %s", plain(problem))
+            raise httpx.TransportError(problem)  # at which Flower sends another
 
     changed.FleetHttpClient = Patient
 
@@ -147,32 +134,25 @@ def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) 
 def quicken_node(module: ModuleType, *, warm: bool, signer: int = node_key.NONE) -> None:
     """Patch Flower's SuperNode module: short waits, and a SuperExec that is woken and kept running."""
     bell = Bell()
-    idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS, kept=KEPT)
+    idle = Backoff(quick_grid.LOOK_SECONDS, quick_grid.MOST_SECONDS, politeness=POLITENESS)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
     keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, signer, **more))
-    handover = watch_handover(import_module(polling.HANDLERS))
-    confirmations, parts = round_trips.Confirmations(), round_trips.LastParts()
-    pull, push = module._pull_and_store_message, module._push_messages
+    over = watch_handover(import_module(sources.HANDLERS))
+    changed: Any = module
+    pull = changed._pull_and_store_message
 
-    def pulled(confirm_message_received: Callable[..., None], pull_object: Callable[..., bytes], **given: Any) -> Any:
-        run_id = pull(
-            confirm_message_received=confirmations.later(confirm_message_received),
-            pull_object=parts.before_pull(pull_object), **given,
-        )  # fmt: skip
-        parts.after_pull()
-        if run_id is not None:
+    def pulled(**given: Any) -> Any:
+        if not over.wait(LAST_WORDS):
+            log.warning("a ClientApp has not ended %.0f s after its reply; the node takes the next message", LAST_WORDS)
+        over.clear()
+        run_id = pull(**given)
+        if run_id is None:
+            over.set()
+        else:
             bell.ring()  # not before: the message must be there when its process asks for it
             reply.restart()
+            idle.restart()
         return run_id
-
-    def pushed(send: Callable[..., Any], **given: Any) -> None:
-        def sent(*reply: Any) -> Any:
-            confirmations.wait()
-            return send(*reply)
-
-        push(send=sent, **given)
-        wait_for_state(given["state"], handover)
-        idle.restart()
 
     def start(command: list[str], **more: Any) -> "subprocess.Popen[bytes]":
         kept = command[:1] == [EXECUTOR]
@@ -180,17 +160,16 @@ def quicken_node(module: ModuleType, *, warm: bool, signer: int = node_key.NONE)
 
     def sleep(seconds: float) -> None:
         keeper.look()
-        if seconds != 0.5:
+        if seconds == REPLY_SLEEP:
+            bell.remind()
+            reply.wait()
+            idle.restart()
+        else:
             idle.wait()
-            return
-        bell.remind()
-        reply.wait()
 
-    polling.look_sooner_for_parts(module)
-    changed: Any = module
-    changed._pull_and_store_message, changed._push_messages = pulled, pushed
-    changed.time = Other(time, sleep=sleep)
-    changed.subprocess = Other(subprocess, Popen=start)
+    quick_grid.look_sooner_for_parts()
+    changed._pull_and_store_message, changed.time = pulled, Time(sleep)
+    changed.subprocess = SimpleNamespace(Popen=start)
 
 
 def keep_bundles(module: ModuleType, handlers: ModuleType) -> None:
@@ -202,48 +181,25 @@ def keep_bundles(module: ModuleType, handlers: ModuleType) -> None:
     changed.get_fused_config_from_fab = lambda _content, _run: {}  # this node's app reads the message alone
 
 
-def watch_handover(module: ModuleType) -> threading.Lock:
-    """Return a lock that is held while a ClientApp hands over its state.
+def watch_handover(module: ModuleType) -> threading.Event:
+    """Return what is set once a ClientApp has handed over its state, which it does after its reply.
 
-    Flower's handler first ends the ClientApp's task, and then keeps the state.
+    The next message may arrive sooner, and would get the state of before.
     """
-    lock = threading.Lock()
+    over = threading.Event()
+    over.set()
     changed: Any = module
     push = changed.push_task_output
 
     @wraps(push)
     def pushed(*given: Any, **named: Any) -> Any:
-        with lock:
+        try:
             return push(*given, **named)
+        finally:
+            over.set()
 
     changed.push_task_output = pushed
-    return lock
-
-
-def wait_for_state(
-    state: Any,
-    handover: threading.Lock,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Wait until the ClientApp has handed over its context.
-
-    It does so after its reply. The next message may arrive sooner, and would get the previous context.
-
-    Args:
-        state: Flower's, of the node.
-        handover: Is held while a context is handed over, from before its task ends.
-        clock: Seconds of a clock that does not jump.
-        sleep: Function that waits.
-    """
-    from flwr.common.constant import Status
-
-    began = clock()
-    while state.get_tasks(statuses=[Status.STARTING, Status.RUNNING]) or handover.locked():  # in this order
-        if clock() - began > LAST_WORDS:
-            log.warning("a ClientApp has not ended %.0f s after its reply; the node takes the next message", LAST_WORDS)
-            return
-        sleep(LEAST_REPLY)
+    return over
 
 
 class Bell:

@@ -6,14 +6,14 @@
 
 import argparse
 import os
+import re
 import socket
 import ssl
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import click
 
 from fedshift.run.launch import processes
 from fedshift_core.env import COMMAND, KEEP_MODEL, TELEMETRY
@@ -23,6 +23,7 @@ from fedshift_core.plural import plural
 
 #: Options of `flower-supernode`.
 NODE_CONFIG, CERTIFICATES, HOST, PORT = "--node-config", "--root-certificates", "--host", "--port"
+NODE_VALUE = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # of NODE_CONFIG, as Flower reads it
 INSTALL, ISOLATION = "--allow-runtime-dependency-installation", "--isolation"
 COLD = "--cold"  # the first option of this module as a program
 
@@ -57,12 +58,12 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
 
 def node_config(options: Sequence[str]) -> dict[str, Any]:
     """Return what the options say of the node; empty where Flower will refuse them."""
-    from flwr.common.config import parse_config_args
-
     given = _value(options, NODE_CONFIG)
     try:
-        return dict(parse_config_args([given] if given else None))
-    except (click.ClickException, OSError, ValueError):
+        if given.endswith(".toml"):
+            return tomllib.loads(Path(given).expanduser().read_text())
+        return tomllib.loads("\n".join(f"{key} = {value}" for key, value in NODE_VALUE.findall(given)))
+    except (OSError, ValueError):
         return {}
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import Queue
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from flwr.supercore.run import Run
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
-from fedshift_app.flower import simulation_queue
+from fedshift_app.flower import quick_grid, sources
 from fedshift_app.flower.internals import identify_process, watch_replies
 
 NODES = 30
@@ -71,9 +71,10 @@ def engine() -> Engine:
 def running(engine: Engine) -> Iterator[Engine]:
     stop, queue = threading.Event(), Queue[Message]()
     threads = [
-        threading.Thread(target=simulation_queue.hand_out, args=(engine.state, queue, engine.nodes, stop)),
+        threading.Thread(target=quick_grid.hand_out, args=(engine.state, queue, engine.nodes, stop)),
         threading.Thread(target=engine.answer, args=(queue, stop)),
     ]
+    quick_grid.quicken(engine.grid)
     for thread in threads:
         thread.start()
     yield engine
@@ -89,12 +90,12 @@ def test_a_look_takes_the_oldest_message_of_each_node_once_in_their_order(engine
     nodes = list(engine.nodes)
     sent = [engine.message(node) for node in (nodes[5], nodes[2], nodes[5], nodes[9])]
     first, second, third, fourth = engine.grid.push_messages(sent)
-    taken = simulation_queue.take(engine.state, engine.nodes)
+    taken = quick_grid.take(engine.state, engine.nodes)
     assert [message.metadata.message_id for message in taken] == [second, first, fourth]
     assert [message.metadata.dst_node_id for message in taken] == [nodes[2], nodes[5], nodes[9]]
     assert all(message.metadata.delivered_at for message in taken)
-    assert [message.metadata.message_id for message in simulation_queue.take(engine.state, engine.nodes)] == [third]
-    assert simulation_queue.take(engine.state, engine.nodes) == []
+    assert [message.metadata.message_id for message in quick_grid.take(engine.state, engine.nodes)] == [third]
+    assert quick_grid.take(engine.state, engine.nodes) == []
     for node in nodes:  # and Flower itself finds them handed out
         assert engine.state.get_message_ins(node, limit=None) == []
 
@@ -109,7 +110,7 @@ def test_it_takes_what_flower_would(engine: Engine) -> None:
                                 for place, index in enumerate(pattern)])  # fmt: skip
     for _ in range(4):
         wanted.append([m.metadata.ttl for node in other.nodes for m in other.state.get_message_ins(node, limit=1)])
-        assert [message.metadata.ttl for message in simulation_queue.take(engine.state, engine.nodes)] == wanted[-1]
+        assert [message.metadata.ttl for message in quick_grid.take(engine.state, engine.nodes)] == wanted[-1]
     assert wanted == [[54, 51, 50, 57, 53], [52, 55], [56], []]
 
 
@@ -120,9 +121,9 @@ def test_an_expired_message_and_another_nodes_are_not_taken(engine: Engine) -> N
     ids = list(engine.grid.push_messages([old, good, foreign]))
     old.metadata.__dict__["_created_at"] -= 10 * old.metadata.ttl
     here = {node: 0}
-    assert simulation_queue.take(engine.state, here) == []
+    assert quick_grid.take(engine.state, here) == []
     assert set(engine.state.message_ins_store) == set(ids[1:])  # the expired one is out, as Flower does it
-    assert [message.metadata.message_id for message in simulation_queue.take(engine.state, here)] == [ids[1]]
+    assert [message.metadata.message_id for message in quick_grid.take(engine.state, here)] == [ids[1]]
     assert foreign.metadata.delivered_at == ""
 
 
@@ -132,7 +133,7 @@ def test_two_that_look_at_once_take_nothing_twice(engine: Engine) -> None:
 
     def look() -> None:
         for _ in range(20):
-            taken.extend(message.metadata.message_id for message in simulation_queue.take(engine.state, engine.nodes))
+            taken.extend(message.metadata.message_id for message in quick_grid.take(engine.state, engine.nodes))
 
     lookers = [threading.Thread(target=look) for _ in range(4)]
     for looker in lookers:
@@ -151,7 +152,7 @@ def test_every_node_answers_once_and_all_replies_come_back(running: Engine) -> N
     for _ in range(2):
         running.asked.clear()
         heard.clear()
-        replies = simulation_queue.send_and_receive(running.grid, [running.message(node) for node in running.nodes])
+        replies = running.grid.send_and_receive([running.message(node) for node in running.nodes])
         assert sorted(reply.metadata.src_node_id for reply in replies) == sorted(running.nodes) == sorted(heard)
         assert {(r.metadata.src_node_id, r.metadata.reply_to_message_id) for r in replies} == set(running.asked)
         assert len(running.asked) == NODES
@@ -161,18 +162,19 @@ def test_every_node_answers_once_and_all_replies_come_back(running: Engine) -> N
 def test_what_came_in_time_is_returned(running: Engine) -> None:
     first, second = list(running.nodes)[:2]
     sent = [running.message(first), running.message(second, "evaluate")]  # which is not answered
-    replies = simulation_queue.send_and_receive(running.grid, sent, timeout=0.5)
+    replies = running.grid.send_and_receive(sent, timeout=0.5)
     assert [reply.metadata.src_node_id for reply in replies] == [first]
-    assert simulation_queue.send_and_receive(running.grid, [running.message(first)], timeout=0) == []
+    assert running.grid.send_and_receive([running.message(first)], timeout=0) == []
 
 
 def test_flowers_own_answer_for_a_node_that_is_gone_is_heard(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation_queue, "WHOLE_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(quick_grid, "WHOLE_LOOK_SECONDS", 0.0)
+    quick_grid.quicken(engine.grid)
     node = next(iter(engine.nodes))
     engine.state.nodes[node].online_until = 0.0
     message = engine.message(node)
     message.metadata.__dict__["_created_at"] -= 5.0
-    (reply,) = simulation_queue.send_and_receive(engine.grid, [message], timeout=5)
+    (reply,) = engine.grid.send_and_receive([message], timeout=5)
     assert reply.has_error()
 
 
@@ -189,28 +191,19 @@ def unchanged(module: str) -> ModuleType:
 
 
 @pytest.fixture
-def flower(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Put Flower's own functions in place, and what was there back after the test."""
+def flower(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
+    """Put Flower's own function in place, and what was there back after the test; return it."""
     own = unchanged(vce_api.__name__).add_messages_to_queue
     monkeypatch.setattr(vce_api, "add_messages_to_queue", own)
-    grid = unchanged(InMemoryGrid.__module__).InMemoryGrid.send_and_receive
-    monkeypatch.setattr(InMemoryGrid, "send_and_receive", grid)
-    monkeypatch.delenv(simulation_queue.PLAIN, raising=False)
-    return SimpleNamespace(queue=vce_api.add_messages_to_queue, grid=InMemoryGrid.send_and_receive)
-
-
-def now_in_place() -> tuple[Any, Any]:
-    return vce_api.add_messages_to_queue, InMemoryGrid.send_and_receive
-
-
-def test_it_is_put_in_once_where_flower_is_what_was_read(
-    flower: SimpleNamespace, caplog: pytest.LogCaptureFixture
-) -> None:
+    monkeypatch.delenv(quick_grid.PLAIN_FLOWER, raising=False)
     caplog.set_level("INFO", "fedshift")
-    assert simulation_queue.why_not() == ""
-    simulation_queue.install()
-    simulation_queue.install()
-    assert now_in_place() == (simulation_queue.hand_out, simulation_queue.send_and_receive)
+    return own
+
+
+def test_it_is_put_in_once_where_flower_is_what_was_read(flower: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        quick_grid.install()
+        assert vce_api.add_messages_to_queue is quick_grid.hand_out
     assert caplog.messages == []
 
 
@@ -218,23 +211,19 @@ def changed(self: Any, node_id: int, limit: int | None, *, run_id: int | None = 
     return []
 
 
-@pytest.mark.parametrize("reason", ["asked", "version", "shape", "gone"])
+@pytest.mark.parametrize("reason", ["asked", "shape", "gone"])
 def test_another_flower_is_left_alone_and_this_is_said(
-    reason: str, flower: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reason: str, flower: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fedshift")
     if reason == "asked":
-        monkeypatch.setenv(simulation_queue.PLAIN, "1")
-        result = "FEDSHIFT_PLAIN_FLOWER=1"
-    elif reason == "version":
-        monkeypatch.setattr(simulation_queue, "version", lambda _: "1.43.0")
-        result = "this is Flower 1.43.0, supported are 1.41.x and 1.42.x"
+        monkeypatch.setenv(quick_grid.PLAIN_FLOWER, "1")
     elif reason == "shape":
         monkeypatch.setattr(InMemoryLinkState, "get_message_ins", changed)
-        result = "not as in Flower 1.41.x and 1.42.x: InMemoryLinkState.get_message_ins"
     else:
-        monkeypatch.delattr(InMemoryGrid, "pull_messages")
-        result = "not as in Flower 1.41.x and 1.42.x: InMemoryGrid.pull_messages"
-    simulation_queue.install()
-    assert now_in_place() == (flower.queue, flower.grid)
-    assert caplog.messages == [f"Flower finds messages itself, which is slow with many nodes: {result}"]
+        monkeypatch.delattr(InMemoryLinkState, "get_message_ins")
+    quick_grid.install()
+    quick_grid.quicken(engine.grid)
+    assert vce_api.add_messages_to_queue is flower
+    assert "send_and_receive" not in vars(engine.grid)
+    assert len(caplog.messages) == (0 if reason == "asked" else 2)
+    assert all(f"{sources.STORE}.get_message_ins of Flower" in line for line in caplog.messages)

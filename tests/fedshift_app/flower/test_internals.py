@@ -1,6 +1,5 @@
 """What a SuperNode may send instead of a message of Flower's."""
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,12 +42,6 @@ def test_flowers_own_grid_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> No
     internals.keep_out_malformed_replies()
     assert guarded.guarded and http_grid.inflate_object_from_contents is guarded
     assert guarded("id", {"id": b"nonsense"}).has_error()
-
-
-def test_without_that_grid_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "sys", SimpleNamespace(modules={}))
-    internals.keep_out_malformed_replies()
-    assert internals.HTTP_GRID in sys.modules
 
 
 def test_messages_are_packed_on_their_way_only_and_replies_unpacked() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from fedshift import cli
 from fedshift.lab.tables.compare import compare
 from fedshift.run.launch import runner
 from fedshift.run.launch.log_filter import is_end
-from fedshift_app.flower import simulating, simulation_queue
+from fedshift_app.flower import simulating
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
@@ -120,15 +121,11 @@ def test_an_error_of_the_app_keeps_its_worker(message: Any, monkeypatch: pytest.
 # --- how Ray is started and ended ---------------------------------------------------------------------------------
 
 
-def flowers_own(self: Any, config: Any = None) -> None:
-    self.append(("Flower's own", config))
-
-
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return where it is noted how Ray would have been started."""
     started: list[Any] = []
-    for name in ("RAY_ADDRESS", simulation_queue.PLAIN, simulating.STATUS_FILE):
+    for name in ("RAY_ADDRESS", simulating.STATUS_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.setenv(simulating.MODE, "token")  # it has one
@@ -138,43 +135,30 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return started
 
 
-def test_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
-    backend: list[Any] = []
-    simulating._behind_token(flowers_own)(backend, {"init_args": {"num_cpus": 2}})
-    own = {"address": "local", "include_dashboard": False, "_node_ip_address": simulating.LOOPBACK}
-    assert no_ray == [own | {"num_cpus": 2}]
-    assert backend == []
-    assert os.environ["PYTHONPATH"].split(os.pathsep) == [*sys.path, "mine"]
-
-
-def test_a_cluster_on_this_machine_is_joined_only_where_that_is_asked(no_ray: list[Any]) -> None:
+def test_ray_is_closed_and_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
     """Without an address Ray joins what `ray start` has noted, and waits in vain for one that was killed."""
-    for init_args, address in (({}, "local"), ({"address": "127.0.0.1:6379"}, "127.0.0.1:6379")):
-        simulating._behind_token(flowers_own)([], {"init_args": init_args})
-        assert no_ray[-1]["address"] == address
+    own = {"address": "local", "include_dashboard": False, "_node_ip_address": simulating.LOOPBACK}
+    simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
+    simulating._init_ray(None, {"init_args": {"address": "127.0.0.1:6379"}})
+    assert no_ray == [own | {"num_cpus": 2}, own | {"address": "127.0.0.1:6379"}]
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[: len(sys.path) + 1] != ["mine"]
 
 
-@pytest.mark.parametrize("variable", ["RAY_ADDRESS", simulation_queue.PLAIN])
-def test_ray_is_started_and_ended_as_flower_does_where_that_is_asked(
-    variable: str, no_ray: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setenv(simulating.STATUS_FILE, "status.json")
-    backend: list[Any] = []
-    simulating._behind_token(flowers_own)(backend, {})
-    simulating._leaving_ray(flowers_own)(backend)
-    assert [what for what, _ in backend] == ["Flower's own"] * 2
-    assert no_ray == []
+def test_a_cluster_that_is_asked_for_gets_the_path(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "there:6379")
+    simulating._init_ray(None, {})
+    (given,) = no_ray
+    assert given["runtime_env"]["env_vars"]["PYTHONPATH"].endswith(f"{os.pathsep}mine")
+    assert "address" not in given
 
 
-def test_only_fedshift_run_is_left_to_end_ray(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    backend: list[Any] = []
-    leave = simulating._leaving_ray(flowers_own)
-    leave(backend)  # plain `flwr run`: nobody else would
-    assert len(backend) == 1
-    monkeypatch.setenv(simulating.STATUS_FILE, "status.json")
-    leave(backend)
-    assert len(backend) == 1
+def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, simulating.sources.ENGINE, SimpleNamespace())
+    monkeypatch.setitem(simulating.sources.READ, f"{simulating.BACKEND}:RayBackend", "another")
+    backend = import_module(simulating.BACKEND).RayBackend
+    monkeypatch.setattr(backend, "process_message", None)
+    with pytest.raises(FederationError, match=r"open to others .*:RayBackend of Flower .* not as in"):
+        simulating.prepare()
 
 
 def late(tries: int, started: list[Any]) -> Any:
@@ -194,7 +178,7 @@ def test_ray_gets_a_second_try(
     ended: list[str] = []
     monkeypatch.setattr(ray, "init", late(1, no_ray))
     monkeypatch.setattr(ray, "shutdown", lambda: ended.append("the first try"))
-    simulating._behind_token(flowers_own)([], {"init_args": {"num_cpus": 2}})
+    simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
     assert len(no_ray) == 2
     assert no_ray[0] == no_ray[1]
     assert ended == ["the first try"]
@@ -209,7 +193,7 @@ def test_a_run_without_ray_ends_with_one_line(
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setenv(simulating.STATUS_FILE, str(tmp_path / "status.json"))
     with pytest.raises(FederationError, match=r"in 2 tries .*actors=1.*engine=inline") as refused:
-        simulating._behind_token(flowers_own)([], {})
+        simulating._init_ray(None, {})
     assert len(no_ray) == 2
     assert is_end(capsys.readouterr().out.splitlines()[-1])  # at which `fedshift run` ends Flower, before its traceback
     with pytest.raises(FederationError) as shown:
@@ -225,7 +209,7 @@ def test_a_wrong_setting_of_ray_is_not_tried_again(no_ray: list[Any], monkeypatc
 
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ValueError, match="num_cpus"):
-        simulating._behind_token(flowers_own)([], {})
+        simulating._init_ray(None, {})
     assert len(no_ray) == 1
 
 

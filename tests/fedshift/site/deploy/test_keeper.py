@@ -112,7 +112,7 @@ def test_a_supernode_looks_after_its_executor_whenever_it_waits(
     seconds: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Real processes, in Flower's own module: idle (3 s in plain Flower), and while a message is worked on (0.5 s)."""
-    for name in ("time", "subprocess", "_pull_and_store_message", "_push_messages", "pull_objects"):
+    for name in ("time", "subprocess", "_pull_and_store_message"):
         monkeypatch.setattr(node, name, getattr(node, name))
     started: list[subprocess.Popen[bytes]] = []
 
