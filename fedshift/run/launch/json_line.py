@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.run import exit_codes, status
-from fedshift_app.run.files import AVERAGED_OVER, RESULTS_FILE
+from fedshift_app.run import exit_codes, files, status
+from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_app.run.summary import finite
 from fedshift_core.accuracies import average
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -51,7 +51,7 @@ class Outcome:
             "exit_code": code,
             "rounds": rounds,
             "seconds": round(time.monotonic() - self._started, 3),
-            "scores": None if self.folder is None else scores(self.folder / RESULTS_FILE),
+            "scores": None if self.folder is None else scores(self.folder),
             "error": error if error is not None or code == exit_codes.OK else reported,
         }
 
@@ -63,18 +63,18 @@ class Outcome:
             content = status.read(self.folder)
         except ConfigError:
             return None, 0, None
-        return content["state"], int(content.get("full_rounds") or 0), content.get("error")
+        return content.state, content.full_rounds, content.error
 
 
-def scores(results: Path) -> dict[str, Any] | None:
-    """Return the scores of ``results.json`` in percent; None where there is no such file.
+def scores(folder: Path) -> dict[str, Any] | None:
+    """Return the scores of a run's ``results.json`` in percent; None where there is no such file.
 
     ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table, or of the rounds
     ``averaged_over``; balanced accuracy and macro-F1 are those of one round, the mean over the domains.
     """
     try:
-        content = json.loads(results.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = files.results(folder)
+    except ConfigError:
         return None
     figures = (content.get("figures") or {}).get("domains", {})
     by_class = {

@@ -252,7 +252,7 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     record = reading.read(run.folder)
     assert record.checkpoint is not None and record.checkpoint.server_round == 2
     state = status.read(run.folder)
-    assert (state["state"], state["round"], state["rounds"]) == ("completed", 3, 5)
+    assert (state.state, state.round, state.rounds) == ("completed", 3, 5)
 
 
 def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

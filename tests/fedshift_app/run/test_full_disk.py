@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     assert (where, go_on) == (f"the results so far are in {folder}", f"continue with: fedshift run resume={folder}")
     assert not list(folder.rglob("*.part"))
     content = status.read(folder)
-    assert (content["state"], os.strerror(number) in content["error"]) == ("failed", True)
+    assert (content.state, os.strerror(number) in content.error) == ("failed", True)
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
@@ -217,7 +217,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     assert str(caught.value).startswith(f"cannot write {folder}/figures.json: Read-only file system\n")
     small_disk.read_only(True)
     assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
-    assert status.read(folder)["state"] == "interrupted"  # its last word could not be written
+    assert status.read(folder).state == "interrupted"  # its last word could not be written
     small_disk.read_only(False)
     assert outcome(resume(runs)) == outcome(whole_run)
 
@@ -296,7 +296,7 @@ def test_a_clock_that_jumps_changes_nothing(
     assert outcome(run) == outcome(whole_run)
     assert 0 < run.results["seconds"] < 600
     content = status.read(run.folder)
-    assert (content["state"], content["seconds"] < 600, content["seconds_left"]) == ("completed", True, 0.0)
+    assert (content.state, content.seconds < 600, content.seconds_left) == ("completed", True, 0.0)
 
 
 def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
@@ -339,7 +339,7 @@ def test_a_kill_next_to_the_checkpoints(file: str, stage: str, tmp_path: Path, k
     if (file, stage) != ("results.json", "after"):
         assert not (folder / "results.json").exists()
         assert resume(tmp_path).results["rounds"] == 1
-    assert status.read(folder)["state"] == "completed"
+    assert status.read(folder).state == "completed"
     assert status.exit_code(status.read(folder)) == 0
     assert "is finished" in refused(tmp_path)
 

@@ -137,7 +137,7 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     assert refusal_of(ConfigError, runner.run_inline, given | {"round": 3}, 4) == (
         f"round: 3 is not kept in {folder}; kept are 5, 4, 2"
     )
-    assert status.read(folder)["kept"] == [5, 4, 2]
+    assert status.read(folder).kept == [5, 4, 2]
     assert "  kept      round 5, 4, 2" in status.block(status.read(folder))
     kept = json.loads((folder / "checkpoint" / "round-00002.json").read_text())["memory"]
     index = next(index for index, number in kept.items() if number == 2)

@@ -62,7 +62,7 @@ def test_a_table_of_no_rounds_names_no_method_and_no_best_round(
 def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
     run = finished_run(method="fedavg", rounds=0, set=QUICK)
     shown = status.read(run.folder)
-    assert (shown["state"], shown["round"], shown["rounds"], shown["full_rounds"]) == ("completed", 0, 0, 0)
+    assert (shown.state, shown.round, shown.rounds, shown.full_rounds) == ("completed", 0, 0, 0)
     average = sum(run.results["final"].values()) / 4
     assert f"{average:.2f}" in compare([run.folder]).text(200)
     assert "<html" in compare([run.folder]).html(run.folder)
