@@ -63,22 +63,23 @@ def needed(
     return Needed(shared + kept, folder_size, texts)
 
 
-def check(folder: Path, free: int, run: Needed) -> None:
+def check(folder: Path, run: Needed, *, goes_on: bool = False) -> None:
     """Refuse a run that has no room for ``FEWEST`` checkpoints, and warn if the whole folder may not fit.
 
     Args:
         folder: The run folder, or where it is to be made.
-        free: Free bytes there.
         run: The bytes that the run needs.
+        goes_on: It has a part of these in its folder already.
 
     Raises:
         ConfigError: With the needed and the free space.
     """
-    least = FEWEST * run.checkpoint
-    space = f"{size(free)} are free in {folder}, the run needs about {size(run.folder)}"
-    if free < least:
+    bytes_free, least = free(folder), FEWEST * run.checkpoint
+    whole = max(run.folder - taken(folder), 0) if goes_on else run.folder
+    space = f"{size(bytes_free)} are free in {folder}, the run needs about {size(whole)}"
+    if bytes_free < least:
         raise ConfigError(f"output-dir: {space}, and {size(least)} to start; make room, or name another output-dir")
-    if free < run.folder:
+    if bytes_free < whole:
         log.warning(
             "little room: %s; the run ends when a file cannot be written", space, extra={"event": "little_room"}
         )

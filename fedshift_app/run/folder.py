@@ -75,21 +75,9 @@ class RunFolder:
     _before = 0.0  # seconds of the run before this process
 
     def __init__(
-        self,
-        output_dir: Path,
-        config: RunConfig,
-        *,
-        engine: str,
-        personal: bool,
-        command: str,
-        num_nodes: int = 0,
-        images: Mapping[str, Mapping[str, str]] | None = None,
-        past: Past | None = None,
-        arithmetic: str = "",
-        scored_again: Mapping[str, Any] | None = None,
-        requested: Mapping[str, tuple[Any, Any]] | None = None,
-        name: str = "",
-    ) -> None:
+        self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, about: Mapping[str, Any] = {},
+        past: Past | None = None, name: str = "",
+    ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
 
         Args:
@@ -97,13 +85,9 @@ class RunFolder:
             config: The resolved configuration.
             engine: ``simulation``, ``deployment`` or ``inline``.
             personal: Nodes are scored with their own models, not with the global one.
-            command: The command that the user typed.
-            num_nodes: Number of nodes.
-            images: The fingerprints of the images by domain and split; None if the server has no images.
-            past: The run to continue.
-            arithmetic: How the nodes compute (``train.arithmetic``); a continued run has it in its folder.
-            scored_again: The run whose models are scored, where none are trained (``fedshift.lab.grid.rescore``).
-            requested: Settings that the method requests of other sections (``config.requested.requested_by_method``).
+            about: What else ``config.yaml`` has: ``command``, ``nodes``, ``images`` (their fingerprints by domain and
+                split), ``arithmetic``, ``asked`` (what the method requests of other sections), ``scored_again``.
+            past: The run to continue; of ``about`` it takes the command alone.
             name: The name that the user chose; empty for one of experiment, method, seed and time.
 
         Raises:
@@ -117,27 +101,16 @@ class RunFolder:
         reason = config.declared.approximation
         self._approximation = {"approximation": reason} if reason else {}  # why the method is not that of its paper
         self.start_clock()
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), about.get("command", "")
         if past is not None:
             content = self._go_on(past, {"engine": engine, "command": command, "time": now})
         else:
             content = {
-                "resolved": config.model_dump(mode="json"),
-                "engine": engine,
-                "nodes": num_nodes,
-                "images": dict(images or {}),
-                "run_id": uuid.uuid4().hex,
-                "versions": versions(config),
-                "command": command,
-                "started": now,
-            }
-            more = {
-                "asked": {key: list(values) for key, values in (requested or {}).items()},
-                "arithmetic": arithmetic,
-                "scored_again": dict(scored_again or {}),
-                "git": os.environ.get(COMMIT),
-            }
-            content |= {key: value for key, value in more.items() if value}
+                "resolved": config.model_dump(mode="json"), "engine": engine, "nodes": 0, "images": {},
+                "run_id": uuid.uuid4().hex, "versions": versions(config), "command": command, "started": now,
+            }  # fmt: skip
+            git = {"git": os.environ.get(COMMIT)}
+            content |= {key: value for key, value in (git | dict(about)).items() if value}
             self._begin(output_dir, name, content)
         self._recorded = config_file.deciding(content)
         settings = config.model_dump(mode="json") | self._approximation
@@ -232,58 +205,35 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the trackers and release the lock, so that others can continue the run."""
-        self._trackers.close()
+        self._trackers.send(None)
         self._lock.release()
 
-    def add_round(
-        self,
-        result: RoundResult,
-        weights: ArrayRecord,
-        knowledge: Arrays,
-        state: Arrays | None = None,
-        memory: Mapping[int, int] | None = None,
-        nodes: Sequence[Node] = (),
-        moments: Arrays | None = None,
-    ) -> None:
+    def add_round(self, result: RoundResult, weights: ArrayRecord, **kept: Any) -> None:
         """Save a full round: its line in ``metrics.jsonl``, then its checkpoint, by which the rounds so far count.
 
         Args:
             result: The round.
             weights: The shared weights.
-            knowledge: What the method shares besides weights.
-            state: What only the server keeps.
-            memory: By index of the node, the last round in which it kept private arrays.
-            nodes: All nodes that have ever answered.
-            moments: What the server's optimiser keeps.
+            kept: What else its :class:`Checkpoint` has of the strategy.
         """
         started = time.perf_counter()
         # Those of all rounds would fill the memory.
         self.history.append(replace(result, passing={}, statistics={}, kept={}))
-        self._keep_sections(result, nodes)
+        self._keep_sections(result, kept.get("nodes", ()))
         arrays = decode(weights)
-        kept = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
-        averaged = {name: arrays[name] for name in kept}
-        arrays |= kept
+        others = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
+        averaged = {name: arrays[name] for name in others}
+        arrays |= others
         self._weights = encode(arrays) if averaged else weights
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
         checkpoint = Checkpoint(
-            server_round=result.server_round,
-            weights=arrays,
-            knowledge=knowledge,
-            state=state or {},
-            memory=dict(memory or {}),
-            nodes=list(nodes),
-            seconds=self.seconds,
-            writing=self.writing,
-            averaged=averaged,
-            moments=moments or {},
-            config=self._recorded,
-            changed=self.changed,
-        )
+            result.server_round, arrays, seconds=self.seconds, writing=self.writing, averaged=averaged,
+            config=self._recorded, changed=self.changed, **kept,
+        )  # fmt: skip
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()
-        self._trackers.add(result)
+        self._trackers.send(result)
         self.writing += time.perf_counter() - started
 
     def _keep_sections(self, result: RoundResult, nodes: Sequence[Node]) -> None:
@@ -308,17 +258,16 @@ class RunFolder:
 
         Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
         """
-        many, of_all = len(nodes) > MOST_INDENTED, "personal models"
-        if any(result.spread for result in self.history):
-            of_all = ON_ALL
-        results = summary(History(self.config, self.history, nodes, repeated=self.repeated)) | {
-            "method": self.config.method["name"],
-            "experiment": self.config.experiment,
-            "dataset": self.config.dataset.name,
-            "model": self.config.model.name,
-            "bn": self.config.model.bn,
+        config, many = self.config, len(nodes) > MOST_INDENTED
+        of_all = ON_ALL if any(result.spread for result in self.history) else "personal models"
+        results = summary(History(config, self.history, nodes, repeated=self.repeated)) | {
+            "method": config.method["name"],
+            "experiment": config.experiment,
+            "dataset": config.dataset.name,
+            "model": config.model.name,
+            "bn": config.model.bn,
             "evaluated": of_all if self.personal else "global model",
-            "seed": self.config.seed,
+            "seed": config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
             "nodes": _NODES if many else [_summary_of(node) for node in nodes],
@@ -329,7 +278,7 @@ class RunFolder:
         results |= self._approximation | {key: value for key, value in more.items() if value}
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
-        results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
+        results |= sections.kept(self.path, chosen["round"], config) if chosen else self._sections
         text = as_text(finite(results))
         write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
         self.lost = Losses.of(results).text()

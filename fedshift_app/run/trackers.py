@@ -70,19 +70,12 @@ class Trackers:
         """
         begin = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
         self._on: dict[TrackerName, _Tracker] = {name: begin[name](folder, run_id, config) for name in names}
-        self._send(None)
+        self.send(None)
         for result in history:
-            self._send(result)
+            self.send(result)
 
-    def add(self, result: RoundResult) -> None:
-        """Show a full round."""
-        self._send(result)
-
-    def close(self) -> None:
-        """Write nothing more."""
-        self._send(None)
-
-    def _send(self, result: RoundResult | None) -> None:
+    def send(self, result: RoundResult | None) -> None:
+        """Show a full round; after None nothing more is written."""
         for name, tracker in [*self._on.items()]:
             try:
                 tracker.send(result)

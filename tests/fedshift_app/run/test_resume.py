@@ -375,16 +375,6 @@ def test_what_cannot_change_within_a_run(key: str, value: Any, interrupted: Path
     assert f"{key} is " in refusal(interrupted, **{"allow-changed": True})
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_configuration(interrupted: Path, capsys: Any) -> None:
-    file = only(interrupted) / "checkpoint" / "round-00001.json"
-    content = json.loads(file.read_text())
-    del content["config"], content["changed"]
-    file.write_text(json.dumps(content))
-    edit(only(interrupted), "train", "lr", to=0.5)
-    assert "changed" not in resume(interrupted).results
-    assert "was trained by an earlier version, which kept no configuration with it" in capsys.readouterr().out
-
-
 def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
     same = {"experiment": "handwritten", "method": "fedprox", "rounds": ROUNDS, "output-dir": "elsewhere"}
     settings = f"{SHORT} federation.round_timeout=5 federation.node_timeout=7"

@@ -55,7 +55,7 @@ def record(arrays: Arrays) -> ArrayRecord:
 
 
 def opened(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path, CONFIG, engine="inline", personal=False, command="fedshift run")
+    return RunFolder(tmp_path, CONFIG, engine="inline", personal=False, about={"command": "fedshift run"})
 
 
 # --- summary ----------------------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
         1, {"a": 40.0, "b": None}, {"a": 1.5, "b": None}, {"loss": math.nan, "ce": 2.0}, [0, 2], ["node 1 (b): gone"],
         bytes_down=30, bytes_up=20, seconds=1.23456,
     )  # fmt: skip
-    folder.add_round(first, record(weights()), {})
-    folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()), {})
+    folder.add_round(first, record(weights()))
+    folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()))
     lines = [json.loads(line) for line in (folder.path / METRICS_FILE).read_text().splitlines()]
     assert lines[0] == {
         "round": 1, "accuracy": {"a": 40.0, "b": None}, "avg": None, "test_loss": {"a": 1.5, "b": None},
@@ -319,7 +319,7 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
 def test_metrics_are_there_as_the_run_goes_on(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number in (1, 2, 3):
-        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights()), {})
+        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights()))
         assert len((folder.path / METRICS_FILE).read_text().splitlines()) == number
     assert not (folder.path / RESULTS_FILE).exists()
 
@@ -328,7 +328,7 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number in range(8, 12):
         knowledge = {"prototypes": np.full((2, 2), number, np.float32)} if number > 8 else {}
-        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights(number)), knowledge)
+        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights(number)), knowledge=knowledge)
     names = sorted(path.name for path in (folder.path / "checkpoint").iterdir())
     files = [f"{kind}-{number:05d}" for kind in ("knowledge", "round", "weights") for number in (8, 10, 11)]
     assert sorted(name.split(".")[0] for name in names) == sorted(["nodes", *files])
@@ -343,14 +343,14 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_a_method_without_knowledge_has_an_empty_checkpoint(tmp_path: Path) -> None:
     folder = opened(tmp_path)
-    folder.add_round(RoundResult(1, {"a": 1.0}), record(weights()), {})
+    folder.add_round(RoundResult(1, {"a": 1.0}), record(weights()))
     assert load_file(folder.path / "checkpoint" / "knowledge-00001.safetensors") == {}
 
 
 def test_results(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number, accuracy in enumerate((40.0, 60.0), start=1):
-        folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)), {})
+        folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)))
     returned = folder.finish([node(i, (3, 0, 2), "ab"[i], 4, node_id=900 + i) for i in range(2)])
     written: dict[str, Any] = json.loads((folder.path / RESULTS_FILE).read_text())
     assert written == json.loads(json.dumps(finite(returned)))
@@ -414,7 +414,7 @@ def test_output_dir_is_read_only(tmp_path: Path) -> None:
 def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
     nodes = [node(i, (3, 0, 2), "ab"[i % 2], 4, node_id=900 + i) for i in range(MOST_INDENTED + 1)]
     folder = opened(tmp_path)
-    folder.add_round(RoundResult(4, {"a": 1.0}), record(weights()), {}, nodes=nodes)
+    folder.add_round(RoundResult(4, {"a": 1.0}), record(weights()), nodes=nodes)
     returned = folder.finish(nodes)
     text = (folder.path / RESULTS_FILE).read_text()
     written = json.loads(text)

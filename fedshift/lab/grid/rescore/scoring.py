@@ -202,9 +202,11 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     strategy.score_again(grid, weights, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=federation.model.personal, command=command, num_nodes=past.num_nodes,
-        images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
-        requested=checked.saved_config.get("asked"),
+        output_dir, config, engine=NAME, personal=federation.model.personal,
+        about={
+            "command": command, "nodes": past.num_nodes, "images": past.images, "scored_again": checked.marks,
+            "arithmetic": settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
+        },
     )  # fmt: skip
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
@@ -213,7 +215,8 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
-            result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
+            result, weights, knowledge=strategy.knowledge, state=strategy.state, memory=checkpoint.memory,
+            nodes=nodes, moments=strategy.moments,
         )  # fmt: skip
         folder.finish(nodes)
         status.end(COMPLETED, None)

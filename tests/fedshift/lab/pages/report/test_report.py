@@ -644,7 +644,7 @@ def test_folders_that_are_none(copied: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not the folder of a run: it has no config\.yaml"):
         command.run(tmp_path / "nowhere", [])
     (copied.folder / "results.json").write_text("[1")
-    with pytest.raises(ConfigError, match=r"results\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"results\.json: cannot be read"):
         command.run(copied.folder, [])
     (copied.folder / "config.yaml").write_text("resolved: {}")
     with pytest.raises(ConfigError, match="lacks engine"):
