@@ -133,7 +133,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     ready = starting.ready(grid, config, past, engine, progress)
     config, strategy = ready.config, ready.strategy
     nodes, (output_dir, name), simulated = strategy.roster.nodes, _place(run_config), engine != setup.DEPLOYMENT
-    needed = disk_space.needed(config, ready.initial, strategy, nodes, simulated=simulated)
+    needed = disk_space.needed(config, ready.initial, strategy.federation, len(nodes), simulated=simulated)
     disk_space.check(output_dir if past is None else past.path, needed, goes_on=past is not None)
     about: dict[str, Any] = {"command": _command(run_config), "nodes": len(nodes)}
     skipped, copied = list[dict[str, str]](), list[str]()

@@ -122,8 +122,12 @@ def _check_trains(config: RunConfig, model: SplitModel, client_class: type[Domai
         alone = f"the method {config.method['name']!r} trains the encoder alone at times, and nothing of it trains"
         parts.append((f"{alone}; model.projection=256 leaves a layer of it to train", model.encoder))
     for reason, part in parts:
-        if not any(parameter.requires_grad for parameter in part.parameters()):
+        if not _learns(part):
             raise ConfigError(f"model.freeze={config.model.freeze}: {reason}")
+
+
+def _learns(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
@@ -315,7 +319,7 @@ def idle_terms_line(config: RunConfig, model: SplitModel) -> str:
     params = config.params()
     idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
     # Modules have terms of their own, and may change the way to the features.
-    if not idle or not model.frozen or config.modules or _trains_features(model, config.dataset.pixels):
+    if not idle or not model.frozen or config.modules or _learns(model.encoder):
         return ""
     line = (
         f"model.freeze={config.model.freeze} without model.projection: features never change, so these terms of "
@@ -347,12 +351,3 @@ def _is_on(params: Params, switches: str) -> bool:
     """Tell whether all parameters are on that a term needs."""
     pairs = (each.partition("=") for each in switches.split())
     return all(str(getattr(params, name)) == wanted if wanted else getattr(params, name) for name, _, wanted in pairs)
-
-
-def _trains_features(model: SplitModel, size: int) -> bool:
-    """Tell whether features depend on a weight that trains; two images are tried."""
-    mode = model.training
-    with torch.enable_grad():
-        features, _ = model.eval()(torch.zeros(2, 3, size, size, device=next(model.parameters()).device))
-    model.train(mode)
-    return features.requires_grad

@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +71,8 @@ class Checkpoint:
     weights: Arrays
     knowledge: Arrays = field(default_factory=dict)
     state: Arrays = field(default_factory=dict)
-    memory: Mapping[int, int] = field(default_factory=dict)
-    nodes: Sequence[Node] = ()
+    memory: dict[int, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
     seconds: float = 0.0
     writing: float = 0.0
     averaged: Arrays = field(default_factory=dict)
@@ -157,11 +156,9 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
         "config": {"sha256": _digest(checkpoint.config), "values": checkpoint.config},
         "changed": list(checkpoint.changed),
+        "nodes": [_fields(node) for node in checkpoint.nodes],
     }
-    nodes = checkpoint.nodes
-    listed = atomic_io.json_list(len(nodes), lambda start, stop: [_fields(node) for node in nodes[start:stop]])
-    pieces = chain([json.dumps(content)[:-1], ', "nodes": '], listed, ["}\n"])
-    atomic_io.write_atomically(json_file(folder, number), pieces if len(nodes) > atomic_io.AT_ONCE else "".join(pieces))
+    atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])

@@ -21,7 +21,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,6 @@ from fedshift_strategies.federation.context import RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
 
-MOST_INDENTED = 1000  # nodes in ``results.json`` with a line for each of their numbers
-_NODES = "<nodes>"  # stands for the nodes in a text that has place for them
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
 
@@ -254,11 +252,8 @@ class RunFolder:
         return "\n".join(shown.log for _, shown in known if shown.log)
 
     def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
-        """Write and return the summary ``results.json``, by which the run counts as finished.
-
-        Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
-        """
-        config, many = self.config, len(nodes) > MOST_INDENTED
+        """Write and return the summary ``results.json``, by which the run counts as finished."""
+        config = self.config
         of_all = ON_ALL if any(result.spread for result in self.history) else "personal models"
         results = summary(History(config, self.history, nodes, repeated=self.repeated)) | {
             "method": config.method["name"],
@@ -270,7 +265,7 @@ class RunFolder:
             "seed": config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
-            "nodes": _NODES if many else [_summary_of(node) for node in nodes],
+            "nodes": [_summary_of(node) for node in nodes],
             "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
             "weights_sha256": weights_hash(decode(self._weights)),
         }
@@ -279,10 +274,9 @@ class RunFolder:
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
         results |= sections.kept(self.path, chosen["round"], config) if chosen else self._sections
-        text = as_text(finite(results))
-        write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
+        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         self.lost = Losses.of(results).text()
-        return results | {"nodes": nodes} if many else results
+        return results
 
 
 def _summary_of(node: Node) -> dict[str, Any]:
@@ -293,14 +287,6 @@ def _summary_of(node: Node) -> dict[str, Any]:
         "num_examples": node.num_examples,
         "class_counts": node.class_counts,
     } | ({"domains": node.domains} if node.held_tests else {})
-
-
-def _with_nodes(text: str, nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield the summary in pieces, with the nodes in their place, so that their text is never in memory at once."""
-    before, after = text.split(json.dumps(_NODES))
-    yield before
-    yield from atomic_io.json_list(len(nodes), lambda start, stop: [_summary_of(node) for node in nodes[start:stop]])
-    yield after
 
 
 def as_text(content: Mapping[str, Any]) -> str:

@@ -72,9 +72,8 @@ def ahead(
             nonlocal last
             logged(number, missing)
             now = time.monotonic()
-            if number and (now - last >= TELL_SECONDS or number == missing):
-                last = now
-                left = (now - began) / number * (missing - number)
+            if number and now - last >= TELL_SECONDS:
+                last, left = now, (now - began) / number * (missing - number)
                 tell({"done": number, "of": missing, "seconds_left": round(left, 1)})
 
         return done

@@ -69,6 +69,9 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
+    if (path / RESULTS_FILE).exists() and config.rounds <= recorded["resolved"].get("rounds", 0):
+        advice = f"; to repeat the rounds after {server_round}, remove it" if server_round else ""
+        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
     try:
         lock = Lock(path / LOCK_FILE)
     except InUse as holder:
@@ -79,14 +82,11 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         past = look(path, recorded, config, lock if hold else None, server_round)
         kept = _as_trained(recorded if past.checkpoint is None else past.checkpoint.config, config)
         config = as_kept(config, kept)
-        if (path / RESULTS_FILE).exists() and config.rounds <= kept.rounds:
-            advice = f"; to repeat the rounds after {server_round}, remove it" if server_round else ""
-            raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
         if hold:
             _compare_versions(recorded, kept)
         past.changed = _noted(past, _changes(path, kept, config, allowed=allowed))
         if config.rounds > kept.rounds and (reason := _needs_its_rounds(past, kept, config)):
-            raise ConfigError(f"resume: rounds is {kept.rounds} in {path}, requested is {config.rounds}: {reason}")
+            raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
     except BaseException:
         lock.release()
         raise

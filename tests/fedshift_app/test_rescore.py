@@ -201,7 +201,7 @@ def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, 
     turned = bytes([*kept.read_bytes()[:-1], kept.read_bytes()[-1] ^ 1])
     refused(
         lambda copy: (copy / "checkpoint" / kept.name).write_bytes(turned),
-        "rescore: round: the checkpoint of round 2 cannot be used: ",  # what follows is cut where the path is long
+        "rescore: round: no checkpoint in .* can be used: ",
     )
     refused(
         lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(),

@@ -249,8 +249,8 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
     one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
     (estimate,) = estimates
-    assert 0.9 * one < estimate.checkpoint < 2 * one
-    assert whole < estimate.folder < 3 * whole + disk_space.REPORT
+    assert 0.9 * one < estimate.checkpoint < 2.2 * one
+    assert whole < estimate.folder < 4 * whole + disk_space.REPORT
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(

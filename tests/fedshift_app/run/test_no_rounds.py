@@ -79,9 +79,7 @@ def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
 def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
     run = finished_run(method="fedavg", rounds=0, set=QUICK)
     more = {"resume": str(run.folder), "rounds": 2}
-    assert "has rounds=0, there is no round to go on from" in refusal_of(
-        ConfigError, lambda: resuming.resolve(more, hold=False)
-    )
+    assert "there is no round to go on from" in refusal_of(ConfigError, lambda: resuming.resolve(more, hold=False))
     assert "has rounds=0: it trained no model" in refusal_of(
         ConfigError, saving.save, Wanted(run.folder, "safetensors")
     )

@@ -230,7 +230,7 @@ def test_when_no_checkpoint_can_be_used_the_files_are_named(tmp_path: Path, kill
     assert "weights-00001" in message and "weights-00002" in message
     for path in (only(tmp_path) / "checkpoint").glob("round-*.json"):
         path.unlink()
-    assert "has 2 full rounds in metrics.jsonl, but no checkpoint" in refusal(tmp_path)
+    assert "2 full rounds in metrics.jsonl, but no checkpoint" in refusal(tmp_path)
 
 
 def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from support import node
 
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import checkpoints, console, versions
+from fedshift_app.run import versions
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_app.run.folder import MOST_INDENTED, RunFolder, weights_hash
+from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
 from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
-from fedshift_core.atomic_io import AT_ONCE, json_list, write_atomically
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.rounds import LAST_ROUNDS
@@ -409,28 +409,6 @@ def test_output_dir_is_read_only(tmp_path: Path) -> None:
             opened(tmp_path / "runs")
     finally:
         tmp_path.chmod(0o700)
-
-
-def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
-    nodes = [node(i, (3, 0, 2), "ab"[i % 2], 4, node_id=900 + i) for i in range(MOST_INDENTED + 1)]
-    folder = opened(tmp_path)
-    folder.add_round(RoundResult(4, {"a": 1.0}), record(weights()), nodes=nodes)
-    returned = folder.finish(nodes)
-    text = (folder.path / RESULTS_FILE).read_text()
-    written = json.loads(text)
-    assert returned["nodes"] is nodes
-    assert f"{len(nodes)} nodes" in console.table(returned, CONFIG)
-    assert [entry["index"] for entry in written["nodes"]] == list(range(len(nodes)))
-    assert written["nodes"][-1] == {"index": 1000, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]}
-
-    assert len(text.splitlines()) < 200
-    assert checkpoints.load(folder.path / checkpoints.FOLDER, 4).nodes == nodes
-
-
-@pytest.mark.parametrize("number", [0, 1, AT_ONCE, AT_ONCE + 1])
-def test_a_list_in_pieces_is_the_same_json(number: int) -> None:
-    items = [{"index": i, "name": "ä]["} for i in range(number)]
-    assert "".join(json_list(number, lambda start, stop: items[start:stop])) == json.dumps(items)
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

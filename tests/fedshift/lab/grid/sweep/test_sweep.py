@@ -373,7 +373,7 @@ def test_a_refusal_is_known_before_a_run_is_continued(played: Played, capsys: py
     (run / "metrics.jsonl").write_text("".join(json.dumps({"round": i}) + "\n" for i in (1, 2)))
     played.sweep("seed=0")
     assert played.started[2:] == ["0 new"]
-    assert "has 2 full rounds in metrics.jsonl, but no checkpoint" in capsys.readouterr().err
+    assert "2 full rounds in metrics.jsonl, but no checkpoint" in capsys.readouterr().err
 
 
 def test_what_counts_is_what_is_on_disk(played: Played) -> None:
