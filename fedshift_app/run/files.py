@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field, ValidationError
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, some
 from fedshift_core.plural import plural
-from fedshift_core.rounds import apart
 
 #: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
@@ -113,19 +112,6 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
 def scored_rounds(lines: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the rounds that were scored on all test images, of the lines of ``metrics.jsonl``."""
     return [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
-
-
-def averaged_over(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-    """Return the rounds behind a run's mean where they are not its last ones; empty otherwise.
-
-    Args:
-        results: Content of ``results.json``.
-        lines: The lines of ``metrics.jsonl``, for runs of earlier versions, whose results lack these rounds.
-    """
-    if AVERAGED_OVER in results or not lines:
-        return list(results.get(AVERAGED_OVER, ()))
-    rounds = scored_rounds(lines)[-results["averaged_rounds"] :]
-    return rounds if apart(rounds, lines[-1]["round"]) else []
 
 
 def changed_text(changed: Sequence[Mapping[str, Any]]) -> str:

@@ -28,7 +28,6 @@ from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
 from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
-from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.rounds import LAST_ROUNDS
@@ -135,11 +134,6 @@ def test_nothing_was_reported() -> None:
     for key in ("avg", "worst", "worst_domain"):
         assert result[key] is None
     assert result["best_test"]["avg"] is None
-
-
-def test_zero_percent_is_an_accuracy() -> None:
-    result = summarised(history({"a": 0.0, "b": 50.0}))
-    assert (result["worst_domain"], result["worst"], result["avg"]) == ("a", 0.0, 25.0)
 
 
 def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
@@ -316,14 +310,6 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     assert lines[1]["avg"] == 55.0
 
 
-def test_metrics_are_there_as_the_run_goes_on(tmp_path: Path) -> None:
-    folder = opened(tmp_path)
-    for number in (1, 2, 3):
-        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights()))
-        assert len((folder.path / METRICS_FILE).read_text().splitlines()) == number
-    assert not (folder.path / RESULTS_FILE).exists()
-
-
 def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number in range(8, 12):
@@ -339,12 +325,6 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(read["layer.weight"], weights(11)["layer.weight"])
     knowledge = load_file(folder.path / "checkpoint" / "knowledge-00010.safetensors")
     assert np.array_equal(knowledge["prototypes"], np.full((2, 2), 10))
-
-
-def test_a_method_without_knowledge_has_an_empty_checkpoint(tmp_path: Path) -> None:
-    folder = opened(tmp_path)
-    folder.add_round(RoundResult(1, {"a": 1.0}), record(weights()))
-    assert load_file(folder.path / "checkpoint" / "knowledge-00001.safetensors") == {}
 
 
 def test_results(tmp_path: Path) -> None:
@@ -368,14 +348,6 @@ def test_results(tmp_path: Path) -> None:
         {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]},
     ]
     assert not list(folder.path.rglob("*.part"))
-
-
-def test_writing_replaces_a_file_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    for text in ("one", "zwei äöü"):
-        write_atomically(path, text)
-        assert path.read_text(encoding="utf-8") == text
-    assert [result.name for result in tmp_path.iterdir()] == ["file.json"]
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------

@@ -21,10 +21,8 @@ from fedshift_app.features.validation import show as validation
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import agreement, checkpoints, initial_model, resuming
-from fedshift_app.run import build as run_build
+from fedshift_app.run import agreement, checkpoints, resuming, starting
 from fedshift_app.run import files as run_files
-from fedshift_app.run import precision as run_precision
 from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
@@ -187,31 +185,25 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     base = checked.path / checkpoints.FOLDER
-    start = node_payload.of_run(base)
-    initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
-    strategy.settle(settled.model_dump_json())
-    resuming.check_nodes(past, nodes := strategy.roster.nodes)
-    weights = run_build.restored(strategy, initial, checkpoint)
+    ready = starting.ready(grid, config, past, NAME, lambda *scored_round: scored.append(scored_round))
+    strategy, nodes, model = ready.strategy, ready.strategy.roster.nodes, ready.strategy.federation.model
     kept_in = base / checkpoints.NODES_FOLDER
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
-    strategy.score_again(grid, weights, past.history[-1])
+    strategy.score_again(grid, ready.initial, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=federation.model.personal,
+        output_dir, config, engine=NAME, personal=model.personal,
         about={
             "command": command, "nodes": past.num_nodes, "images": past.images, "scored_again": checked.marks,
-            "arithmetic": settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
+            "arithmetic": ready.settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
         },
     )  # fmt: skip
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
-        if federation.model.start:
-            node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
+        if model.start:
+            node_payload.write(folder.path / checkpoints.FOLDER, model.start)
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
