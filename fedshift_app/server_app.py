@@ -6,9 +6,8 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
@@ -133,35 +132,35 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     progress = Progress(config)
     ready = starting.ready(grid, config, past, engine, progress)
     config, strategy = ready.config, ready.strategy
-    nodes, model = strategy.roster.nodes, strategy.federation.model
-    output_dir, name = _place(run_config)
-    simulated = engine != setup.DEPLOYMENT
-    _look_for_room(output_dir, past, disk_space.needed(config, ready.initial, strategy, nodes, simulated=simulated))
-    images, new = _Images(), past is None
-    if simulated:
+    nodes, (output_dir, name), simulated = strategy.roster.nodes, _place(run_config), engine != setup.DEPLOYMENT
+    needed = disk_space.needed(config, ready.initial, strategy.federation, len(nodes), simulated=simulated)
+    disk_space.check(output_dir if past is None else past.path, needed, goes_on=past is not None)
+    about: dict[str, Any] = {"command": _command(run_config), "nodes": len(nodes)}
+    skipped, copied = list[dict[str, str]](), list[str]()
+    if simulated:  # a real node tells of its images its owner alone
         with looks.handed_on():
-            marks = node_data.fingerprints(config) if new else {}
-            images = _Images(marks, node_data.skipped(config), copies.of_run(config, len(nodes)) if new else ())
+            skipped = node_data.skipped(config)
+            if past is None:
+                about["images"], copied = node_data.fingerprints(config), copies.of_run(config, len(nodes))
         precomputing.ahead(
-            ready.settled, ready.beginning.model, model.start, len(nodes),
+            ready.settled, ready.beginning.model, strategy.federation.model.start, len(nodes),
             lambda features: _tell(status | {"features": features}),
         )  # fmt: skip
+    if past is None:
+        about |= {"arithmetic": ready.settled.train.arithmetic, "asked": requested_by_method(run_config, config)}
     # Only now: a run that cannot start leaves no folder behind.
-    folder = RunFolder(
-        output_dir, config, engine=engine, personal=model.personal, command=_command(run_config),
-        num_nodes=len(nodes), images=images.marks, past=past, arithmetic=ready.settled.train.arithmetic,
-        requested=requested_by_method(run_config, config) if new else None, name=name,
-    )  # fmt: skip
+    personal = strategy.federation.model.personal
+    folder = RunFolder(output_dir, config, engine=engine, personal=personal, about=about, past=past, name=name)
     try:
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         if received is not None:
             received.open(folder.path)
         with logs.written_to(folder.path) as file:
-            _begin(ready, folder, images)
+            _begin(ready, folder, skipped, copied)
             progress.begin(folder, strategy)
             watch_replies(grid, progress.status.answered)
-            with _last_word(progress.status, file, folder), _disk_told(folder):
+            with _last_word(progress.status, file, folder):
                 _rounds(grid, config, strategy, ready.initial, folder, past)
             return folder.lost
     finally:
@@ -191,63 +190,44 @@ def _mend(grid: Grid, engine: str) -> None:
             pack_messages(grid)
 
 
-class _Images(NamedTuple):
-    """The images of a simulation: their fingerprints, those left out as broken, lines about copies of others.
-
-    A continued run has its fingerprints, and has named its copies. A real node tells of its images its owner alone.
-    """
-
-    marks: Mapping[str, Mapping[str, str]] = {}
-    skipped: Sequence[Any] = ()
-    copied: Sequence[str] = ()
-
-
-def _begin(ready: starting.Ready, folder: RunFolder, images: _Images) -> None:
+def _begin(
+    ready: starting.Ready, folder: RunFolder, skipped: Sequence[Mapping[str, str]], copied: Sequence[str]
+) -> None:
     """Say what is about to run, and write to its folder what nodes are sent once and which images are left out."""
     config, strategy, simulated = folder.config, ready.strategy, folder.engine != setup.DEPLOYMENT
-    nodes, start = strategy.roster.nodes, strategy.federation.model.start
+    nodes, start, warn = strategy.roster.nodes, strategy.federation.model.start, console.log.warning
     mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
     first = console.describe(config, folder.engine, nodes, strategy.features)
     more = filter(None, (*ready.lines, run_build.public_line(config, nodes), mixed))
     console.log.info("%s", "\n  ".join((first, *more)), extra={"event": "started"})
     if start:
         node_payload.write(folder.path / checkpoints.FOLDER, start)
-    if images.skipped:
-        write_atomically(folder.path / SKIPPED_FILE, json.dumps(images.skipped, indent=2) + "\n")
-        fields = {"event": "skipped", "images": len(images.skipped)}
-        console.log.warning(
-            "images left out as broken: %d, named in %s", len(images.skipped), SKIPPED_FILE, extra=fields
-        )
+    if skipped:
+        write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
+        fields = {"event": "skipped", "images": len(skipped)}
+        warn("images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields)
     if simulated and (unheld := run_build.unheld_line(config, len(nodes))):
-        console.log.warning("%s", unheld, extra={"event": "unheld"})
-    for line in images.copied:
-        console.log.warning("%s", line, extra={"event": "copies"})
-
-
-@contextmanager
-def _disk_told(folder: RunFolder) -> Iterator[None]:
-    """Say of a disk that is full or fails how the run goes on from its last full round.
-
-    Raises:
-        FederationError: With the file, the reason and the command.
-    """
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error, atomic_io.DiskError) and error.errno not in atomic_io.DISK:
-            raise  # not the disk's
-        raise FederationError(str(error)) from None
+        warn("%s", unheld, extra={"event": "unheld"})
+    for line in copied:
+        warn("%s", line, extra={"event": "copies"})
 
 
 @contextmanager
 def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Iterator[None]:
-    """Write to ``status.json`` and ``log.jsonl`` how the run ended, however it did; who started it shows the error."""
+    """Write to ``status.json`` and ``log.jsonl`` how the run ended, however it did; who started it shows the error.
+
+    Raises:
+        FederationError: If the disk is full or fails, with the file and the reason.
+    """
     try:
         yield
     except Exception as error:
-        reason = str(error) if isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
+        disk = isinstance(error, OSError) and error.errno in atomic_io.DISK
+        reason = str(error) if disk or isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
         status.end(FAILED, reason)
         file.tell(logging.ERROR, f"the run failed: {reason}", event="failed")
+        if disk:
+            raise FederationError(reason) from None
         raise
     except BaseException as stop:
         reason = _stopped_by(stop, folder.engine)
@@ -264,19 +244,6 @@ def _stopped_by(stop: BaseException, engine: str) -> str:
         return STOPPED  # nobody's Ctrl-C: Flower interrupts its own process where its SuperLink is gone or refuses it
     code: Any = exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else getattr(stop, "code", None)
     return exit_codes.STOPPED_BY.get(code, STOPPED)  # Flower has codes of its own, also for a lost SuperLink
-
-
-def _look_for_room(output_dir: Path, past: Past | None, needed: disk_space.Needed) -> None:
-    """Compare what the run needs with what is free. A run that goes on has a part of it already.
-
-    Raises:
-        ConfigError: If too little is free.
-    """
-    if past is None:
-        disk_space.check(output_dir, disk_space.free(output_dir), needed)
-    else:
-        left = max(needed.folder - disk_space.taken(past.path), 0)
-        disk_space.check(past.path, disk_space.free(past.path), replace(needed, folder=left))
 
 
 def _rounds(
@@ -345,7 +312,10 @@ class Progress:
             _EarlyEnd: If it was the last, before its time; Flower's loop over rounds has no other way out.
         """
         s = self.strategy
-        self.folder.add_round(result, weights, s.knowledge, s.state, s.memory.rounds, s.roster.nodes, s.moments)
+        self.folder.add_round(
+            result, weights, knowledge=s.knowledge, state=s.state, memory=dict(s.memory.rounds),
+            nodes=list(s.roster.nodes), moments=s.moments,
+        )  # fmt: skip
         s.memory.chosen = self.folder.chosen
         self._seconds += result.seconds
         self._done += 1

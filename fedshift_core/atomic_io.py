@@ -6,9 +6,8 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -18,7 +17,6 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import message
 
-AT_ONCE = 1000  # items of a long list that are written at once
 PART = ".part"  # suffix of a file that is being written
 #: Error numbers of a disk that is full, over its quota, read-only or failing.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -49,12 +47,12 @@ def writing(path: Path) -> Iterator[None]:
         raise DiskError(error.errno, error.strerror or str(error), str(path)) from None
 
 
-def write_durably(path: Path, data: bytes | Iterable[bytes], *, named: bool = True, private: bool = False) -> None:
+def write_durably(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
     """Write a file so that a reader sees the old or the new one, never a part of it: write, fsync, rename.
 
     Args:
         path: The file.
-        data: Its content, whole or in pieces, which need not be in memory together.
+        data: Its content.
         named: Sync its name as well; a caller that writes several files does so with the last one.
         private: Only its owner may read it, whatever the umask.
 
@@ -67,7 +65,7 @@ def write_durably(path: Path, data: bytes | Iterable[bytes], *, named: bool = Tr
             if private:
                 private_files.make(part)
             with part.open("wb") as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
@@ -79,22 +77,9 @@ def write_durably(path: Path, data: bytes | Iterable[bytes], *, named: bool = Tr
             sync_folder(path.parent)
 
 
-def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a text file as :func:`write_durably` does."""
-    write_durably(path, text.encode() if isinstance(text, str) else (piece.encode() for piece in text))
-
-
-def json_list(number: int, items: Callable[[int, int], list[Any]]) -> Iterator[str]:
-    """Yield a list as one line of JSON in pieces: a long one need not be in memory at once.
-
-    Args:
-        number: How many items it has.
-        items: Returns those from a place up to another one.
-    """
-    yield "["
-    for start in range(0, number, AT_ONCE):
-        yield (", " if start else "") + json.dumps(items(start, min(start + AT_ONCE, number)))[1:-1]
-    yield "]"
+    write_durably(path, text.encode())
 
 
 def append_line(path: Path, line: str) -> None:

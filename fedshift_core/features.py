@@ -158,7 +158,6 @@ class Feature:
         rules: Returns why its keys do not go with the rest of a run, be it on or off, beginning with a key; empty if
             they do.
         mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
-        arrays: Returns of a configuration how many arrays as large as the weights the server keeps for it.
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
         show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
         section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
@@ -189,7 +188,6 @@ class Feature:
     completed: Callable[[Any], Any] | None = None
     rules: Callable[[Case], str] | None = None
     mixed: Callable[[Any], str] | None = None
-    arrays: Callable[[Any], int] | None = None
     rounds_key: str = ""
     show: str | Callable[[History], Shown] = ""
     section: str | type[BaseModel] = ""

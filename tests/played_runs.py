@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from run_folders import RESULTS, STATUS
+
 from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift_app.run.versions import versions
 from fedshift_core.yaml_files import as_yaml
@@ -24,7 +26,7 @@ if act == "refuse" and "resume" in given:
 folder = pathlib.Path(given.get("resume") or f"{given['output-dir']}/run-{given['seed']}-{time.time_ns()}")
 folder.mkdir(exist_ok=True)
 (folder / "config.yaml").write_text((home / f"config-{given['seed']}.yaml").read_text())
-status = {"state": "training", "error": "a node is lost", "engine": "inline", "round": 1, "rounds": 2}
+status = STATUS | {"state": "training", "error": "a node is lost", "round": 1, "rounds": 2}
 (folder / "status.json").write_text(json.dumps(status))
 print("round 1/2")
 if act == "fail":
@@ -36,10 +38,11 @@ if act == "sleep":
     time.sleep(60)
 if act == "die":
     os.kill(os.getpid(), 9)
-results = {"avg": 50.0 + int(given["seed"]), "seconds": 1.5, "lost": {"1": [3]} if act == "lose" else {}}
+results = RESULTS | {"avg": 50.0 + int(given["seed"]), "seconds": 1.5, "lost": {"1": [3]} if act == "lose" else {}}
 (folder / "results.json").write_text(json.dumps(results))
 sys.exit(3 if act == "late" else 0)
 """
+SCRIPT = f"STATUS, RESULTS = {STATUS}, {RESULTS}\n{SCRIPT}"
 
 
 class Compared:

@@ -8,6 +8,16 @@ from typing import Any
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.yaml_files import as_yaml
 
+#: Content of the least ``status.json`` and ``results.json`` that count.
+STATUS: dict[str, Any] = {
+    "state": "completed", "engine": "inline", "experiment": "handwritten", "method": "fedavg", "pid": 1, "host": "x",
+    "round": 1, "rounds": 1, "since": "now", "updated": "now", "full_rounds": 1, "asked": 4, "answered": 4,
+    "left_out": [], "last_scored": None, "seconds": 1.0, "seconds_left": None, "nodes": [], "error": None,
+}  # fmt: skip
+RESULTS: dict[str, Any] = {
+    "rounds": 1, "averaged_rounds": 1, "domains": {"scan": 1.0}, "final": {"scan": 1.0}, "seconds": 1.0,
+}  # fmt: skip
+
 
 def write_run(
     folder: Path, config: RunConfig, domains: Mapping[str, float | None], recorded: Mapping[str, Any] = {}, *,

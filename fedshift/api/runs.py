@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedshift.run import frames
-from fedshift_app.run import config_file
+from fedshift_app.run import config_file, files
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.logs import LOG_FILE
 from fedshift_core.accuracies import percent
@@ -126,7 +126,7 @@ class Run:
         """
         from fedshift_app.run import status
 
-        return status.read(self.folder)
+        return status.read(self.folder).model_dump(mode="json")
 
     @property
     def state(self) -> str:
@@ -151,19 +151,16 @@ class Run:
         Raises:
             ConfigError: If it is not finished, or its results are not those of a run.
         """
-        file = self.folder / RESULTS_FILE
         if not self.finished:
             raise ConfigError(f"{self.folder}: the run is not finished; it goes on with: fedshift.run(resume=...)")
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            values = files.results(self.folder)
             losses = Losses.of(values)
             overall = asdict(losses.overall(values["domains"])) | {"losses": tuple(losses.lines()), "values": values}
             names = [entry.name for entry in fields(Results) if entry.name not in overall]
             return Results(**{name: values[name] for name in names}, **overall)
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"{file}: it does not belong to a run: {error}") from None
+            raise ConfigError(f"{self.folder / RESULTS_FILE}: it does not belong to a run: {error}") from None
 
     @property
     def rounds(self) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Reads a run folder, finished or not."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.run import agreement, checkpoints, config_file, model_selection, sections, summary
+from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
@@ -95,8 +94,8 @@ def read(folder: Path, command: str = "report") -> Record:
     recorded = config_file.read(path, command, ("resolved", "engine", "nodes"))
     settings = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
     config, lacking = written.read_back(settings), written.lacking(settings)
-    lines, results = full_lines(path / METRICS_FILE), _results(path / RESULTS_FILE, command)
-    finished = results is not None
+    lines, finished = full_lines(path / METRICS_FILE), (path / RESULTS_FILE).is_file()
+    results = files.results(path) if finished else None
     if finished and not lines:
         raise ConfigError(
             f"{command}: {path / METRICS_FILE} holds no full round, but {RESULTS_FILE} those of a finished run: it is "
@@ -122,18 +121,6 @@ def read(folder: Path, command: str = "report") -> Record:
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction="; ".join(filter(None, [agreement.edited(path, recorded), contradicts])),
     )
-
-
-def _results(path: Path, command: str) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or "domains" not in content:
-            raise ValueError("expected an object with 'domains'")
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
-    return content
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

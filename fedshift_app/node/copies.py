@@ -36,30 +36,22 @@ def of_run(config: RunConfig, nodes: int) -> list[str]:
     if catalog.get(config.dataset.kind).own is None:
         return []
     sets = [role for domain in config.dataset.domains for role in _roles(config, domain, nodes)]
-    cfg = config.dataset
-    validated = {
-        domain: catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
-        for domain, split in read_parts(config)
-        if split == "validation"
-    }
-    return _lines(sets, validated)
+    parts = [(domain, split) for domain, split in read_parts(config) if split == "validation"]
+    return _lines(sets, {domain: holdings.read(config.dataset, domain, split) for domain, split in parts})
 
 
 def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
     """Return what the nodes of a domain train on, and what it is tested on. A held-out domain is a test alone."""
-    cfg, allocation = config.dataset, config.allocation
-    source = cfg.source()
+    allocation = config.allocation
 
     def read(split: Split) -> ImageSet:
-        return catalog.load(cfg.kind, domain, split, source, cfg.size, cfg.form())
+        return holdings.read(config.dataset, domain, split)
 
-    if domain not in holdings.dealt(config, nodes):
-        return [Role(domain, True, read(split)) for split in allocation.reads(domain)]
-    if len(allocation.pool) == 1:
-        return [Role(domain, split == "test", read(split)) for split in allocation.reads(domain)]
+    held = domain in holdings.dealt(config, nodes)
+    if not held or len(allocation.pool) == 1:
+        return [Role(domain, not held or split == "test", read(split)) for split in allocation.reads(domain)]
     parts = holdings.parts_of(config, nodes, domain).values()
-    pool = [read(split) for split in allocation.pool]
-    both = joined(pool)
+    both = joined([read(split) for split in allocation.pool])
     test = np.unique(np.concatenate([part.test for part in parts]))
     train = np.unique(np.concatenate([index for part in parts for index in (part.train, part.validation)]))
     return [Role(domain, False, both.select(train)), Role(domain, True, both.select(test))]
@@ -75,7 +67,7 @@ def warn_node(dataset: DatasetConfig, domains: tuple[str, ...], source: Source) 
     if catalog.get(dataset.kind).own is None:
         return
     there = [
-        (domain, split, catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form()))
+        (domain, split, holdings.read(dataset, domain, split, source, shared=False))
         for domain in domains
         for split in OWN_SPLITS
         if split == "train" or catalog.has_own(dataset.kind, domain, split, source)

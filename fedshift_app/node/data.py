@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedshift_app.config.dataset_section import DatasetConfig
-from fedshift_app.config.sections import RunConfig, ShiftConfig
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
 from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError
@@ -64,24 +64,22 @@ def public_set(config: RunConfig, where: Place) -> Public:
     Raises:
         DataError: If they are missing or broken, or there are none.
     """
-    cfg, held = config.dataset, holdings.dealt(config, where.num_partitions) if where.shared else ()
-    return _public(cfg, config.allocation, where.source, where.shared, tuple(dict.fromkeys(held)), config.seed)
+    return _public(config, where.source, where.num_partitions if where.shared else 0)
 
 
 @functools.lru_cache(maxsize=2)
-def _public(
-    dataset: DatasetConfig, allocation: Allocation, source: Source, shared: bool, held: tuple[str, ...], seed: int
-) -> Public:
-    images = public_images(dataset, allocation, source, held, seed) if shared else _copied(dataset, source)
+def _public(config: RunConfig, source: Source, nodes: int) -> Public:
+    """Return the public set of a simulation with so many nodes, or the copy of a real node, for 0."""
+    cfg, held = config.dataset, tuple(dict.fromkeys(holdings.dealt(config, nodes) if nodes else ()))
+    if nodes:
+        images = public_images(cfg, config.allocation, source, held, config.seed)
+    else:
+        images = catalog.load_public(cfg.kind, source, cfg.size, cfg.form())
     digest = hashlib.sha256(repr((images.x.shape, images.y.shape)).encode())
     digest.update(np.ascontiguousarray(images.x).data)
     digest.update(np.ascontiguousarray(images.y, dtype=np.int64).data)
-    order = generator(seed, "public-order").permutation(len(images))
+    order = generator(config.seed, "public-order").permutation(len(images))
     return Public(images.select(order), digest.hexdigest())
-
-
-def _copied(dataset: DatasetConfig, source: Source) -> ImageSet:
-    return catalog.load_public(dataset.kind, source, dataset.size, dataset.form())
 
 
 def public_images(
@@ -101,20 +99,14 @@ def public_images(
     """
     if dataset.public_domain:
         split = dataset.known().splits(dataset.public_domain)[0]  # of a domain that is a test set only: that
-        return holdings.read(dataset, dataset.public_domain, split, source, shared=True)
+        return holdings.read(dataset, dataset.public_domain, split, source)
     parts = []
-    for domain in held:
-        images = _pool(dataset, allocation, source, domain)
+    for domain in held:  # of what its nodes divide: its training, then maybe its test split
+        both = len(allocation.pool) > 1
+        images = _both_splits(dataset, source, domain) if both else holdings.read(dataset, domain, "train", source)
         groups = images.groups if dataset.patients == "all" else None
         parts.append(images.select(public_part(domain, images.y, dataset.public_share, seed, groups)))
     return joined(parts)
-
-
-def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain: str) -> ImageSet:
-    """Return what the nodes of a domain divide: its training, then maybe its test split."""
-    if len(allocation.pool) > 1:
-        return _both_splits(dataset, source, domain)
-    return holdings.read(dataset, domain, "train", source, shared=True)
 
 
 def own_images(config: RunConfig, where: Place) -> Own:
@@ -129,11 +121,11 @@ def own_images(config: RunConfig, where: Place) -> Own:
     if where.shared and config.allocation.mixing > 0:
         return _mixed_images(config, where, given)
     parts = _parts(config, where, given)
-    return Own(
-        train=_take(config, where, where.domain, parts.train),
-        validation=given or (_take(config, where, where.domain, parts.validation) if len(parts.validation) else None),
-        test=_take(config, where, where.domain, parts.test) if len(parts.test) else None,
-    )
+
+    def taken(index: Indices) -> ImageSet | None:
+        return _take(config, where, where.domain, index) if len(index) else None
+
+    return Own(_take(config, where, where.domain, parts.train), given or taken(parts.validation), taken(parts.test))
 
 
 def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
@@ -179,12 +171,11 @@ def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Ow
             f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for validation, "
             "and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
         )
-    train, validation = holdings.mixed_parts(config, where.num_partitions, where.partition_id)
-    return Own(
-        train=_of_domains(config, where, train),  # never empty: a node keeps its size
-        validation=_of_domains(config, where, validation) if validation else None,
-        test=None,
+    train, validation = (
+        {domain: _take(config, where, domain, index) for domain, index in parts.items()}
+        for parts in holdings.mixed_parts(config, where.num_partitions, where.partition_id)
     )
+    return _together(config, train, validation)
 
 
 def _images_of_sites(config: RunConfig, where: Place) -> Own:
@@ -196,22 +187,18 @@ def _images_of_sites(config: RunConfig, where: Place) -> Own:
     catalog.check_own_files(config.dataset.kind, where.domains, where.source)
     each = {domain: own_images(config, where.alone(domain)) for domain in where.domains}
     validation = {domain: own.validation for domain, own in each.items() if own.validation is not None}
-    return Own(
-        train=_together(config, {domain: own.train for domain, own in each.items()}),
-        validation=_together(config, validation) if validation else None,
-        test=None,
-    )
+    return _together(config, {domain: own.train for domain, own in each.items()}, validation)
 
 
-def _of_domains(config: RunConfig, where: Place, parts: Mapping[str, Indices]) -> ImageSet:
-    """Return images of one or more domains' pools."""
-    return _together(config, {domain: _take(config, where, domain, index) for domain, index in parts.items()})
-
-
-def _together(config: RunConfig, sets: Mapping[str, ImageSet]) -> ImageSet:
-    """Return the images of several domains, each with its domain if nodes know it."""
+def _together(config: RunConfig, train: Mapping[str, ImageSet], validation: Mapping[str, ImageSet]) -> Own:
+    """Return the images of a node of several domains, each with its domain if nodes know it."""
     known = config.allocation.domain_labels == "known"
-    return joined(list(sets.values()), [config.dataset.domains.index(domain) for domain in sets] if known else None)
+
+    def of_all(sets: Mapping[str, ImageSet]) -> ImageSet:
+        places = [config.dataset.domains.index(domain) for domain in sets] if known else None
+        return joined(list(sets.values()), places)
+
+    return Own(of_all(train), of_all(validation) if validation else None, None)
 
 
 def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
@@ -222,8 +209,7 @@ def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
     Raises:
         DataError: If they are broken, or too few for the nodes of the domain.
     """
-    cfg = config.dataset
-    if not catalog.gives(cfg.kind, where.domain, "validation", where.source, own=not where.shared):
+    if not catalog.gives(config.dataset.kind, where.domain, "validation", where.source, own=not where.shared):
         return None
     given = _split(config, where, "validation", where.domain)
     if not where.shared:
@@ -250,7 +236,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         raise ConfigError(f"this node holds {held}, it has no test images of {domain!r}")
     shift = config.shift
     if shift.name == "corruption" and shift.severity > 0:
-        images = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
+        images = _corrupted(config, domain, where.source, where.shared)
     elif where.shared and config.allocation.test_on == "domain":
         images = _both_splits(config.dataset, where.source, domain)
     else:
@@ -282,6 +268,8 @@ def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
 
 def uncorrupted(config: RunConfig) -> RunConfig:
     """Return the configuration without its corruption of test images."""
+    if config.shift.name != "corruption":
+        return config
     return config.model_copy(update={"shift": config.shift.model_copy(update={"severity": 0})})
 
 
@@ -306,19 +294,13 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
 def read_parts(config: RunConfig) -> list[tuple[str, Split]]:
     """Return the domains and splits that a simulation reads, that of a public domain last."""
     cfg = config.dataset
-    splits = [(domain, split) for domain in cfg.domains for split in _reads(config, domain)]
+    splits: list[tuple[str, Split]] = []
+    for domain in cfg.domains:
+        splits += [(domain, split) for split in config.allocation.reads(domain)]
+        if domain not in config.allocation.held_out and holdings.validates(config, domain):
+            splits.append((domain, "validation"))
     if cfg.public_domain:
         splits.append((cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]))
-    return splits
-
-
-def _reads(config: RunConfig, domain: str) -> tuple[Split, ...]:
-    """Return the splits of a domain that a simulation reads: those to validate on where nodes do and it has some."""
-    cfg, allocation = config.dataset, config.allocation
-    splits = allocation.reads(domain)
-    validates = allocation.validation_fraction > 0 and domain not in allocation.held_out
-    if validates and catalog.gives(cfg.kind, domain, "validation", cfg.source(), own=False):
-        return (*splits, "validation")
     return splits
 
 
@@ -368,21 +350,19 @@ def _split(config: RunConfig, where: Place, split: Split, domain: str) -> ImageS
 @functools.lru_cache(maxsize=8)
 def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
     """Return all images of a domain: its training, then its test split."""
-    train, test = (holdings.read(dataset, domain, split, source, shared=True) for split in SPLITS)
+    train, test = (holdings.read(dataset, domain, split, source) for split in SPLITS)
     return joined([train, test])
 
 
 @functools.lru_cache(maxsize=32)
-def _corrupted(
-    dataset: DatasetConfig, domain: str, source: Source, shared: bool, shift: ShiftConfig, seed: int
-) -> ImageSet:
+def _corrupted(config: RunConfig, domain: str, source: Source, shared: bool) -> ImageSet:
     """Return a domain's test images after the configured corruption; the same for every node and round."""
-    clean = holdings.read(dataset, domain, "test", source, shared)
-    keys = np.arange(len(clean))
+    clean, shift = holdings.read(config.dataset, domain, "test", source, shared), config.shift
+    more = (clean.x, shift.severity, np.arange(len(clean)), config.seed)
     if shift.corruption == "random":
-        broken = corruptions.random_corruption(clean.x, shift.severity, keys, seed)
+        broken = corruptions.random_corruption(*more)
     else:
-        broken = corruptions.corrupt(clean.x, shift.corruption, shift.severity, keys, seed)
+        broken = corruptions.corrupt(clean.x, shift.corruption, *more[1:])
     return ImageSet(broken, clean.y, groups=clean.groups)
 
 

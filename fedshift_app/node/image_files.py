@@ -1,5 +1,6 @@
 """The files of a node's training images, as they are before they are decoded (``statistics.share``)."""
 
+from functools import partial
 from itertools import chain
 
 from fedshift_app.config.sections import RunConfig
@@ -39,15 +40,10 @@ def _pool(config: RunConfig, where: Place, domain: str) -> list[Item] | None:
     splits: tuple[Split, ...] = config.allocation.pool if where.shared else ("train",)
     items: list[Item] = []
     for split in splits:
-        if where.shared:
-            files = catalog.get(cfg.kind).find(domain, split, where.source)
-        else:
-            own = catalog.own_files(cfg.kind, domain, split, where.source)
-            if own is None:
-                return None
-            files = own
-        files = corrupt_files.usable(files, where.source, cfg.form())
-        if not isinstance(files, Listing):
+        find = catalog.get(cfg.kind).find if where.shared else partial(catalog.own_files, cfg.kind)
+        files = find(domain, split, where.source)
+        listed = files and corrupt_files.usable(files, where.source, cfg.form())
+        if not isinstance(listed, Listing):
             return None
-        items += files.items
+        items += listed.items
     return items

@@ -3,15 +3,15 @@
 import re
 from pathlib import Path
 
-import numpy as np
 from flwr.app import ArrayRecord
 
+from fedshift_app.node import setup
 from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import FedShiftError, RequestError, StorageError
-from fedshift_core.limits import as_found, largest
+from fedshift_core.limits import as_found
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import decode
 
@@ -66,13 +66,7 @@ def check(arrays: Arrays, client: DomainClient) -> None:
     strange += sorted(client.shared_frozen - arrays.keys())
     if strange:
         raise FedShiftError(f"what this node is to begin from does not match its model: {', '.join(strange[:3])}")
-    for name, array in arrays.items():
-        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
-        if (array.shape, str(array.dtype)) != wanted or not np.isfinite(largest(array)):
-            raise FedShiftError(
-                f"to begin from: {name} has shape {array.shape} and type {array.dtype}, this node's model has "
-                f"{wanted[0]} and {wanted[1]}, and finite numbers"
-            )
+    setup.check_arrays(arrays, state, "to begin from:")
 
 
 def write(folder: Path, arrays: Arrays, *, private: bool = False) -> None:

@@ -108,7 +108,7 @@ def refuse(run: Code, trusted: Collection[str]) -> str:
         trusted: Hashes of other code that the node's owner trusts to go with this node's.
     """
     own, name, version = installed(), plain(run.name, MOST_NAME), plain(run.version, MOST_VERSION)
-    if _stats() != _first().stats and _hash(_lines()) != own:
+    if _stats() != _first()[0] and _hash(_lines()) != own:
         return f"FedShift was changed on its disk while it ran {own} ({__version__}): the node must be started again"
     if not run.sha256:
         return "the bundle of the run cannot be read"
@@ -124,23 +124,15 @@ def refuse(run: Code, trusted: Collection[str]) -> str:
 # --- what is installed -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Disk:
-    """The app's files as they were when this process, or the one that it was forked from, first asked."""
-
-    sha256: str
-    stats: tuple[tuple[str, int, int], ...]
-
-
 def installed() -> str:
     """Return the hash of the code that this process runs; it is first asked for before that is imported."""
-    return _first().sha256
+    return _first()[1]
 
 
 @functools.cache
-def _first() -> _Disk:
-    stats = _stats()
-    return _Disk(_hash(_lines()), stats)
+def _first() -> tuple[tuple[tuple[str, int, int], ...], str]:
+    """Return the app's files and their hash as this process, or the one that it was forked from, first saw them."""
+    return _stats(), _hash(_lines())
 
 
 def _files() -> Iterator[tuple[str, Path]]:
@@ -156,8 +148,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def _stats() -> tuple[tuple[str, int, int], ...]:
     """Return what shows in a millisecond whether a file may have changed."""
-    found = ((str(path), path.stat()) for _, path in _files())
-    return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in found))
+    return tuple(sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for _, path in _files()))
 
 
 def _lines() -> list[str]:

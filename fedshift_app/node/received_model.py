@@ -67,8 +67,8 @@ def keep(kind: str, msg: Message, context: Context) -> None:
         "node_index": request.node_index,
     }  # fmt: skip
     arrays: Arrays = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    arrays |= {_WEIGHTS + name: array for name, array in decode(request.weights).items()}
-    arrays |= {_KNOWLEDGE + name: array for name, array in decode(request.knowledge).items()}
+    for prefix, record in ((_WEIGHTS, request.weights), (_KNOWLEDGE, request.knowledge)):
+        arrays |= {prefix + name: array for name, array in decode(record).items()}
     try:
         private_files.make_folder(folder)
         atomic_io.write_durably(folder / FILE, atomic_io.pack(arrays), private=True)
@@ -89,10 +89,8 @@ def read(folder: Path) -> Received | None:
         arrays = atomic_io.unpack(path.read_bytes())
         about = json.loads(arrays.pop(_ABOUT).tobytes())
         about["resumed_after"] = tuple(about["resumed_after"])
-        return Received(
-            **about,
-            weights={n.removeprefix(_WEIGHTS): a for n, a in arrays.items() if n.startswith(_WEIGHTS)},
-            knowledge={n.removeprefix(_KNOWLEDGE): a for n, a in arrays.items() if n.startswith(_KNOWLEDGE)},
-        )
+        for prefix, part in ((_WEIGHTS, "weights"), (_KNOWLEDGE, "knowledge")):
+            about[part] = {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}
+        return Received(**about)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedShiftError(f"{path} cannot be read: {plain(str(error))}; remove it") from None

@@ -131,7 +131,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     for key in core:  # in the order of the table: later rules rest on earlier ones
         if key in request.given:
             _refuse(request.but(key, RULES[key](request, request.given[key])))
-        elif key in REQUIRED[request.kind] or (key == DOMAINS and request.scores):
+        elif (key in REQUIRED and request.kind != MessageType.QUERY) or (key == DOMAINS and request.scores):
             _refuse(f"a message to {request.kind} lacks {key}")
     _check_records(request, content, strategy)
     _refuse(request.features.refuse(request))
@@ -190,25 +190,23 @@ def _engine(request: NodeRequest, value: Any) -> str:
     return "" if value in known else f"there are {' and '.join(known)}"
 
 
-def _round(request: NodeRequest, value: Any) -> str:
-    rounds = request.run.rounds
-    least = 0 if rounds == 0 and request.kind != MessageType.TRAIN else 1  # a run without rounds is scored after 0
-    return "" if is_count(value, least, rounds) else f"this run has rounds={rounds}"
-
-
 def _index(request: NodeRequest, value: Any) -> str:
     return "" if is_count(value, 0, LARGEST_INDEX) else f"nodes are numbered from 0 to {LARGEST_INDEX}"
 
 
-def _past_round(request: NodeRequest, value: Any) -> str:
+def _rounds(request: NodeRequest, values: Any, least: int = 0) -> str:
     rounds = request.run.rounds
-    return "" if is_count(value, 0, rounds) else f"this run has rounds={rounds}"
-
-
-def _past_rounds(request: NodeRequest, value: Any) -> str:
-    rounds = request.run.rounds
-    fits = isinstance(value, list) and all(is_count(number, 0, rounds) for number in value)
+    fits = isinstance(values, list) and all(is_count(number, least, rounds) for number in values)
     return "" if fits else f"this run has rounds={rounds}"
+
+
+def _past_round(request: NodeRequest, value: Any) -> str:
+    return _rounds(request, [value])
+
+
+def _round(request: NodeRequest, value: Any) -> str:
+    scores_initial = request.run.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
+    return _rounds(request, [value], 0 if scores_initial else 1)
 
 
 def _simulated(request: NodeRequest, value: Any) -> str:
@@ -230,18 +228,16 @@ def _drawn(request: NodeRequest, value: Any) -> str:
         return "it is one count for each domain"
     if request.where.shared:
         return ""
-    evaluate, rounds = request.run.evaluate, request.run.rounds
-    share = evaluate.share(request.server_round, rounds)
+    evaluate = request.run.evaluate
+    share = evaluate.share(request.server_round, request.run.rounds)
     for domain, drawn in zip(request.given[DOMAINS], value, strict=True):
         images = len(node_data.test_images(node_data.uncorrupted(request.run), request.where, domain))
         wanted = sample_size(images, request.config.images.eval_batch, share, LEAST_SAMPLE)
         if wanted < min(images, LEAST_SAMPLE):
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
         if drawn != wanted:
-            return (
-                f"this run scores another share of this node's test images of {domain!r} in this round "
-                f"(evaluate.fraction={evaluate.fraction:g})"
-            )
+            share_text = f"another share of this node's test images of {domain!r}"
+            return f"this run scores {share_text} in this round (evaluate.fraction={evaluate.fraction:g})"
     return ""
 
 
@@ -267,15 +263,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     MessageType.TRAIN: _ALWAYS,
     MessageType.EVALUATE: (*_ALWAYS, DOMAINS, DRAWN, STARTS, STOPS),
 }
-REQUIRED: dict[str, tuple[str, ...]] = {
-    MessageType.QUERY: (),
-    MessageType.TRAIN: (SERVER_ROUND, NODE_INDEX),
-    MessageType.EVALUATE: (SERVER_ROUND, NODE_INDEX),
-}
+REQUIRED = (SERVER_ROUND, NODE_INDEX)  # of all but questions
 #: Under which configuration a key is allowed, and with which value. ``RUN`` was read before; what ``START_DIGEST`` and
 #: ``RUN_ID`` name is checked where it is used.
 RULES: dict[str, Rule] = {
     SERVER_ROUND: _round, ENGINE: _engine, RUN: _any, RUN_ID: _any, NODE_INDEX: _index, MEMORY_ROUND: _past_round,
-    RESUMED_AFTER: _past_rounds, CHOSEN: _past_rounds, KEPT_IN: _simulated, START_DIGEST: _any,
+    RESUMED_AFTER: _rounds, CHOSEN: _rounds, KEPT_IN: _simulated, START_DIGEST: _any,
     DOMAINS: _domains, DRAWN: _drawn, STARTS: _part, STOPS: _part,
 }  # fmt: skip

@@ -174,18 +174,9 @@ def _client_setup(
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})
     return ClientSetup(
-        config.seed,
-        index,
-        device,
-        network,
-        train,
-        config.images,
-        config.rounds,
-        where.least_images,
-        secret=None if where.guard is None else where.guard.secret,
-        domain=where.domain,
-        bn_order=config.evaluate.bn_order,
-    )
+        config.seed, index, device, network, train, config.images, config.rounds, where.least_images,
+        secret=where.guard.secret if where.guard else None, domain=where.domain, bn_order=config.evaluate.bn_order,
+    )  # fmt: skip
 
 
 @extensions.cleared_on_change
@@ -252,10 +243,10 @@ def own_network(config: RunConfig, where: Place) -> ModelConfig:
 
 def modules(config: RunConfig) -> AllModules:
     """Return the modules in the model."""
-    entries = (
-        imported(MODULES[str(entry["name"])].modules)(registry.modules_params(str(entry["name"]), _without_name(entry)))
-        for entry in config.modules
-    )
+    entries = []
+    for entry in config.modules:
+        name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
+        entries.append(imported(MODULES[name].modules)(registry.modules_params(name, given)))
     return AllModules(tuple(entries))
 
 
@@ -268,23 +259,20 @@ def adaptation(config: RunConfig) -> Adaptation | None:
     return made
 
 
-def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key != "name"}
-
-
 def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether each node is scored with a model of its own."""
-    client_class = config.declared.client_class()
-    own = client_class.personal(model, config.model, config.params())
-    return bool(own or modules(config).personal or adaptation(config) is not None)
+    return _scores_own(config, model) or adaptation(config) is not None
+
+
+def _scores_own(config: RunConfig, model: networks.SplitModel) -> bool:
+    personal = config.declared.client_class().personal(model, config.model, config.params())
+    return bool(personal or modules(config).personal)
 
 
 def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether what a node scores has parts that only its own local training changes."""
-    client_class = config.declared.client_class()
-    params, inside = config.params(), modules(config)
-    scores_own = client_class.personal(model, config.model, params) or inside.personal
-    return bool(scores_own and client_class.kept_names(model, config.model, params, inside))
+    kept = config.declared.client_class().kept_names(model, config.model, config.params(), modules(config))
+    return bool(_scores_own(config, model) and kept)
 
 
 def uses_public(config: RunConfig) -> bool:
@@ -317,10 +305,8 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
         ConfigError: If the method, the network, the modules and what is frozen do not go together.
     """
     spec = config.dataset.known()
-    plan = networks.Blueprint(
-        own or config.model, len(spec.classes), config.dataset.pixels,
-        torch_seed(config.seed, "initial-weights"),
-    )  # fmt: skip
+    seed = torch_seed(config.seed, "initial-weights")
+    plan = networks.Blueprint(own or config.model, len(spec.classes), config.dataset.pixels, seed)
     client_class = config.declared.client_class()
     _check_signatures(client_class)
     model: networks.SplitModel = client_class.build_model(plan, config.params())
@@ -383,9 +369,18 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
     """
     if strange := sorted((set(arrays) - client.shared_frozen) ^ set(client.shared_names)):
         raise RequestError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
-    state = client.state
-    for name in client.shared_names:
-        array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+    check_arrays({name: arrays[name] for name in client.shared_names}, client.state, whose)
+    return [arrays[name] for name in client.shared_names]
+
+
+def check_arrays(arrays: Arrays, state: Mapping[str, torch.Tensor], whose: str) -> None:
+    """Refuse arrays of other shapes and types than the model's state, or with numbers that are not finite.
+
+    Raises:
+        RequestError: With the first.
+    """
+    for name, array in arrays.items():
+        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
         if (array.shape, str(array.dtype)) != wanted:
             raise RequestError(
                 f"{whose} {name} has shape {array.shape} and type {array.dtype}, "
@@ -393,7 +388,6 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
             )
         if not np.isfinite(largest(array)):
             raise RequestError(f"{whose} {name} holds numbers that are not finite")
-    return [arrays[name] for name in client.shared_names]
 
 
 def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0) -> None:

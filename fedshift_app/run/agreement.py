@@ -30,13 +30,9 @@ def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]
         results: The content of ``results.json``.
         lines: The full lines of ``metrics.jsonl``.
     """
-    try:
-        changed = changed_text(results["changed"]) if results.get("changed") else ""
-    except (LookupError, TypeError, ValueError, AttributeError):
-        changed = "results.json: changed is not what a run writes"
     differ = list(_differing(results, lines)) if lines else []
-    texts = [f"results.json contradicts metrics.jsonl: {some(differ, _MOST_NAMED)}"] if differ else []
-    return "; ".join([changed, *texts] if changed else texts)
+    contradicts = f"results.json contradicts metrics.jsonl: {some(differ, _MOST_NAMED)}" if differ else ""
+    return "; ".join(filter(None, [changed_text(results.get("changed", ())), contradicts]))
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -69,35 +65,30 @@ def edited(path: Path, recorded: Mapping[str, Any]) -> str:
 
 
 def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each number of the results that its rounds do not have."""
     rounds = results.get("rounds")
     if isinstance(rounds, int) and rounds != lines[-1].get("round", len(lines)):
         yield f"{plural(rounds, 'round')} and {len(lines)}"
-    scored = {line.get("round"): line.get("accuracy") for line in lines if "evaluated_share" not in line}
-    last = [accuracy for accuracy in scored.values() if isinstance(accuracy, Mapping) and accuracy][-LAST_ROUNDS:]
-    if not last:
-        return
-    means = {name: mean(_number(accuracy.get(name)) for accuracy in last) for name in last[-1]}
-    yield from _unequal("domains", results.get("domains"), means)
-    yield from _unequal("final", results.get("final"), last[-1])
     of_round = {line.get("round"): line.get("accuracy") for line in lines}
-    for key, best in results.items():
-        number = best.get("round") if key.startswith("best_") and isinstance(best, Mapping) else None
-        if isinstance(number, int) and number in of_round:
-            yield from _unequal(key, best.get("domains"), of_round[number])
-        elif isinstance(number, int):
-            yield f"{key} is in round {number} of {len(lines)}"
-
-
-def _unequal(key: str, in_results: Any, in_rounds: Any) -> Iterator[str]:
-    """Yield a text for each domain whose two numbers differ."""
-    if not isinstance(in_results, Mapping) or not isinstance(in_rounds, Mapping):
+    known: list[Any] = [line["accuracy"] for line in lines if "evaluated_share" not in line and line.get("accuracy")]
+    scored = known[-LAST_ROUNDS:]
+    if not scored or not all(isinstance(accuracy, Mapping) for accuracy in scored):
         return
-    for name in dict.fromkeys([*in_results, *in_rounds]):
-        pair = [_number(numbers.get(name)) for numbers in (in_results, in_rounds)]
-        known = [number for number in pair if number is not None]
-        if len(known) == 1 or (len(set(known)) == 2 and not abs(known[0] - known[1]) < _CLOSE):
-            first, second = ("missing" if number is None else f"{number:.2f}" for number in pair)
-            yield f"{key} {plain(str(name), MOST_NAME)} is {first} and {second}"
+    means = {name: mean(_number(accuracy.get(name)) for accuracy in scored) for name in scored[-1]}
+    pairs = [("domains", results.get("domains"), means), ("final", results.get("final"), scored[-1])]
+    for key, best in results.items():
+        if key.startswith("best_") and isinstance(best, Mapping) and isinstance(number := best.get("round"), int):
+            if number not in of_round:
+                yield f"{key} is in round {number} of {len(lines)}"
+            pairs.append((key, best.get("domains"), of_round.get(number)))
+    for key, one, other in pairs:
+        if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+            continue
+        for name in dict.fromkeys([*one, *other]):
+            first, second = (_number(numbers.get(name)) for numbers in (one, other))
+            if first != second and (first is None or second is None or not abs(first - second) < _CLOSE):
+                texts = ("missing" if number is None else f"{number:.2f}" for number in (first, second))
+                yield f"{key} {plain(str(name), MOST_NAME)} is {' and '.join(texts)}"
 
 
 def _number(value: Any) -> float | None:

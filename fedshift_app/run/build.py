@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord
-from torch import nn
 
 from fedshift_app.config import registry
 from fedshift_app.config.cross_checks import check_noise
@@ -51,7 +50,8 @@ def prepare(
     Raises:
         ConfigError: If the method, the model and other settings contradict each other.
     """
-    if engine == setup.DEPLOYMENT:
+    deployed = engine == setup.DEPLOYMENT
+    if deployed:
         _check_deployed(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
@@ -69,24 +69,7 @@ def prepare(
     _check_networks(config, model, client_class, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     _check_statistics(config, batchnorms, frozen=bool(layers(model)) and not free_layers(model))
-    facts = _facts(config, initial, shared, batchnorms, start, frozen)
-    deployed = engine == setup.DEPLOYMENT
-    where = Engine(
-        engine if deployed else setup.SIMULATION,
-        min_nodes=config.federation.min_nodes if deployed else 1,  # a simulation counts its own nodes
-        # No simulated node is absent: one that does not answer runs on a busy machine.
-        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
-        queues=engine == setup.SIMULATION,
-    )
-    return encode(sent), RunContext(config, facts, where, config.model_dump_json())
-
-
-def _facts(
-    config: RunConfig, initial: InitialModel, shared: Arrays, batchnorms: tuple[str, ...], start: Arrays,
-    frozen: frozenset[str],
-) -> ModelFacts:  # fmt: skip
-    model = initial.model
-    return ModelFacts(
+    facts = ModelFacts(
         num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
         personal=setup.is_personal(config, model),
@@ -99,8 +82,19 @@ def _facts(
         start=start,
         frozen=frozen,
         knowledge=initial.knowledge,
-        prototypes=config.declared.client_class().sends_prototypes,
+        prototypes=client_class.sends_prototypes,
     )
+    federation = config.federation
+    where = (
+        Engine(engine, federation.min_nodes, federation.node_timeout)
+        if deployed  # no simulated node is absent: one that does not answer runs on a busy machine
+        else Engine(
+            setup.SIMULATION,
+            node_timeout=max(federation.node_timeout, SIMULATED_TIMEOUT),
+            queues=engine == setup.SIMULATION,
+        )
+    )
+    return encode(sent), RunContext(config, facts, where, config.model_dump_json())
 
 
 def _check_deployed(config: RunConfig) -> None:
@@ -123,17 +117,16 @@ def _check_trains(config: RunConfig, model: SplitModel, client_class: type[Domai
     Raises:
         ConfigError: With what is frozen.
     """
-    if not _learns(model):
-        raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
-    if client_class.trains_encoder_alone(config.params()) and not _learns(model.encoder):
-        raise ConfigError(
-            f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
-            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves "
-            "a layer of it to train"
-        )
+    parts: list[tuple[str, torch.nn.Module]] = [("no parameter is left to train", model)]
+    if client_class.trains_encoder_alone(config.params()):
+        alone = f"the method {config.method['name']!r} trains the encoder alone at times, and nothing of it trains"
+        parts.append((f"{alone}; model.projection=256 leaves a layer of it to train", model.encoder))
+    for reason, part in parts:
+        if not _learns(part):
+            raise ConfigError(f"model.freeze={config.model.freeze}: {reason}")
 
 
-def _learns(module: nn.Module) -> bool:
+def _learns(module: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
@@ -144,11 +137,9 @@ def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord)
         return ""
     once = sum(array.nbytes for array in start.values())
     each = sum(len(array.data) for name, array in initial.items() if name not in frozen)
-    freeze = config.model.freeze
-    reason = f"model.freeze={freeze}" if freeze != "none" else "initial values of private parts"
     return (
-        f"{reason}: {plural(len(start), 'array')}, {size(once)}, are sent to each node once; each round the "
-        f"weights are {size(each)} each way"
+        f"model.freeze={config.model.freeze}: {plural(len(start), 'array')} that are frozen or private, {size(once)}, "
+        f"are sent to each node once; each round the weights are {size(each)} each way"
     )
 
 
@@ -158,14 +149,10 @@ def unheld_line(config: RunConfig, num_nodes: int) -> str:
     unheld = [domain for domain in holdings.unheld(config, num_nodes) if domain not in allocation.held_out]
     if not unheld or not config.rounds:
         return ""
-    held_out = ",".join([*allocation.held_out, *unheld])
-    enough = len(allocation.training_domains(domains))
-    cure = (
-        f"nodes={enough} is enough for all domains" if allocation.counts == "any" else "allocation.counts gives nodes"
-    )
     return (
         f"no node holds {some(unheld, MOST_NAMED)}: nothing trains on such images, but their scores count in averages; "
-        f"{cure}, 'allocation.held_out=[{held_out}]' says that this is meant"
+        f"nodes={len(allocation.training_domains(domains))} is enough for all domains, or set allocation.counts; "
+        f"'allocation.held_out=[{','.join([*allocation.held_out, *unheld])}]' says that this is meant"
     )
 
 
@@ -179,33 +166,25 @@ def mixing_line(config: RunConfig, num_nodes: int) -> str:
         held = {domain: len(index) for domain, index in holdings.mixed_parts(config, num_nodes, node)[0].items()}
         shares.append(100 * held.get(home, 0) / sum(held.values()))
     least, most = round(min(shares)), round(max(shares))
-    line = (
-        f"allocation.mixing={allocation.mixing:g}: {least if least == most else f'{least} to {most}'} % of a node's "
-        "training images are of its home domain, under which tables have the node; the domain of an image is "
-        f"{allocation.domain_labels} to it"
-    )
-    return "; ".join([line, *_made_of_several(config)])
+    share = f"{least if least == most else f'{least} to {most}'} % of a node's training images are of its home domain"
+    return _of_several(config, f"allocation.mixing={allocation.mixing:g}: {share}")
 
 
 def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
     """Return a line about real nodes that hold images of several domains; empty where there are none."""
     several = [f"node {node.index} holds {', '.join(node.domains)}" for node in nodes if node.held_tests]
-    if not several:
-        return ""
-    about = (
-        f"{some(several, MOST_NAMED, '; ')}: the first is its home, under which tables have it; the domain of an "
-        f"image is {config.allocation.domain_labels} to it"
-    )
-    return "; ".join([about, *_made_of_several(config)])
+    return _of_several(config, f"{some(several, MOST_NAMED, '; ')}: the first is its home domain") if several else ""
 
 
-def _made_of_several(config: RunConfig) -> list[str]:
-    """Return what the method, and the weights of nodes, make of a node with images of several domains."""
-    methods = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
-    rule = config.aggregation.weights
+def _of_several(config: RunConfig, held: str) -> str:
+    """Return a line about nodes of several domains, with what the method and the weights of nodes make of them."""
+    labels, rule = config.allocation.domain_labels, config.aggregation.weights
+    parts = [f"{held}, under which tables have it; the domain of an image is {labels} to it"]
+    parts += [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
     if rule == "domain-aware":
-        methods.append(f"aggregation.weights={rule}: Q is the number of home domains; all images of a node count")
-    return methods + [text for feature, _ in on_in(config) if feature.mixed and (text := feature.mixed(config))]
+        parts.append(f"aggregation.weights={rule}: Q is the number of home domains; all images of a node count")
+    parts += [text for feature, _ in on_in(config) if feature.mixed and (text := feature.mixed(config))]
+    return "; ".join(parts)
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
@@ -340,13 +319,11 @@ def idle_terms_line(config: RunConfig, model: SplitModel) -> str:
     params = config.params()
     idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
     # Modules have terms of their own, and may change the way to the features.
-    if not idle or not model.frozen or config.modules or _trains_features(model, config.dataset.pixels):
+    if not idle or not model.frozen or config.modules or _learns(model.encoder):
         return ""
-    several = len(idle) > 1
     line = (
-        f"model.freeze={config.model.freeze} without model.projection: features never change, so the "
-        f"term{'s' * several} {' and '.join(idle)} of {config.method['name']} "
-        f"{'have' if several else 'has'} no gradient and change{'s' * (not several)} nothing"
+        f"model.freeze={config.model.freeze} without model.projection: features never change, so these terms of "
+        f"{config.method['name']} have no gradient and change nothing: {', '.join(idle)}"
     )
     if not any({*m.terms, *m.other_terms} - {*m.of_features} for m in methods):
         line += "; that leaves cross-entropy, FedAvg's only term"
@@ -359,10 +336,10 @@ def second_view_line(config: RunConfig) -> str:
     A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
     """
     method = config.declared
-    modules = [str(entry["name"]) for entry in config.modules]
-    origins = [registry.METHODS.origin(method.name), *map(registry.MODULES.origin, modules)]
-    reads = method.defaults.get("images", {}).get("views") == 2
-    if config.images.views == 1 or reads or any(origin != OURS for origin in origins):
+    origins = [registry.METHODS.origin(method.name)]
+    origins += [registry.MODULES.origin(str(entry["name"])) for entry in config.modules]
+    reads = method.defaults.get("images", {}).get("views") == 2 or any(origin != OURS for origin in origins)
+    if config.images.views == 1 or reads:
         return ""
     return (
         f"images.views=2: the method {method.name!r} reads one view of an image; the second takes time and changes "
@@ -372,15 +349,5 @@ def second_view_line(config: RunConfig) -> str:
 
 def _is_on(params: Params, switches: str) -> bool:
     """Tell whether all parameters are on that a term needs."""
-    values = ((getattr(params, name), wanted) for name, _, wanted in (each.partition("=") for each in switches.split()))
-    return all(str(value) == wanted if wanted else value for value, wanted in values)
-
-
-def _trains_features(model: SplitModel, size: int) -> bool:
-    """Tell whether features depend on a weight that trains; two images are tried."""
-    mode = model.training
-    images = torch.zeros(2, 3, size, size, device=next(model.parameters()).device)
-    with torch.enable_grad():
-        features, _ = model.eval()(images)
-    model.train(mode)
-    return features.requires_grad
+    pairs = (each.partition("=") for each in switches.split())
+    return all(str(getattr(params, name)) == wanted if wanted else getattr(params, name) for name, _, wanted in pairs)

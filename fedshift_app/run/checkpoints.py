@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ from fedshift_strategies.federation.nodes import Node
 if TYPE_CHECKING:  # it imports Flower, which `fedshift compare` does without
     from fedshift_strategies.federation.context import RoundResult
 
-FORMAT = 2  # of the JSON file; 1 had no state
+FORMAT = 2  # of the JSON file
 NODES_FOLDER = "nodes"
 NEEDED = ("weights", "knowledge")
 KINDS = (*NEEDED, "state", "moments", "averaged")  # of arrays
@@ -70,12 +69,12 @@ class Checkpoint:
 
     server_round: int
     weights: Arrays
-    knowledge: Arrays
-    state: Arrays
-    memory: dict[int, int]
-    nodes: list[Node]
-    seconds: float
-    writing: float
+    knowledge: Arrays = field(default_factory=dict)
+    state: Arrays = field(default_factory=dict)
+    memory: dict[int, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    seconds: float = 0.0
+    writing: float = 0.0
     averaged: Arrays = field(default_factory=dict)
     moments: Arrays = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -157,11 +156,9 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
         "config": {"sha256": _digest(checkpoint.config), "values": checkpoint.config},
         "changed": list(checkpoint.changed),
+        "nodes": [_fields(node) for node in checkpoint.nodes],
     }
-    nodes = checkpoint.nodes
-    listed = atomic_io.json_list(len(nodes), lambda start, stop: [_fields(node) for node in nodes[start:stop]])
-    pieces = chain([json.dumps(content)[:-1], ', "nodes": '], listed, ["}\n"])
-    atomic_io.write_atomically(json_file(folder, number), pieces if len(nodes) > atomic_io.AT_ONCE else "".join(pieces))
+    atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])
@@ -194,13 +191,12 @@ def rounds(folder: Path) -> list[int]:
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)) -> Checkpoint:
+def load(folder: Path, server_round: int) -> Checkpoint:
     """Read a checkpoint.
 
     Args:
         folder: Where checkpoints are.
         server_round: The round.
-        formats: Formats to accept; a run continues only from one that this version wrote.
 
     Raises:
         Damaged: If a file is missing or is not what was written.
@@ -208,8 +204,8 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
     path = json_file(folder, server_round)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] not in formats:
-            raise Damaged(f"{path}: format {content['format']!r}, expected {' or '.join(map(str, formats))}")
+        if content["format"] != FORMAT:
+            raise Damaged(f"{path}: format {content['format']!r}, expected {FORMAT}")
         files = {kind: {} for kind in NEEDED} | content["files"]
         return Checkpoint(
             server_round=int(content["round"]),
@@ -219,7 +215,7 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             seconds=float(content["seconds"]),
             writing=float(content["writing"]),
             config=_config(path, content),
-            changed=content.get("changed", ()),
+            changed=content["changed"],
         )
     except Damaged:
         raise
@@ -237,9 +233,8 @@ def last_config(folder: Path, server_round: int = 0) -> Mapping[str, Any]:
 
 
 def _config(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    recorded = content.get("config", {})  # earlier versions recorded none
-    values: Mapping[str, Any] = recorded.get("values", {})
-    if recorded and _digest(values) != recorded["sha256"]:
+    values: Mapping[str, Any] = content["config"]["values"]
+    if _digest(values) != content["config"]["sha256"]:
         raise Damaged(f"{path}: its configuration is not what was written: its hash differs")
     return values
 
@@ -293,5 +288,4 @@ def _node(values: dict[str, Any]) -> Node:
         key: tuple((str(domain), int(number)) for domain, number in values.get(key, ()))
         for key in ("unheld_tests", "held_tests")
     }
-    known = {name: value for name, value in values.items() if name in _NODE_FIELDS}  # older folders have more
-    return Node(**known | {"class_counts": tuple(values["class_counts"])} | tests)
+    return Node(**values | {"class_counts": tuple(values["class_counts"])} | tests)

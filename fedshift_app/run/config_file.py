@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from fedshift_app.run.files import CONFIG_FILE
+from fedshift_app.run.files import CONFIG_FILE, checked
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found
+from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS
 from fedshift_core.params import Arithmetic
 from fedshift_core.yaml_files import read_yaml
 
@@ -67,17 +67,6 @@ def check(content: Mapping[str, Any], place: str, needed: Sequence[str]) -> None
     Raises:
         ConfigError: With the key.
     """
-    missing = [key for key in needed if content.get(key) is None]
-    if missing:
+    if missing := [key for key in needed if content.get(key) is None]:
         raise ConfigError(f"{place} lacks {', '.join(missing)}: it is not the configuration of a run")
-    try:
-        _ConfigFile.model_validate(content)
-    except ValidationError as error:
-        problem, value = first_problem(error)
-        raise ConfigError(f"{place}: {problem}, found {as_found(value)}") from None
-
-
-def first_problem(error: ValidationError) -> tuple[str, Any]:
-    """Return the first mistake in a file, as its dotted key and the reason, and the value there."""
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'content'}: {first['msg']}", first["input"]
+    checked(_ConfigFile, content, place)

@@ -1,9 +1,7 @@
 """Checks before a run starts whether the disk has room for its folder: an estimate against the free space."""
 
 import logging
-import math
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +12,14 @@ from fedshift_app.node import setup
 from fedshift_app.run import model_selection
 from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import on_in
 from fedshift_core.kept_rounds import KEEP_STEPS
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.context import RunContext
 
 log = logging.getLogger("fedshift")
 
 CHECKPOINTS = 1 + len(KEEP_STEPS)  # of a run in progress
 OF_A_NODE = CHECKPOINTS + 1  # files of private parts: one more during a round
+SHARED = 2  # times the weights: what a checkpoint has of the server
 FEWEST = 2  # checkpoints that must have room: one is written before another is removed
 REPORT = 1_000_000  # bytes of report.html, configuration and status
 OF_A_ROUND = 3_000  # bytes of text: a line of metrics.jsonl, of log.jsonl, of TensorBoard
@@ -43,42 +40,42 @@ class Needed:
     texts: int
 
 
-def needed(
-    config: RunConfig, initial: ArrayRecord, strategy: DomainStrategy, nodes: Sequence[Node], *, simulated: bool
-) -> Needed:
-    """Estimate the disk space of a run; ``simulated`` nodes keep their private parts in the run folder."""
-    domains, classes = len(config.dataset.domains), strategy.federation.num_classes
-    node_bytes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
+def needed(config: RunConfig, initial: ArrayRecord, federation: RunContext, nodes: int, *, simulated: bool) -> Needed:
+    """Estimate the disk space of a run; ``simulated`` nodes keep their private parts in the run folder.
+
+    What a strategy keeps besides weights counts as much as these. Where that is more, the first round shows it: it has
+    a checkpoint in any case.
+    """
+    domains, classes = len(config.dataset.domains), federation.num_classes
     weights = sum(len(array.data) for array in initial.values())
-    kept_by_features = sum(feature.arrays(config) for feature, _ in on_in(config) if feature.arrays)
-    shared = weights * (1 + kept_by_features) + _knowledge(strategy, initial, len(nodes)) + node_bytes
-    kept = len(nodes) * _kept(config, weights) if simulated else 0
-    scores = domains * config.evaluate.scorers(len(nodes))
-    texts = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes)) + REPORT
-    sent_once = sum(array.nbytes for array in strategy.federation.model.start.values())
+    shared = SHARED * weights + nodes * (300 + 8 * classes)  # in the JSON file of a checkpoint
+    kept = nodes * _kept(config, weights) if simulated else 0
+    texts = config.rounds * (OF_A_ROUND + 60 * domains * config.evaluate.scorers(nodes) + 8 * nodes) + REPORT
+    sent_once = sum(array.nbytes for array in federation.model.start.values())
     # Rounds that the run is asked to keep, and the best round up to each of them.
-    kept_on_request = len(config.keep_rounds)
-    chosen = kept_on_request + (CHECKPOINTS + kept_on_request if config.keep == model_selection.BEST else 0)
+    chosen = len(config.keep_rounds)
+    chosen += CHECKPOINTS + chosen if config.keep == model_selection.BEST else 0
     folder_size = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + sent_once + texts
     return Needed(shared + kept, folder_size, texts)
 
 
-def check(folder: Path, free: int, run: Needed) -> None:
+def check(folder: Path, run: Needed, *, goes_on: bool = False) -> None:
     """Refuse a run that has no room for ``FEWEST`` checkpoints, and warn if the whole folder may not fit.
 
     Args:
         folder: The run folder, or where it is to be made.
-        free: Free bytes there.
         run: The bytes that the run needs.
+        goes_on: It has a part of these in its folder already.
 
     Raises:
         ConfigError: With the needed and the free space.
     """
-    least = FEWEST * run.checkpoint
-    space = f"{size(free)} are free in {folder}, the run needs about {size(run.folder)}"
-    if free < least:
+    bytes_free, least = free(folder), FEWEST * run.checkpoint
+    whole = max(run.folder - taken(folder), 0) if goes_on else run.folder
+    space = f"{size(bytes_free)} are free in {folder}, the run needs about {size(whole)}"
+    if bytes_free < least:
         raise ConfigError(f"output-dir: {space}, and {size(least)} to start; make room, or name another output-dir")
-    if free < run.folder:
+    if bytes_free < whole:
         log.warning(
             "little room: %s; the run ends when a file cannot be written", space, extra={"event": "little_room"}
         )
@@ -100,21 +97,6 @@ def free(folder: Path) -> int:
 def taken(folder: Path) -> int:
     """Return the bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> int:
-    """Return the bytes that the strategy keeps besides weights; before round 1 an estimate from every node's share.
-
-    The number of classes stands for a dimension that each node chooses.
-    """
-    if kept := {**strategy.knowledge, **strategy.state}:
-        return sum(int(array.nbytes) for array in kept.values())
-    sizes, classes = {"D": strategy.federation.feature_dim}, strategy.federation.num_classes
-    numbers = (
-        math.prod(sizes.get(part, classes) if isinstance(part, str) else part for part in shape)
-        for shape in strategy.expected().values()
-    )
-    return (nodes + 1) * 4 * sum(numbers) + strategy.state_bytes(initial, nodes)
 
 
 def _kept(config: RunConfig, weights: int) -> int:

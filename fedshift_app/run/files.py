@@ -1,13 +1,19 @@
-"""What a run folder holds, for readers: names of files, lines of rounds, texts. Imports neither Flower nor torch."""
+"""The files of a run folder, for all who read one: their names, their content, texts. Imports neither Flower nor torch.
+
+``results.json`` is read by :func:`results` alone, ``metrics.jsonl`` by :func:`full_lines`; :func:`checked` holds the
+content of a file against its model.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedshift_core.limits import as_found, plain, some
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_ROUNDS, as_found, plain, some
 from fedshift_core.plural import plural
-from fedshift_core.rounds import apart
 
 #: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
@@ -17,6 +23,74 @@ CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "resul
 LOCK_FILE = "lock"  # locked by the process that writes here
 MOST_CHANGED = 5  # changed settings of a line
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class Changed(BaseModel):
+    """Settings that were changed between two rounds."""
+
+    from_round: int
+    settings: dict[str, tuple[Any, Any]]
+
+
+class Chosen(BaseModel, extra="allow"):
+    """The round whose model the run keeps."""
+
+    round: int = Field(ge=0, le=MOST_ROUNDS)
+
+
+class _Results(BaseModel, extra="allow"):
+    """The keys of ``results.json`` that each run has; features and comparisons have models of theirs."""
+
+    rounds: int = Field(ge=0, le=MOST_ROUNDS)
+    averaged_rounds: int
+    domains: dict[str, float | None]
+    final: dict[str, float | None]
+    avg: float | None = None
+    seconds: float
+    chosen_round: Chosen | None = None
+    changed: list[Changed] = []
+    lost: dict[str, list[int]] = {}
+    unscored: dict[str, list[int]] = {}
+    missing_tests: dict[str, dict[str, tuple[int, int]]] = {}
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ConfigError: If it cannot be read as JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+def checked(shape: type[Shape], content: Any, place: str) -> Shape:
+    """Return the content of a file as its model.
+
+    Raises:
+        ConfigError: If no run has written it: the place, the dotted key, the reason, the value there.
+    """
+    try:
+        return shape.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "content"
+        raise ConfigError(f"{place}: {key}: {first['msg']}, found {as_found(first['input'])}") from None
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Return the content of ``results.json`` of a run folder.
+
+    Raises:
+        ConfigError: If it is missing, cannot be read, or was not written by a run.
+    """
+    content: dict[str, Any] = read_json(folder / RESULTS_FILE)
+    checked(_Results, content, str(folder / RESULTS_FILE))
+    return content
 
 
 def full_lines(path: Path) -> list[dict[str, Any]]:
@@ -40,27 +114,14 @@ def scored_rounds(lines: Sequence[Mapping[str, Any]]) -> list[int]:
     return [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
 
 
-def averaged_over(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-    """Return the rounds behind a run's mean where they are not its last ones; empty otherwise.
-
-    Args:
-        results: Content of ``results.json``.
-        lines: The lines of ``metrics.jsonl``, for runs of earlier versions, whose results lack these rounds.
-    """
-    if AVERAGED_OVER in results or not lines:
-        return list(results.get(AVERAGED_OVER, ()))
-    rounds = scored_rounds(lines)[-results["averaged_rounds"] :]
-    return rounds if apart(rounds, lines[-1]["round"]) else []
-
-
 def changed_text(changed: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line on the settings that were changed between rounds (``results.json``, key ``changed``)."""
+    """Return a line on the settings that were changed between rounds (``changed`` of ``results.json``); or nothing."""
     texts = [
         f"{key} {as_found(before)} -> {as_found(now)} from round {change['from_round']}"
         for change in changed
         for key, (before, now) in change["settings"].items()
     ]
-    return plain(f"settings were changed within the run: {some(texts, MOST_CHANGED)}")
+    return plain(f"settings were changed within the run: {some(texts, MOST_CHANGED)}") if texts else ""
 
 
 def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:

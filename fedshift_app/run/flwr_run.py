@@ -40,11 +40,10 @@ def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
     usual, least = fixed or usual_nodes(config), fixed or max(2, len(domains))  # which covers each training domain
     if nodes_before:
         reason = "as many as the run had before"
-    elif fixed:
+    else:
         dealt = config.allocation.deal(config.dataset.domains, usual, config.seed)
         reason = ", ".join(f"{domain} {dealt.count(domain)}" for domain in domains)
-    else:
-        reason = f"two for each of {', '.join(domains)}; one for each is enough"
+        reason += "" if fixed else "; one for each is enough"
     present = _present(grid, least)
     wants = f"{config.experiment} wants {plural(usual, 'node')} ({reason})"
     if present < least or (fixed and present != fixed):

@@ -21,7 +21,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,6 @@ from fedshift_strategies.federation.context import RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
 
-MOST_INDENTED = 1000  # nodes in ``results.json`` with a line for each of their numbers
-_NODES = "<nodes>"  # stands for the nodes in a text that has place for them
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
 
@@ -75,21 +73,9 @@ class RunFolder:
     _before = 0.0  # seconds of the run before this process
 
     def __init__(
-        self,
-        output_dir: Path,
-        config: RunConfig,
-        *,
-        engine: str,
-        personal: bool,
-        command: str,
-        num_nodes: int = 0,
-        images: Mapping[str, Mapping[str, str]] | None = None,
-        past: Past | None = None,
-        arithmetic: str = "",
-        scored_again: Mapping[str, Any] | None = None,
-        requested: Mapping[str, tuple[Any, Any]] | None = None,
-        name: str = "",
-    ) -> None:
+        self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, about: Mapping[str, Any] = {},
+        past: Past | None = None, name: str = "",
+    ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
 
         Args:
@@ -97,13 +83,9 @@ class RunFolder:
             config: The resolved configuration.
             engine: ``simulation``, ``deployment`` or ``inline``.
             personal: Nodes are scored with their own models, not with the global one.
-            command: The command that the user typed.
-            num_nodes: Number of nodes.
-            images: The fingerprints of the images by domain and split; None if the server has no images.
-            past: The run to continue.
-            arithmetic: How the nodes compute (``train.arithmetic``); a continued run has it in its folder.
-            scored_again: The run whose models are scored, where none are trained (``fedshift.lab.grid.rescore``).
-            requested: Settings that the method requests of other sections (``config.requested.requested_by_method``).
+            about: What else ``config.yaml`` has: ``command``, ``nodes``, ``images`` (their fingerprints by domain and
+                split), ``arithmetic``, ``asked`` (what the method requests of other sections), ``scored_again``.
+            past: The run to continue; of ``about`` it takes the command alone.
             name: The name that the user chose; empty for one of experiment, method, seed and time.
 
         Raises:
@@ -117,27 +99,16 @@ class RunFolder:
         reason = config.declared.approximation
         self._approximation = {"approximation": reason} if reason else {}  # why the method is not that of its paper
         self.start_clock()
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), about.get("command", "")
         if past is not None:
             content = self._go_on(past, {"engine": engine, "command": command, "time": now})
         else:
             content = {
-                "resolved": config.model_dump(mode="json"),
-                "engine": engine,
-                "nodes": num_nodes,
-                "images": dict(images or {}),
-                "run_id": uuid.uuid4().hex,
-                "versions": versions(config),
-                "command": command,
-                "started": now,
-            }
-            more = {
-                "asked": {key: list(values) for key, values in (requested or {}).items()},
-                "arithmetic": arithmetic,
-                "scored_again": dict(scored_again or {}),
-                "git": os.environ.get(COMMIT),
-            }
-            content |= {key: value for key, value in more.items() if value}
+                "resolved": config.model_dump(mode="json"), "engine": engine, "nodes": 0, "images": {},
+                "run_id": uuid.uuid4().hex, "versions": versions(config), "command": command, "started": now,
+            }  # fmt: skip
+            git = {"git": os.environ.get(COMMIT)}
+            content |= {key: value for key, value in (git | dict(about)).items() if value}
             self._begin(output_dir, name, content)
         self._recorded = config_file.deciding(content)
         settings = config.model_dump(mode="json") | self._approximation
@@ -232,58 +203,35 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the trackers and release the lock, so that others can continue the run."""
-        self._trackers.close()
+        self._trackers.send(None)
         self._lock.release()
 
-    def add_round(
-        self,
-        result: RoundResult,
-        weights: ArrayRecord,
-        knowledge: Arrays,
-        state: Arrays | None = None,
-        memory: Mapping[int, int] | None = None,
-        nodes: Sequence[Node] = (),
-        moments: Arrays | None = None,
-    ) -> None:
+    def add_round(self, result: RoundResult, weights: ArrayRecord, **kept: Any) -> None:
         """Save a full round: its line in ``metrics.jsonl``, then its checkpoint, by which the rounds so far count.
 
         Args:
             result: The round.
             weights: The shared weights.
-            knowledge: What the method shares besides weights.
-            state: What only the server keeps.
-            memory: By index of the node, the last round in which it kept private arrays.
-            nodes: All nodes that have ever answered.
-            moments: What the server's optimiser keeps.
+            kept: What else its :class:`Checkpoint` has of the strategy.
         """
         started = time.perf_counter()
         # Those of all rounds would fill the memory.
         self.history.append(replace(result, passing={}, statistics={}, kept={}))
-        self._keep_sections(result, nodes)
+        self._keep_sections(result, kept.get("nodes", ()))
         arrays = decode(weights)
-        kept = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
-        averaged = {name: arrays[name] for name in kept}
-        arrays |= kept
+        others = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
+        averaged = {name: arrays[name] for name in others}
+        arrays |= others
         self._weights = encode(arrays) if averaged else weights
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
         checkpoint = Checkpoint(
-            server_round=result.server_round,
-            weights=arrays,
-            knowledge=knowledge,
-            state=state or {},
-            memory=dict(memory or {}),
-            nodes=list(nodes),
-            seconds=self.seconds,
-            writing=self.writing,
-            averaged=averaged,
-            moments=moments or {},
-            config=self._recorded,
-            changed=self.changed,
-        )
+            result.server_round, arrays, seconds=self.seconds, writing=self.writing, averaged=averaged,
+            config=self._recorded, changed=self.changed, **kept,
+        )  # fmt: skip
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()
-        self._trackers.add(result)
+        self._trackers.send(result)
         self.writing += time.perf_counter() - started
 
     def _keep_sections(self, result: RoundResult, nodes: Sequence[Node]) -> None:
@@ -304,24 +252,20 @@ class RunFolder:
         return "\n".join(shown.log for _, shown in known if shown.log)
 
     def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
-        """Write and return the summary ``results.json``, by which the run counts as finished.
-
-        Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
-        """
-        many, of_all = len(nodes) > MOST_INDENTED, "personal models"
-        if any(result.spread for result in self.history):
-            of_all = ON_ALL
-        results = summary(History(self.config, self.history, nodes, repeated=self.repeated)) | {
-            "method": self.config.method["name"],
-            "experiment": self.config.experiment,
-            "dataset": self.config.dataset.name,
-            "model": self.config.model.name,
-            "bn": self.config.model.bn,
+        """Write and return the summary ``results.json``, by which the run counts as finished."""
+        config = self.config
+        of_all = ON_ALL if any(result.spread for result in self.history) else "personal models"
+        results = summary(History(config, self.history, nodes, repeated=self.repeated)) | {
+            "method": config.method["name"],
+            "experiment": config.experiment,
+            "dataset": config.dataset.name,
+            "model": config.model.name,
+            "bn": config.model.bn,
             "evaluated": of_all if self.personal else "global model",
-            "seed": self.config.seed,
+            "seed": config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
-            "nodes": _NODES if many else [_summary_of(node) for node in nodes],
+            "nodes": [_summary_of(node) for node in nodes],
             "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
             "weights_sha256": weights_hash(decode(self._weights)),
         }
@@ -329,11 +273,10 @@ class RunFolder:
         results |= self._approximation | {key: value for key, value in more.items() if value}
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
-        results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
-        text = as_text(finite(results))
-        write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
+        results |= sections.kept(self.path, chosen["round"], config) if chosen else self._sections
+        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         self.lost = Losses.of(results).text()
-        return results | {"nodes": nodes} if many else results
+        return results
 
 
 def _summary_of(node: Node) -> dict[str, Any]:
@@ -344,14 +287,6 @@ def _summary_of(node: Node) -> dict[str, Any]:
         "num_examples": node.num_examples,
         "class_counts": node.class_counts,
     } | ({"domains": node.domains} if node.held_tests else {})
-
-
-def _with_nodes(text: str, nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield the summary in pieces, with the nodes in their place, so that their text is never in memory at once."""
-    before, after = text.split(json.dumps(_NODES))
-    yield before
-    yield from atomic_io.json_list(len(nodes), lambda start, stop: [_summary_of(node) for node in nodes[start:stop]])
-    yield after
 
 
 def as_text(content: Mapping[str, Any]) -> str:

@@ -70,10 +70,7 @@ def make_folder(output_dir: Path, name: str, config: RunConfig, method: str) -> 
             path.mkdir(parents=True)
             return path
         except FileExistsError:
-            if not base.is_dir():
-                raise ConfigError(f"output-dir: {base} is not a folder") from None
+            check_free(output_dir, name)
         except OSError as error:
             raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
-    if name:
-        raise ConfigError(f"{run_name.KEY}: {shown(base / name)} exists already; choose another name, or remove it")
     raise ConfigError(f"output-dir: {base} holds too many runs of the same second")

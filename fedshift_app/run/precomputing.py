@@ -72,9 +72,8 @@ def ahead(
             nonlocal last
             logged(number, missing)
             now = time.monotonic()
-            if number and (now - last >= TELL_SECONDS or number == missing):
-                last = now
-                left = (now - began) / number * (missing - number)
+            if number and now - last >= TELL_SECONDS:
+                last, left = now, (now - began) / number * (missing - number)
                 tell({"done": number, "of": missing, "seconds_left": round(left, 1)})
 
         return done
@@ -169,13 +168,13 @@ def _all_sets(config: RunConfig) -> Iterator[tuple[ImageSet, int]]:
         if catalog.gives(cfg.kind, domain, "validation", cfg.source(), own=False):
             splits.append("validation")
         for split in splits:
-            images = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
+            images = holdings.read(cfg, domain, split)
             yield images, PLAIN
             if split in config.allocation.pool:
                 yield from ((images, view) for view in _views(config))
     if cfg.public_domain:
         split = known.splits(cfg.public_domain)[0]
-        yield catalog.load(cfg.kind, cfg.public_domain, split, cfg.source(), cfg.size, cfg.form()), PLAIN
+        yield holdings.read(cfg, cfg.public_domain, split), PLAIN
 
 
 def _views(config: RunConfig) -> tuple[int, ...]:

@@ -69,16 +69,9 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
-    trained = checkpoints.last_config(path / checkpoints.FOLDER, server_round)
-    kept = _as_trained(trained or recorded, config)
-    config = as_kept(config, kept)
-    if (path / RESULTS_FILE).exists() and config.rounds <= kept.rounds:
+    if (path / RESULTS_FILE).exists() and config.rounds <= recorded["resolved"].get("rounds", 0):
         advice = f"; to repeat the rounds after {server_round}, remove it" if server_round else ""
         raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
-    if hold:
-        _compare_versions(recorded, kept)
-    _changes(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
-    _check_more_rounds(path, kept, config)
     try:
         lock = Lock(path / LOCK_FILE)
     except InUse as holder:
@@ -87,14 +80,13 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
-        if past.checkpoint is not None and past.checkpoint.config:
-            kept = _as_trained(past.checkpoint.config, config)
+        kept = _as_trained(recorded if past.checkpoint is None else past.checkpoint.config, config)
+        config = as_kept(config, kept)
+        if hold:
+            _compare_versions(recorded, kept)
         past.changed = _noted(past, _changes(path, kept, config, allowed=allowed))
-        if config.rounds > kept.rounds and model_selection.is_over(kept, past.history):
-            raise ConfigError(
-                f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
-                f"evaluate.patience={kept.evaluate.patience}; with rounds={config.rounds} it would have, too"
-            )
+        if config.rounds > kept.rounds and (reason := _needs_its_rounds(past, kept, config)):
+            raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
     except BaseException:
         lock.release()
         raise
@@ -108,30 +100,21 @@ def read_config(path: Path) -> dict[str, Any]:
     return config_file.read(path, "resume", ("resolved", "run_id", "engine", "nodes"))
 
 
-def _check_more_rounds(path: Path, kept: RunConfig, config: RunConfig) -> None:
-    """Refuse more rounds than the run has where it trained none, or where its rounds depend on their number.
-
-    Raises:
-        ConfigError: With both numbers and what depends on them.
-    """
-    if config.rounds <= kept.rounds:
-        return
+def _needs_its_rounds(past: Past, kept: RunConfig, config: RunConfig) -> str:
+    """Return why a run cannot have more rounds than it has; empty if it can."""
     if not kept.rounds:
-        raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
-    if reason := _use_of_rounds(config):
-        raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
-
-
-def _use_of_rounds(config: RunConfig) -> str:
-    """Return the part of a run that depends on the number of its rounds; empty if none does."""
+        return "it trained nothing, there is no round to go on from; start a new run"
     if config.train.needs_rounds:
         return f"train.schedule={config.train.schedule} depends on it"
     for feature, _ in on_in(config):
         if feature.rounds_key and value_of(config, feature.rounds_key) is not None:
             return f"{feature.setting(config, feature.rounds_key)} depends on it"
     method = config.declared
-    reason = method.strategy_class().uses_rounds(config.params())
-    return f"the method {method.name!r} depends on it, {reason}" if reason else ""
+    if reason := method.strategy_class().uses_rounds(config.params()):
+        return f"the method {method.name!r} depends on it, {reason}"
+    if model_selection.is_over(kept, past.history):
+        return f"it ended after round {past.completed} by evaluate.patience={kept.evaluate.patience}, and would again"
+    return ""
 
 
 def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
@@ -170,9 +153,7 @@ def _changes(path: Path, kept: RunConfig, config: RunConfig, *, allowed: bool) -
         return changes
     named = fixed if allowed else changes
     texts = [f"{key} is {as_found(changes[key][0])} there, requested is {as_found(changes[key][1])}" for key in named]
-    texts.sort(
-        key=lambda text: (not text.startswith("method.name "), len(text))
-    )  # short ones first, as a line is short
+    texts.sort(key=lambda text: (not text.startswith("method.name "), len(text)))  # short ones first
     raise ConfigError(
         f"resume: the run in {path} has other settings: {some(texts, MOST_NAMED, '; ')}",
         f"within a run these cannot change: start a new one, or restore {CONFIG_FILE}"
@@ -184,16 +165,10 @@ def _changes(path: Path, kept: RunConfig, config: RunConfig, *, allowed: bool) -
 
 def _noted(past: Past, changes: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return all changes of settings between rounds, those of the next round last; say them where the run goes on."""
-    checkpoint, aloud = past.checkpoint, past.lock is not None
-    if aloud and checkpoint is not None and not checkpoint.config:
-        log.warning(
-            "round %d was trained by an earlier version, which kept no configuration with it: that of %s counts",
-            past.completed, past.path / CONFIG_FILE,
-        )  # fmt: skip
-    changed = () if checkpoint is None else tuple(checkpoint.changed)
+    changed = () if past.checkpoint is None else tuple(past.checkpoint.changed)
     if changes:
         changed += ({"from_round": past.completed + 1, "settings": dict(changes)},)
-        if aloud:
+        if past.lock is not None:
             log.warning("%s", changed_text(changed), extra={"event": "changed"})
     return changed
 
@@ -309,7 +284,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         run_id=str(recorded["run_id"]),
         engine=str(recorded["engine"]),
         num_nodes=int(recorded["nodes"]),
-        images=dict(recorded.get("images", {})),  # older versions have none, so they are not compared
+        images=recorded.get("images") or {},
         resumed_after=tuple(int(each["after_round"]) for each in resumed),
         lock=lock,
     )
@@ -319,18 +294,12 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             f"round: {server_round} is not kept in {path}; kept are {', '.join(map(str, kept)) or 'none'}"
         )
     damaged = _take_up(past, config, lines, [server_round] if server_round else kept)
-    reasons = "; ".join(damaged)
-    if past.checkpoint is not None:
-        if damaged and lock is not None:
-            log.warning(
-                "a damaged checkpoint is skipped, the run continues after round %d: %s", past.completed, reasons
-            )
-    elif damaged and server_round:
-        raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {reasons}")
-    elif damaged:
-        raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons.replace(f'{path}/', '')}")
-    elif len(lines) > 1:
-        raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
+    reasons = "; ".join(damaged).replace(f"{path}/", "")
+    if past.checkpoint is None and (damaged or len(lines) > 1):
+        why = reasons or f"{plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint"
+        raise ConfigError(f"{'round' if server_round else 'resume'}: no checkpoint in {path} can be used: {why}")
+    if damaged and lock is not None:
+        log.warning("a damaged checkpoint is skipped, the run continues after round %d: %s", past.completed, reasons)
     # The round after the last full one is begun once more where the run did not finish: nodes may have answered in it.
     begun = len(lines) + (not (path / RESULTS_FILE).exists())
     past.repeats = max(min(begun, int(recorded["resolved"]["rounds"])) - past.completed, 0)
@@ -371,7 +340,7 @@ def _with_memory(past: Past, server_round: int) -> Checkpoint:
         Damaged: If it cannot be used, or those of a node are missing or have changed.
     """
     folder = past.path / checkpoints.FOLDER
-    checkpoint = checkpoints.load(folder, server_round, (checkpoints.FORMAT,))
+    checkpoint = checkpoints.load(folder, server_round)
     resumed_after = (*past.resumed_after, server_round)
     # Real nodes hold theirs, and report if they do not.
     for index, expected in checkpoint.memory.items() if past.engine != DEPLOYMENT else ():

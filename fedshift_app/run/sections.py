@@ -4,20 +4,16 @@
 may be chosen.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
-from fedshift_app.run.config_file import first_problem
+from fedshift_app.run.files import checked, read_json
 from fedshift_app.run.shown import features_of
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.registry import imported
 
 log = logging.getLogger("fedshift")
@@ -37,11 +33,7 @@ def models(content: Mapping[str, Any], config: RunConfig, place: str) -> dict[st
     made = {}
     for feature in features_of(config):
         if feature.section and (given := content.get(feature.file)) is not None:
-            try:
-                made[feature.file] = imported(feature.section).model_validate(given)
-            except ValidationError as error:
-                problem, value = first_problem(error)
-                raise ConfigError(f"{place}: {feature.file}: {problem}, found {as_found(value)}") from None
+            made[feature.file] = checked(imported(feature.section), given, f"{place}: {feature.file}")
     return made
 
 
@@ -56,10 +48,10 @@ def kept(folder: Path, server_round: int | None, config: RunConfig) -> dict[str,
             if feature.file in known or not file.is_file():
                 continue
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
+                content = read_json(file)
                 models({feature.file: content}, config, str(file))
                 if content["round"] == server_round:
                     known[feature.file] = content
-            except (OSError, ValueError, TypeError, RecursionError, ConfigError) as error:
+            except (ConfigError, LookupError, TypeError) as error:
                 log.warning("%s is left out: %s", file, error)
     return known

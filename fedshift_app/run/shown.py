@@ -4,11 +4,11 @@ Console, report, model card, compare and board have theirs from here. It imports
 of many runs are read with it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedshift_app.run.files import averaged_over, untrained_line
+from fedshift_app.run.files import AVERAGED_OVER, untrained_line
 from fedshift_core.accuracies import average
 from fedshift_core.features import FEATURES, Feature, of_run
 from fedshift_core.limits import MOST_SHOWN, few
@@ -72,16 +72,10 @@ class Final:
     tables: tuple[Table, ...]
 
 
-def final(history: History, lines: Sequence[Mapping[str, Any]] = ()) -> Final:
-    """Return the final table: top-1 accuracy in percent by domain, and what features show of the run.
-
-    Args:
-        history: With the run's results.
-        lines: The lines of ``metrics.jsonl``, for runs of earlier versions.
-    """
+def final(history: History) -> Final:
+    """Return the final table: top-1 accuracy in percent by domain, and what features show of the run."""
     results = history.results
-    over = averaged_over(results, lines)
-    columns, notes = _accuracies(results, over)
+    columns, notes = _accuracies(results)
     views = [shown for _, shown in of_features(history)]
     for view in views:
         columns |= view.columns
@@ -101,9 +95,9 @@ def final(history: History, lines: Sequence[Mapping[str, Any]] = ()) -> Final:
     )
 
 
-def _accuracies(results: Mapping[str, Any], over: Sequence[int]) -> tuple[dict[str, Column], list[str]]:
+def _accuracies(results: Mapping[str, Any]) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that every run has, and notes on them."""
-    losses, trained = Losses.of(results), results.get("rounds") != 0
+    losses, trained, over = Losses.of(results), results.get("rounds") != 0, results.get(AVERAGED_OVER)
     overall = losses.overall(results["domains"])
     first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
     columns: dict[str, Column] = {first: (results["domains"], overall.avg, "" if overall.std is None else overall.std)}

@@ -13,12 +13,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from fedshift_app.config.keys import flat
 from fedshift_app.config.trackers import CALLED, TrackerName
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.accuracies import average
@@ -70,19 +71,12 @@ class Trackers:
         """
         begin = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
         self._on: dict[TrackerName, _Tracker] = {name: begin[name](folder, run_id, config) for name in names}
-        self._send(None)
+        self.send(None)
         for result in history:
-            self._send(result)
+            self.send(result)
 
-    def add(self, result: RoundResult) -> None:
-        """Show a full round."""
-        self._send(result)
-
-    def close(self) -> None:
-        """Write nothing more."""
-        self._send(None)
-
-    def _send(self, result: RoundResult | None) -> None:
+    def send(self, result: RoundResult | None) -> None:
+        """Show a full round; after None nothing more is written."""
         for name, tracker in [*self._on.items()]:
             try:
                 tracker.send(result)
@@ -104,13 +98,10 @@ def scalars(result: RoundResult) -> dict[str, float]:
     return {tag: value for tag, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _settings(section: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield all set values of a configuration with their dotted keys; lists as text."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{above}{key}.")
-        elif value is not None:
-            yield f"{above}{key}", value if isinstance(value, bool | int | float | str) else str(value)
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all set values of a configuration by dotted key; lists as text."""
+    known = {key: value for key, value in flat(config).items() if value is not None}
+    return {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in known.items()}
 
 
 def _tensorboard(run_folder: Path, _: str, config: Mapping[str, Any]) -> _Tracker:
@@ -131,7 +122,7 @@ def _tensorboard(run_folder: Path, _: str, config: Mapping[str, Any]) -> _Tracke
         records.flush()
 
     write(file_version="brain.Event:2")
-    write(summary=summary_v2.hparams_pb(dict(_settings(config)), trial_id=run_folder.name))
+    write(summary=summary_v2.hparams_pb(_settings(config), trial_id=run_folder.name))
     while (result := (yield)) is not None:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(result).items()]
         write(step=result.server_round, summary=Summary(value=values))
@@ -145,7 +136,7 @@ def _mlflow(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
     from mlflow.tracking import MlflowClient
 
     place = os.environ.get(PLACE) or store_in(folder.parent)
-    params = [Param(key, shortened(str(value), LONGEST)) for key, value in _settings(config)]
+    params = [Param(key, shortened(str(value), LONGEST)) for key, value in _settings(config).items()]
     with _one_at_a_time(place):
         client = MlflowClient(tracking_uri=place)
         experiment = _experiment(client, str(config.get("experiment") or PROJECT))
@@ -227,7 +218,7 @@ def _wandb(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
         name=folder.name,
         id=run_id or None,
         dir=str(folder),
-        config=dict(_settings(config)),
+        config=_settings(config),
         mode=mode,
         resume="allow" if mode == "online" else None,
         reinit="create_new",

@@ -149,13 +149,6 @@ class MethodHooks(FedAvg, Parametrised[P]):
             return [1 / len(updates)] * len(updates)
         return shares([update.num_examples for update in updates])
 
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return how large ``state`` and ``knowledge`` get after a round of so many nodes, where they grow with these.
-
-        Asked before round 1, for the disk's sake.
-        """
-        return 0
-
     def start_run(self, weights: ArrayRecord) -> None:
         """Prepare ``knowledge`` and ``state`` once, before round 1 of a run; ``weights`` are the initial ones.
 

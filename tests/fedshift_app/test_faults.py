@@ -176,7 +176,7 @@ def test_a_simulated_node_without_memory_is_counted_as_lost(
     before = "" if work == "train" else "could not evaluate: "
     assert reason == f"node 2 (street): {before}no fault of its own: {type(error).__name__}: {error}"
     assert run.results["lost"] == {"1": [2]}
-    assert status.read(run.folder)["state"] == "degraded"
+    assert status.read(run.folder).state == "degraded"
 
 
 def test_a_real_nodes_disk_and_memory_are_its_own() -> None:

@@ -9,15 +9,13 @@ import torch
 from flwr.app import Message, MessageType
 from killing import SHORT, KillAt, outcome, resume, start
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid, Run, node, refusal_of
+from support import InlineRun, ListeningGrid, Run, refusal_of
 
 from fedshift.export import opening, saved, saving
 from fedshift.export.saving import Wanted
 from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_app.run import build as run_build
-from fedshift_app.run import disk_space
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
 from fedshift_datasets import catalog
@@ -95,17 +93,6 @@ def test_a_killed_run_goes_on_with_what_the_server_kept_of_each_node(
     states = [load_file(one.folder / "checkpoint" / "state-00003.safetensors") for one in (run, whole)]
     assert states[0].keys() == states[1].keys()
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])
-
-
-def test_room_is_looked_for_for_what_the_server_will_keep_of_each_node() -> None:
-    checkpoints = []
-    for switch in ("true", "false"):
-        config = resolve({"experiment": "handwritten", "method": "fedheal", "set": f"method.use_mask={switch}"})
-        initial, federation = run_build.prepare(config, "inline")
-        strategy = run_build.strategy_of(config, federation, lambda *_: None)
-        nodes = [node(index, [1] * 10) for index in range(3)]
-        checkpoints.append(disk_space.needed(config, initial, strategy, nodes, simulated=True).checkpoint)
-    assert checkpoints[0] - checkpoints[1] == 3 * 156_810  # a byte for each weight of the CNN
 
 
 @pytest.mark.parametrize("method", [pytest.param("fedheal", marks=pytest.mark.long), "fdse"])

@@ -192,7 +192,7 @@ def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> Non
         ({"evil": np.ones(1)}, "does not match its model: evil"),
         ({"classifier.bias": np.ones(10, np.float32)}, "does not match its model: classifier.bias"),
         ({name: arrays[name][:1]}, f"{name} has shape"),
-        ({name: np.full_like(arrays[name], np.nan)}, "finite numbers"),
+        ({name: np.full_like(arrays[name], np.nan)}, "holds numbers that are not finite"),
     ):
         with pytest.raises(FedShiftError, match=re.escape(result)):
             begin(client, arrays | wrong, sent=True)

@@ -169,8 +169,8 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
         (lambda path: shutil.rmtree(path / "checkpoint"), "rescore: round: 1 is not kept in .*; kept are none"),
         (lambda path: deployed(path), "is a deployment"),
         (lambda path: (path / "results.json").write_text('{"avg": '), "results.json: cannot be read as JSON"),
-        (lambda path: (path / "results.json").write_text("[]"), "results.json: it does not belong to a run"),
-        (lambda path: (path / "results.json").write_text("{}"), "rounds: expected a whole number, found None"),
+        (lambda path: (path / "results.json").write_text("[]"), "results.json: content: "),
+        (lambda path: (path / "results.json").write_text("{}"), "rounds: Field required"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(run.folder, copy)
@@ -201,7 +201,7 @@ def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, 
     turned = bytes([*kept.read_bytes()[:-1], kept.read_bytes()[-1] ^ 1])
     refused(
         lambda copy: (copy / "checkpoint" / kept.name).write_bytes(turned),
-        "rescore: round: the checkpoint of round 2 cannot be used: ",  # what follows is cut where the path is long
+        "rescore: round: no checkpoint in .* can be used: ",
     )
     refused(
         lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(),

@@ -194,13 +194,3 @@ def test_what_is_sent_and_what_is_taken() -> None:
     assert set(alone.expected()) == {"prototypes", "counts"}
     assert alone.knowledge == {}
     assert server(lambda_adv=0, take=0, lambda_con=0).expected() == {}
-
-
-def test_room_on_the_disk_is_that_of_both_networks_twice() -> None:
-    made = server()
-    made.merge_knowledge([sent(n) for n in NODES])
-    kept = [
-        *(array for name, array in made.state.items() if name != "nodes"),
-        *(a for name, a in made.knowledge.items() if name.startswith(("head/", "amplifier"))),
-    ]
-    assert made.state_bytes(ArrayRecord(), 2) == sum(array.nbytes for array in kept)

@@ -144,11 +144,3 @@ def test_a_negative_eigenvalue_counts_as_nothing_and_a_class_of_nobody_has_none(
     np.testing.assert_allclose(values, [2])
     np.testing.assert_allclose(np.abs(directions), np.eye(F)[:1])
     assert [len(part) for part in pooled([ClassStatistics(0, np.ones(F), np.array([2.0, 1.0]), vectors)])] == [0, 0]
-
-
-def test_room_for_the_state_is_enough() -> None:
-    made = server()
-    made.merge_knowledge([sent_by(i) for i in range(5)])
-    arrays = [array for name, array in (made.knowledge | made.state).items() if name in ("eigenvectors", "means")]
-    assert made.state_bytes(ArrayRecord(), 5) >= sum(array.nbytes for array in arrays)
-    assert server(samples=0).state_bytes(ArrayRecord(), 5) == 0

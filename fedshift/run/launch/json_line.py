@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.run import exit_codes, status
-from fedshift_app.run.files import AVERAGED_OVER, RESULTS_FILE
+from fedshift_app.run import exit_codes, files, status
+from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_app.run.summary import finite
 from fedshift_core.accuracies import average
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -44,27 +44,27 @@ class Outcome:
         """
         reported: dict[str, Any] = {}
         with contextlib.suppress(ConfigError):
-            reported = status.read(self.folder) if self.folder else {}
+            reported = status.read(self.folder).model_dump() if self.folder else {}
         return {
             "folder": self.folder and str(self.folder),
             "state": reported.get("state") or (status.INTERRUPTED if code in exit_codes.STOPPED_BY else status.FAILED),
             "exit_code": code,
             "rounds": int(reported.get("full_rounds") or 0),
             "seconds": round(time.monotonic() - self._started, 3),
-            "scores": self.folder and scores(self.folder / RESULTS_FILE),
+            "scores": self.folder and scores(self.folder),
             "error": error if error is not None or code == exit_codes.OK else reported.get("error"),
         }
 
 
-def scores(results: Path) -> dict[str, Any] | None:
-    """Return the scores of ``results.json`` in percent; None where there is no such file.
+def scores(folder: Path) -> dict[str, Any] | None:
+    """Return the scores of a run's ``results.json`` in percent; None where there is no such file.
 
     ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table, or of the rounds
     ``averaged_over``; balanced accuracy and macro-F1 are those of one round, the mean over the domains.
     """
     try:
-        content = json.loads(results.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = files.results(folder)
+    except ConfigError:
         return None
     figures = (content.get("figures") or {}).get("domains", {})
     by_class = {

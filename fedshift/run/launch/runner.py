@@ -219,7 +219,7 @@ def _begun(status_file: Path) -> Path | None:
 def _go_on(folder: Path) -> str:
     """Return how to resume a run; empty if it was stopped before its first status was written."""
     try:
-        return f"continue with: {status.resume_command(folder, status.read(folder)['engine'])}"
+        return f"continue with: {status.resume_command(folder, status.read(folder).engine)}"
     except ConfigError:
         return ""
 

@@ -33,14 +33,13 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         folder = None if site else _folder(arguments)
         going_on = True
         while going_on:
-            report = status.read(folder) if folder else site_status.read(site)
-            block = status.block(report) if folder else site_status.block(report)
+            run = status.read(folder) if folder else None
+            report = run.model_dump(mode="json") if run else site_status.read(site)
+            block = status.block(run) if run else site_status.block(report)
             print(json.dumps(report, ensure_ascii=False) if as_json else block, flush=True)
-            going_on = watch and (
-                report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
-            )  # fmt: skip
+            going_on = watch and (run.state in status.GOING_ON if run else site_status.goes_on(report))
             time.sleep(WATCH_SECONDS if going_on else 0)
-        return status.exit_code(report) if folder else exit_codes.OK
+        return status.exit_code(run) if run else exit_codes.OK
     finally:
         if not watch:
             for left in orphans.leftovers():

@@ -26,5 +26,4 @@ FEATURE = Feature(
     place=25,  # around all that changes the weights, and before statistics of those that are scored
     options=Options,
     needs=(Need("one global model"),),
-    arrays=lambda config: 2,
 )

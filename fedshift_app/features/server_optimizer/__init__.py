@@ -59,6 +59,5 @@ FEATURE = Feature(
     "fedshift_app.features.server_optimizer.server:ServerOptimizer",
     place=75,  # around rules of the average
     options=Options,
-    arrays=lambda config: Options.read(config).moments,
     needs=(Need("averages"),),
 )

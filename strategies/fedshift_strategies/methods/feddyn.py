@@ -40,11 +40,6 @@ class FedDynStrategy(DomainStrategy[FedDynParams]):
     tells = {"alpha": ANY_NUMBER}
     of_sums = ("merge",)
 
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the size of d, and of the mean where it is scored: each as large as the weights."""
-        each = sum(len(array.data) for array in weights.values()) if self.params.alpha else 0
-        return each * (2 if self.params.scores == "mean" else 1)
-
     @classmethod
     def weighs_alike(cls, params: FedDynParams) -> bool:
         """Weigh each node of the round the same."""

@@ -80,11 +80,6 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         """Return that nothing does: their number only tells how large counts get."""
         return ""
 
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the bytes of the state: with masks a count for each weight and node."""
-        each = np.min_scalar_type(self.federation.rounds).itemsize
-        return nodes * each * sum(math.prod(array.shape) for array in weights.values()) if self.params.use_mask else 0
-
     # --- parts ---------------------------------------------------------------------------------------
 
     def _fair(self, updates: Sequence[Update]) -> tuple[FloatArray, FloatArray]:

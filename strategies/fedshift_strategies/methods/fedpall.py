@@ -60,13 +60,6 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         """Return features if the server trains on them, and prototypes if anything needs them."""
         return (PROTOTYPES if self._trains or self.params.lambda_con > 0 else {}) | (FEATURES if self._trains else {})
 
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the size of classifier and amplifier and of what SGD keeps of them."""
-        fed, h = self.federation, self.params.hidden
-        amplifier = h * (fed.feature_dim + h + 4 + nodes) if self.params.lambda_adv > 0 else 0
-        classifier = fed.num_classes * (fed.feature_dim + 1) if self.params.take > 0 else 0
-        return 2 * 4 * (amplifier + classifier)
-
     def start_run(self, weights: ArrayRecord) -> None:
         """Draw both networks."""
         fed = self.federation

@@ -21,7 +21,6 @@ the code sends one that nothing was drawn to.
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
@@ -84,11 +83,6 @@ class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):
     State: the parts of :class:`TrainedPrototypes`, float32. Knowledge: ``prototypes`` (K, D) and ``labels`` (K,) of the
     classes that some node has held so far.
     """
-
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the size of the embeddings and of F."""
-        width = self.federation.feature_dim
-        return 4 * width * (self.federation.num_classes + 2 * width + 2)
 
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Train embeddings and F on the prototypes of this round.

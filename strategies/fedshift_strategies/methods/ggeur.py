@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
@@ -78,13 +77,6 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
         width = self._width(decode(self.sent))
         own = {"F": Own("F", width), "R": Own("R", self._rank(width))}
         return {name: tuple(own.get(str(part), part) for part in shape) for name, shape in self.contributes.items()}
-
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the most that pooled covariances and prototypes may take."""
-        if not self.params.samples:
-            return 0
-        width, classes = self._width(decode(weights)), self.federation.num_classes
-        return 4 * classes * width * (self._rank(width) + len(self.federation.domains))
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its statistics until it has sent them."""

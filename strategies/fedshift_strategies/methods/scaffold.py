@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
@@ -51,10 +50,6 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
         sent = decode(self.sent)
         number = sum(math.prod(sent[name].shape) for name in self.federation.trained(sent))
         return {CHANGE: (number,)} if sent else self.contributes
-
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the size of c: as large as the weights."""
-        return sum(len(array.data) for array in weights.values()) if self.params.control else 0
 
     @classmethod
     def weighs_alike(cls, params: ScaffoldParams) -> bool:

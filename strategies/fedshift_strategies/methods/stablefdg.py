@@ -14,7 +14,6 @@ code: each node of the round gets that of another of the round, no two the same)
 """
 
 import numpy as np
-from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.stablefdg import StableFDGParams
@@ -48,10 +47,6 @@ class StableFDGStrategy(DomainStrategy[StableFDGParams]):
     def expected(self) -> Declaration:
         """Return the style, if batches are shifted."""
         return self.contributes if self.params.shift > 0 else {}
-
-    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return about how large the styles get: a map has no more channels than there are features, as a rule."""
-        return 16 * nodes * self.federation.feature_dim if self.params.shift > 0 else 0
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return another node's style, where there is one; nothing for a score."""

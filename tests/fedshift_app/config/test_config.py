@@ -720,16 +720,14 @@ def test_a_section_that_lacks_much_is_still_reported_in_two_lines(tmp_path: Path
 )
 def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
     config = resolve(flat)
-    folder = RunFolder(tmp_path, config, engine="inline", personal=False, command="")
+    folder = RunFolder(tmp_path, config, engine="inline", personal=False)
     again = resolve({"experiment": str(folder.path / CONFIG_FILE)})
     assert again == config
     assert again.model_dump_json() == config.model_dump_json()
 
 
 def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
-    folder = RunFolder(
-        tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), engine="inline", personal=False, command=""
-    )
+    folder = RunFolder(tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), engine="inline", personal=False)
     path = str(folder.path / CONFIG_FILE)
     config = resolve({"experiment": path, "rounds": 3, "set": "method.alpha=0.1"})
     assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)
@@ -739,7 +737,7 @@ def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"method": "fedavg"}, {"set": "method.name=fedavg"}])
 def test_the_config_of_a_run_folder_is_refused_for_another_method(given: dict[str, Any], tmp_path: Path) -> None:
     """It holds what the run's method sets in other sections, such as FedBN's BatchNorm and network."""
-    folder = RunFolder(tmp_path, resolve({"method": "fedbn"}), engine="inline", personal=False, command="")
+    folder = RunFolder(tmp_path, resolve({"method": "fedbn"}), engine="inline", personal=False)
     message = refusal({"experiment": str(folder.path / CONFIG_FILE)} | given)
     assert message.startswith("method=fedavg: the config.yaml of a run of 'fedbn' holds") and "handwritten" in message
 

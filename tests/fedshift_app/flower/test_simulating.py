@@ -241,7 +241,7 @@ def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: I
     problem, *_, go_on = str(caught.value).splitlines()
     assert problem.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
     assert go_on == f"continue with: fedshift run resume={folder}"
-    assert status.read(folder)["state"] == "failed"
+    assert status.read(folder).state == "failed"
     assert len(Run(folder).rounds) == 1  # from which it goes on
 
 
@@ -262,7 +262,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     content = status.read(run.folder)
-    assert (content["state"], content["error"], content["resume"]) == ("degraded", result, None)
+    assert (content.state, content.error, content.resume) == ("degraded", result, None)
     assert status.exit_code(content) == exit_codes.DEGRADED == 4
     table = compare([run.folder]).text()
     assert f"seed 0: the run is degraded: {result}" in " ".join(table.split())
@@ -278,7 +278,7 @@ def test_a_whole_run_is_not(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, set=SHORT)
     assert "lost" not in run.results
     assert "lost" not in run.rounds[0]
-    assert status.read(run.folder)["state"] == "completed"
+    assert status.read(run.folder).state == "completed"
 
 
 def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> None:
@@ -404,5 +404,5 @@ def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_pa
     assert left == []
     (folder,) = (tmp_path / "runs").iterdir()
     result = status.read(folder)
-    assert (result["state"], result["full_rounds"] >= 1) == ("interrupted", True)
-    assert result["resume"] == f"fedshift run resume={folder}"
+    assert (result.state, result.full_rounds >= 1) == ("interrupted", True)
+    assert result.resume == f"fedshift run resume={folder}"

@@ -123,28 +123,6 @@ def test_costs_are_those_of_the_arithmetic_that_a_run_would_take(machine: Any, m
     assert seen == {NCHW}
 
 
-def test_a_run_of_an_earlier_version_goes_on_by_hardware(
-    machine: Any, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(of_nodes.ASKED, "hardware")
-    before = run_inline(nodes=2, rounds=2, set=SHORT)
-    result = config_of(before.folder)
-    del result["arithmetic"], result["resolved"]["train"]["arithmetic"]
-    (before.folder / "config.yaml").write_text(yaml.safe_dump(result))
-    (before.folder / RESULTS_FILE).unlink()
-    for file in (before.folder / "checkpoint").glob("round-*.json"):
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"config": {}}))
-    monkeypatch.delenv(of_nodes.ASKED)
-    machine(NCHW)
-    config, past = resuming.resolve({"resume": str(before.folder), "round": 1}, hold=False)
-    assert past is not None
-    assert config.train.arithmetic == "hardware"
-    resumed = Run(runner.run_inline({"resume": str(before.folder), "round": 1, "output-dir": str(tmp_path)}, 2))
-    assert resumed.results["weights_sha256"] == before.results["weights_sha256"]
-    assert "by each node's hardware (" in log_of(before.folder)
-    assert resolve({"experiment": str(before.folder / "config.yaml")}).train.arithmetic == "hardware"
-
-
 def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun, tmp_path: Path) -> None:
     machine(NCHW)
     run = run_inline(nodes=2, rounds=1, set=SHORT)

@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     assert (where, go_on) == (f"the results so far are in {folder}", f"continue with: fedshift run resume={folder}")
     assert not list(folder.rglob("*.part"))
     content = status.read(folder)
-    assert (content["state"], os.strerror(number) in content["error"]) == ("failed", True)
+    assert (content.state, os.strerror(number) in content.error) == ("failed", True)
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
@@ -217,7 +217,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     assert str(caught.value).startswith(f"cannot write {folder}/figures.json: Read-only file system\n")
     small_disk.read_only(True)
     assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
-    assert status.read(folder)["state"] == "interrupted"  # its last word could not be written
+    assert status.read(folder).state == "interrupted"  # its last word could not be written
     small_disk.read_only(False)
     assert outcome(resume(runs)) == outcome(whole_run)
 
@@ -239,9 +239,9 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     estimates: list[disk_space.Needed] = []
     check = disk_space.check
 
-    def seen(folder: Path, free: int, needed: disk_space.Needed) -> None:
+    def seen(folder: Path, needed: disk_space.Needed, **more: bool) -> None:
         estimates.append(needed)
-        check(folder, free, needed)
+        check(folder, needed, **more)
 
     monkeypatch.setattr(disk_space, "check", seen)
     with kill_at("round-00004.json", "unnamed"):
@@ -249,8 +249,8 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
     one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
     (estimate,) = estimates
-    assert 0.9 * one < estimate.checkpoint < 2 * one
-    assert whole < estimate.folder < 3 * whole + disk_space.REPORT
+    assert 0.9 * one < estimate.checkpoint < 2.2 * one
+    assert whole < estimate.folder < 4 * whole + disk_space.REPORT
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(
@@ -272,12 +272,15 @@ def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: py
         f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; "
         "the run ends when a file cannot be written"
     )
-    disk_space.check(tmp_path, 7_500_000, needed)
+    monkeypatch.setattr(disk_space, "free", lambda folder: 7_500_000)
+    disk_space.check(tmp_path, needed)
     assert said == []
-    disk_space.check(tmp_path, 2_000_000, needed)
+    monkeypatch.setattr(disk_space, "free", lambda folder: 2_000_000)
+    disk_space.check(tmp_path, needed)
     assert said == [warning]
+    monkeypatch.setattr(disk_space, "free", lambda folder: 1_999_999)
     with pytest.raises(ConfigError, match=r"2 MB are free in .*, the run needs about 7\.5 MB, and 2 MB to start"):
-        disk_space.check(tmp_path, 1_999_999, needed)
+        disk_space.check(tmp_path, needed)
     assert disk_space.free(tmp_path / "not" / "there") > 0
 
 
@@ -296,7 +299,7 @@ def test_a_clock_that_jumps_changes_nothing(
     assert outcome(run) == outcome(whole_run)
     assert 0 < run.results["seconds"] < 600
     content = status.read(run.folder)
-    assert (content["state"], content["seconds"] < 600, content["seconds_left"]) == ("completed", True, 0.0)
+    assert (content.state, content.seconds < 600, content.seconds_left) == ("completed", True, 0.0)
 
 
 def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
@@ -339,7 +342,7 @@ def test_a_kill_next_to_the_checkpoints(file: str, stage: str, tmp_path: Path, k
     if (file, stage) != ("results.json", "after"):
         assert not (folder / "results.json").exists()
         assert resume(tmp_path).results["rounds"] == 1
-    assert status.read(folder)["state"] == "completed"
+    assert status.read(folder).state == "completed"
     assert status.exit_code(status.read(folder)) == 0
     assert "is finished" in refused(tmp_path)
 

@@ -137,21 +137,18 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     assert refusal_of(ConfigError, runner.run_inline, given | {"round": 3}, 4) == (
         f"round: 3 is not kept in {folder}; kept are 5, 4, 2"
     )
-    assert status.read(folder)["kept"] == [5, 4, 2]
+    assert status.read(folder).kept == [5, 4, 2]
     assert "  kept      round 5, 4, 2" in status.block(status.read(folder))
     kept = json.loads((folder / "checkpoint" / "round-00002.json").read_text())["memory"]
     index = next(index for index, number in kept.items() if number == 2)
     (part,) = (folder / "checkpoint").glob(f"nodes/node-{index}/round-00002-*")
     part.unlink()
-    assert refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4) == (
-        f"round: the checkpoint of round 2 cannot be used: {folder}/checkpoint/nodes/node-{index} "
-        "lacks the private parts of round 2"
-    )
+    message = refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4)
+    assert message.endswith(f"checkpoint/nodes/node-{index} lacks the private parts of round 2")
     weights = folder / "checkpoint" / "weights-00004.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    assert f"round: the checkpoint of round 4 cannot be used: {weights} has " in refusal_of(
-        ConfigError, runner.run_inline, given | {"round": 4}, 4
-    )
+    message = refusal_of(ConfigError, runner.run_inline, given | {"round": 4}, 4)
+    assert message.startswith("round: no checkpoint in ") and f"checkpoint/{weights.name} has " in message
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
 
 

@@ -119,8 +119,7 @@ def test_the_estimate_of_room_counts_them() -> None:
     def needed(more: str) -> disk_space.Needed:
         requested = config(more)
         initial, federation = run_build.prepare(requested, "inline")
-        strategy = run_build.strategy_of(requested, federation, lambda *_: None)
-        return disk_space.needed(requested, initial, strategy, [], simulated=True)
+        return disk_space.needed(requested, initial, federation, 0, simulated=True)
 
     plain, three = needed(""), needed("keep_rounds=1,2,3")
     assert three.checkpoint == plain.checkpoint

@@ -38,7 +38,7 @@ def test_too_few_nodes_are_refused_with_the_option_to_give() -> None:
     flat = {"method": "i2pfl", "rounds": 2}
     result = refusal_of(ConfigError, flwr_run.look, resolve(flat), grid(2), None)
     assert result.splitlines() == [
-        "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each is enough), this "
+        "handwritten wants 8 nodes (scan 2, texture 2, street 2, sketch 2; one for each is enough), this "
         "federation has 2; give the same `flwr run` once more, with",
         '--federation-config "num-supernodes=8 client-resources-num-cpus=1"',
     ]
@@ -47,7 +47,7 @@ def test_too_few_nodes_are_refused_with_the_option_to_give() -> None:
 
 @pytest.mark.parametrize("here", [4, 5, 8, 9])
 def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
-    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith("handwritten wants 8 nodes (two for each of scan,")
+    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith("handwritten wants 8 nodes (scan 2,")
     assert f"; this federation has {here} (" in flwr_run.look(resolve(FLAT), grid(here), None)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from run_folders import RESULTS, STATUS
 
 from fedshift.lab.grid.sweep import records
 from fedshift.lab.tables.compare import compare
@@ -18,11 +19,6 @@ from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError
 
 CONFIG: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
-STATUS: dict[str, Any] = {
-    "state": "completed", "engine": "inline", "experiment": "handwritten", "method": "fedavg", "pid": 1, "host": "x",
-    "round": 1, "rounds": 1, "since": "now", "updated": "now", "full_rounds": 1, "asked": 4, "answered": 4,
-    "left_out": [], "last_scored": None, "seconds": 1.0, "seconds_left": None, "nodes": [], "error": None,
-}  # fmt: skip
 
 
 def folder_with(where: Path, **changes: Any) -> Path:
@@ -96,13 +92,13 @@ def test_json_that_is_none(text: str, tmp_path: Path) -> None:
         status.read(tmp_path)
 
 
-@pytest.mark.parametrize("key", [key for key in STATUS if key not in ("state", "engine", "round", "rounds")])
+@pytest.mark.parametrize("key", STATUS)
 def test_a_damaged_status_is_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / status.FILE).write_text(json.dumps(STATUS))
-    (tmp_path / RESULTS_FILE).write_text("{}")
+    (tmp_path / RESULTS_FILE).write_text(json.dumps(RESULTS))
     assert watching.show([str(tmp_path)], as_json=False, watch=False, site="") == 0
     assert capsys.readouterr().out.startswith("completed: handwritten")
     for damaged in ({name: value for name, value in STATUS.items() if name != key}, STATUS | {key: {"x": [1]}}):
         (tmp_path / status.FILE).write_text(json.dumps(damaged))
-        with pytest.raises(ConfigError, match=f"is not what a run writes: {key}"):
+        with pytest.raises(ConfigError, match=f"status.json: {key}"):
             watching.show([str(tmp_path)], as_json=False, watch=False, site="")

@@ -21,14 +21,13 @@ from support import node
 
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import checkpoints, console, versions
+from fedshift_app.run import versions
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_app.run.folder import MOST_INDENTED, RunFolder, weights_hash
+from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
 from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
-from fedshift_core.atomic_io import AT_ONCE, json_list, write_atomically
 from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.rounds import LAST_ROUNDS
@@ -55,7 +54,7 @@ def record(arrays: Arrays) -> ArrayRecord:
 
 
 def opened(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path, CONFIG, engine="inline", personal=False, command="fedshift run")
+    return RunFolder(tmp_path, CONFIG, engine="inline", personal=False, about={"command": "fedshift run"})
 
 
 # --- summary ----------------------------------------------------------------------------------------------
@@ -135,11 +134,6 @@ def test_nothing_was_reported() -> None:
     for key in ("avg", "worst", "worst_domain"):
         assert result[key] is None
     assert result["best_test"]["avg"] is None
-
-
-def test_zero_percent_is_an_accuracy() -> None:
-    result = summarised(history({"a": 0.0, "b": 50.0}))
-    assert (result["worst_domain"], result["worst"], result["avg"]) == ("a", 0.0, 25.0)
 
 
 def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
@@ -304,8 +298,8 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
         1, {"a": 40.0, "b": None}, {"a": 1.5, "b": None}, {"loss": math.nan, "ce": 2.0}, [0, 2], ["node 1 (b): gone"],
         bytes_down=30, bytes_up=20, seconds=1.23456,
     )  # fmt: skip
-    folder.add_round(first, record(weights()), {})
-    folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()), {})
+    folder.add_round(first, record(weights()))
+    folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()))
     lines = [json.loads(line) for line in (folder.path / METRICS_FILE).read_text().splitlines()]
     assert lines[0] == {
         "round": 1, "accuracy": {"a": 40.0, "b": None}, "avg": None, "test_loss": {"a": 1.5, "b": None},
@@ -316,19 +310,11 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     assert lines[1]["avg"] == 55.0
 
 
-def test_metrics_are_there_as_the_run_goes_on(tmp_path: Path) -> None:
-    folder = opened(tmp_path)
-    for number in (1, 2, 3):
-        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights()), {})
-        assert len((folder.path / METRICS_FILE).read_text().splitlines()) == number
-    assert not (folder.path / RESULTS_FILE).exists()
-
-
 def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number in range(8, 12):
         knowledge = {"prototypes": np.full((2, 2), number, np.float32)} if number > 8 else {}
-        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights(number)), knowledge)
+        folder.add_round(RoundResult(number, {"a": 1.0}), record(weights(number)), knowledge=knowledge)
     names = sorted(path.name for path in (folder.path / "checkpoint").iterdir())
     files = [f"{kind}-{number:05d}" for kind in ("knowledge", "round", "weights") for number in (8, 10, 11)]
     assert sorted(name.split(".")[0] for name in names) == sorted(["nodes", *files])
@@ -341,16 +327,10 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(knowledge["prototypes"], np.full((2, 2), 10))
 
 
-def test_a_method_without_knowledge_has_an_empty_checkpoint(tmp_path: Path) -> None:
-    folder = opened(tmp_path)
-    folder.add_round(RoundResult(1, {"a": 1.0}), record(weights()), {})
-    assert load_file(folder.path / "checkpoint" / "knowledge-00001.safetensors") == {}
-
-
 def test_results(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number, accuracy in enumerate((40.0, 60.0), start=1):
-        folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)), {})
+        folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)))
     returned = folder.finish([node(i, (3, 0, 2), "ab"[i], 4, node_id=900 + i) for i in range(2)])
     written: dict[str, Any] = json.loads((folder.path / RESULTS_FILE).read_text())
     assert written == json.loads(json.dumps(finite(returned)))
@@ -368,14 +348,6 @@ def test_results(tmp_path: Path) -> None:
         {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]},
     ]
     assert not list(folder.path.rglob("*.part"))
-
-
-def test_writing_replaces_a_file_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    for text in ("one", "zwei äöü"):
-        write_atomically(path, text)
-        assert path.read_text(encoding="utf-8") == text
-    assert [result.name for result in tmp_path.iterdir()] == ["file.json"]
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------
@@ -409,28 +381,6 @@ def test_output_dir_is_read_only(tmp_path: Path) -> None:
             opened(tmp_path / "runs")
     finally:
         tmp_path.chmod(0o700)
-
-
-def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
-    nodes = [node(i, (3, 0, 2), "ab"[i % 2], 4, node_id=900 + i) for i in range(MOST_INDENTED + 1)]
-    folder = opened(tmp_path)
-    folder.add_round(RoundResult(4, {"a": 1.0}), record(weights()), {}, nodes=nodes)
-    returned = folder.finish(nodes)
-    text = (folder.path / RESULTS_FILE).read_text()
-    written = json.loads(text)
-    assert returned["nodes"] is nodes
-    assert f"{len(nodes)} nodes" in console.table(returned, CONFIG)
-    assert [entry["index"] for entry in written["nodes"]] == list(range(len(nodes)))
-    assert written["nodes"][-1] == {"index": 1000, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]}
-
-    assert len(text.splitlines()) < 200
-    assert checkpoints.load(folder.path / checkpoints.FOLDER, 4).nodes == nodes
-
-
-@pytest.mark.parametrize("number", [0, 1, AT_ONCE, AT_ONCE + 1])
-def test_a_list_in_pieces_is_the_same_json(number: int) -> None:
-    items = [{"index": i, "name": "ä]["} for i in range(number)]
-    assert "".join(json_list(number, lambda start, stop: items[start:stop])) == json.dumps(items)
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

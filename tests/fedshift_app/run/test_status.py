@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
+from run_folders import RESULTS, STATUS
 from support import ROOT, Command, InlineRun, ListeningGrid, node
 
 from fedshift.run.engine import inline
@@ -29,9 +30,9 @@ SHORT = "train.epochs=1 allocation.share=0.05"
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[status.Status]:
     """Collect what `fedshift status` would say whenever nodes have been asked; node 1 breaks off in round 2."""
-    collected: list[dict[str, Any]] = []
+    collected: list[status.Status] = []
 
     class Grid(ListeningGrid):
         def pass_on(self, message: Message, reply: Message) -> Message | None:
@@ -45,25 +46,24 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
     return collected
 
 
-def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str, Any]]) -> None:
+def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[status.Status]) -> None:
     run = run_inline(rounds=3, set=SHORT)
-    phases = list(dict.fromkeys((result["round"], result["state"]) for result in watched))
+    phases = list(dict.fromkeys((result.round, result.state) for result in watched))
     assert phases == [(n, phase) for n in (1, 2, 3) for phase in ("training", "evaluating")]
     first, last = watched[0], watched[-1]
-    assert (first["asked"], first["answered"], first["full_rounds"], first["last_scored"]) == (4, 0, 0, None)
-    assert (first["pid"], first["rounds"], first["error"], first["resume"]) == (os.getpid(), 3, None, None)
-    assert [(n["index"], n["domain"], n["connected"]) for n in first["nodes"]] == [
+    assert (first.asked, first.answered, first.full_rounds, first.last_scored) == (4, 0, 0, None)
+    assert (first.pid, first.rounds, first.error, first.resume) == (os.getpid(), 3, None, None)
+    assert [(n.index, n.domain, n.connected) for n in first.nodes] == [
         (0, "scan", True), (1, "texture", True), (2, "street", True), (3, "sketch", True),
     ]  # fmt: skip
-    assert last["full_rounds"] == 2
-    assert last["last_scored"]["accuracy"] == run.rounds[1]["accuracy"]
-    assert [(out["round"], out["node"], out["reason"]) for out in last["left_out"]] == [(2, 1, "no answer in time")]
-    assert last["seconds_left"] is not None
+    assert last.full_rounds == 2 and last.seconds_left is not None
+    assert last.last_scored is not None and last.last_scored.accuracy == run.rounds[1]["accuracy"]
+    assert [(out.round, out.node, out.reason) for out in last.left_out] == [(2, 1, "no answer in time")]
 
     result = status.read(run.folder)
-    assert (result["state"], result["round"], result["full_rounds"], result["seconds_left"]) == ("degraded", 3, 3, 0.0)
-    assert result["last_scored"]["avg"] == run.rounds[2]["avg"]
-    assert result["left_out"] == []
+    assert (result.state, result.round, result.full_rounds, result.seconds_left) == ("degraded", 3, 3, 0.0)
+    assert result.last_scored is not None and result.last_scored.avg == run.rounds[2]["avg"]
+    assert result.left_out == []
     assert status.exit_code(result) == exit_codes.DEGRADED
     text = status.block(result)
     assert (
@@ -84,15 +84,15 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
             run_inline(rounds=3, set=SHORT)
     (folder,) = tmp_path.glob("runs/*")
     result = status.read(folder)
-    assert (result["state"], result["round"], result["full_rounds"]) == ("failed", 2, 1)
-    assert "no node delivered a usable result" in result["error"]
-    assert result["resume"] == f"fedshift run resume={folder}"
+    assert (result.state, result.round, result.full_rounds) == ("failed", 2, 1)
+    assert "no node delivered a usable result" in str(result.error)
+    assert result.resume == f"fedshift run resume={folder}"
     assert status.exit_code(result) == exit_codes.STOPPED_SHORT
     assert "go on     fedshift run resume=" in status.block(result)
 
     runner.run_inline({"resume": str(folder)}, 4)
-    assert status.read(folder)["state"] == "completed"
-    assert status.read(folder)["full_rounds"] == 3
+    assert status.read(folder).state == "completed"
+    assert status.read(folder).full_rounds == 3
 
 
 def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None:
@@ -102,16 +102,16 @@ def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None
     file = status.StatusFile(folder, resolve({}), nodes)
     file.waiting(nodes[1:], nodes)
     result = status.read(tmp_path)
-    assert (result["state"], result["round"], result["asked"]) == ("waiting", 1, 0)
-    assert [node["connected"] for node in result["nodes"]] == [False, True, True]
+    assert (result.state, result.round, result.asked) == ("waiting", 1, 0)
+    assert [each.connected for each in result.nodes] == [False, True, True]
     assert "node 0    scan, 7 images: not asked, not connected" in status.block(result)
     file.asked(1, nodes[1:], training=True)
     file.answered([12, 99])
     file.end("failed", "a\x1b\n" * 1000)
     result = status.read(tmp_path)
     lock.release()
-    assert (result["asked"], result["answered"]) == (2, 1)
-    assert len(result["error"]) == 1000 and result["error"].isprintable()
+    assert (result.asked, result.answered) == (2, 1)
+    assert result.error is not None and len(result.error) == 1000 and result.error.isprintable()
     assert status.resume_command(tmp_path, "deployment").startswith("flwr run APP SITE --stream --run-config 'resume=")
 
 
@@ -120,23 +120,22 @@ def test_of_very_many_nodes_those_of_the_phase_are_named(tmp_path: Path) -> None
     folder: Any = SimpleNamespace(path=tmp_path, engine="simulation", run_id="", history=[], changed=(), seconds=1.0)
     lock = Lock(tmp_path / LOCK_FILE)
     file = status.StatusFile(folder, resolve({}), nodes)
-    assert status.read(tmp_path)["nodes"] == []
+    assert status.read(tmp_path).nodes == []
     file.connected(nodes[1:], nodes)
     file.silent({13: 0.0})
     file.asked(1, nodes[5:7], training=True)
     result = status.read(tmp_path)
     lock.release()
-    assert [(entry["index"], entry["connected"]) for entry in result["nodes"]] == [
+    assert [(entry.index, entry.connected) for entry in result.nodes] == [
         (0, False), (3, True), (5, True), (6, True)
     ]  # fmt: skip
-    assert result["unknown"] == []
+    assert result.unknown == []
     assert "nodes     1001; shown are those that are asked, silent or not connected" in status.block(result)
 
 
 def folder_with(tmp_path: Path, state: str) -> Path:
     """Return the folder of a run whose process is no more, as it last stood."""
-    fields = {"state": state, "engine": "inline", "round": 2, "rounds": 3}
-    (tmp_path / status.FILE).write_text(json.dumps(fields))
+    (tmp_path / status.FILE).write_text(json.dumps(STATUS | {"state": state, "round": 2, "rounds": 3}))
     (tmp_path / LOCK_FILE).touch()
     return tmp_path
 
@@ -153,32 +152,32 @@ def folder_with(tmp_path: Path, state: str) -> Path:
 def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, locked: bool, reason: str) -> None:
     folder = folder_with(tmp_path, written)
     lock = Lock(folder / LOCK_FILE) if locked else None
-    assert status.read(folder)["state"] == reason
+    assert status.read(folder).state == reason
     if lock is not None:
         lock.release()
 
 
 def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "evaluating")
-    (folder / RESULTS_FILE).write_text("{}")
-    assert status.read(folder)["state"] == "completed"
-    (folder / RESULTS_FILE).write_text('{"lost": {"1": [0]}}')
-    assert status.read(folder)["state"] == "degraded"
+    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS))
+    assert status.read(folder).state == "completed"
+    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS | {"lost": {"1": [0]}}))
+    assert status.read(folder).state == "degraded"
 
 
 def test_a_finished_run_that_goes_on_with_more_rounds_is_not_completed(tmp_path: Path) -> None:
     """Another process holds its folder; the one that has just finished it holds it a moment longer."""
     folder = folder_with(tmp_path, "completed")
-    (folder / RESULTS_FILE).write_text("{}")
+    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS))
     lock = Lock(folder / LOCK_FILE)
-    assert status.read(folder)["state"] == "gathering"
+    assert status.read(folder).state == "gathering"
     own = json.loads((folder / LOCK_FILE).read_text())
     (folder / status.FILE).write_text(json.dumps(json.loads((folder / status.FILE).read_text()) | own))
-    assert status.read(folder)["state"] == "completed"
+    assert status.read(folder).state == "completed"
     lock.release()
     (folder / RESULTS_FILE).unlink()  # as the process does that goes on; it was killed then
     result = status.read(folder)
-    assert (result["state"], result["resume"]) == ("interrupted", f"fedshift run resume={folder}")
+    assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={folder}")
     assert status.exit_code(result) == 3
 
 
@@ -211,13 +210,9 @@ def test_a_full_disk_is_reported_once_and_ends_no_run(
 
 def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
     hostile = "\x1b[2J\nround 9/9  scan 100.0" + "x" * 100_000
-    fields = {
-        "state": "training", "experiment": "e", "method": "fedavg", "engine": "deployment", "pid": 1, "host": "h",
-        "round": 1, "rounds": 2, "since": "now", "full_rounds": 0, "last_scored": None, "seconds": 1.0, "nodes": [],
-        "seconds_left": None, "updated": "now", "answered": 0, "asked": 0, "folder": "f", "resume": None,
-        "error": hostile, "left_out": [{"round": 1, "node": i, "reason": hostile} for i in range(900)],
-    }  # fmt: skip
-    lines = status.block(fields).splitlines()
+    left_out = [{"round": 1, "node": i, "reason": hostile} for i in range(900)]
+    shown = status.Status(**STATUS | {"folder": "f", "error": hostile, "left_out": left_out})
+    lines = status.block(shown).splitlines()
     assert len(lines) == 4 + status.MOST_LEFT_OUT + 1 + 2
     assert all(line.isprintable() and len(line) <= status.MOST_LINE for line in lines)
     assert f"  left out  {900 - status.MOST_LEFT_OUT} more" in lines
@@ -225,7 +220,7 @@ def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "has no status.json"), ("{", "cannot read"), ("[]", "is not what a run writes"), ("{}", "it lacks state")],
+    [(None, "has no status.json"), ("{", "cannot be read"), ("[]", "content: "), ("{}", "state: Field required")],
 )
 def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:

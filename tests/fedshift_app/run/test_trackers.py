@@ -56,14 +56,14 @@ def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
     from mlflow.tracking import MlflowClient
 
     first = begin("mlflow", tmp_path / "run", [])
-    first.add(result(1, 40.0))
-    first.add(result(2, 99.0))  # drawn, but then it did not count
-    first.close()
+    first.send(result(1, 40.0))
+    first.send(result(2, 99.0))  # drawn, but then it did not count
+    first.send(None)
     again = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
-    again.add(result(2, 50.0))
+    again.send(result(2, 50.0))
     (tmp_path / "run" / "results.json").write_text("{}")
-    again.close()
-    begin("mlflow", tmp_path / "other", [], "run2").close()
+    again.send(None)
+    begin("mlflow", tmp_path / "other", [], "run2").send(None)
     assert caplog.records == []
     client = MlflowClient(tracking_uri=(tmp_path / trackers.STORE).as_uri())
     experiment = client.get_experiment_by_name("mine")
@@ -86,7 +86,7 @@ def test_a_store_in_a_folder_that_is_not_there_yet(
 ) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv(trackers.PLACE, (tmp_path / "new" / "place").as_uri())
-    begin("mlflow", tmp_path / "run", [result(1, 40.0)]).close()
+    begin("mlflow", tmp_path / "run", [result(1, 40.0)]).send(None)
     assert caplog.records == [] and (tmp_path / "new" / "place").is_dir()
 
 
@@ -104,7 +104,7 @@ def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatc
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", slowly)
     with ThreadPoolExecutor(4) as pool:
         for one in pool.map(lambda i: begin("mlflow", tmp_path / f"run{i}", [], f"id{i}"), range(4)):
-            one.close()
+            one.send(None)
     monkeypatch.undo()
     client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
     (mine,) = [one for one in client.search_experiments() if one.name == "mine"]
@@ -129,9 +129,9 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(file_store, "write_yaml", slowly)
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(first.close)
+        ended = pool.submit(first.send, None)
         assert emptied.wait(20)
-        begin("mlflow", tmp_path / "run2", [], "id2").close()
+        begin("mlflow", tmp_path / "run2", [], "id2").send(None)
         ended.result()
     assert answer == []
 
@@ -142,8 +142,8 @@ def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypa
     monkeypatch.setattr(trackers.log, "warning", lambda text, *values: answer.append(text % values))
     (tmp_path / trackers.STORE).write_text("in the way")
     tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
-    tracker.add(result(2, 40.0))
-    tracker.close()
+    tracker.send(result(2, 40.0))
+    tracker.send(None)
     assert len(answer) == 1
     assert answer[0].startswith("tracking: MLflow gets no more rounds: ")
 
@@ -165,11 +165,11 @@ def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest
     """Read back as its own messages: configuration and rounds; a resumed run's file is the only one."""
     pytest.importorskip("wandb")
     first = begin("wandb", tmp_path / "run", [])
-    first.add(result(1, 40.0))
-    first.close()
+    first.send(result(1, 40.0))
+    first.send(None)
     again = begin("wandb", tmp_path / "run", [result(1, 40.0)])
-    again.add(result(2, 50.0))
-    again.close()
+    again.send(result(2, 50.0))
+    again.send(None)
     assert caplog.records == []
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-run1.wandb")
     held = records(file)
@@ -219,8 +219,8 @@ def test_wandb_goes_online_only_where_its_user_says_so(
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setenv("WANDB_MODE", mode)
     tracker = begin("wandb", tmp_path / "run", [result(1, 40.0)])
-    tracker.add(result(2, 50.0))
-    tracker.close()
+    tracker.send(result(2, 50.0))
+    tracker.send(None)
     assert (fake.asked["mode"], fake.asked["resume"]) == (mode or "offline", resume)
     assert (fake.asked["id"], fake.asked["name"], fake.asked["project"]) == ("run1", "run", "fedshift")
     assert fake.asked["settings"]["x_disable_stats"] and fake.asked["settings"]["x_disable_meta"]
@@ -233,5 +233,5 @@ def test_a_wandb_run_of_the_users_own_in_this_process_goes_on(tmp_path: Path, mo
     fake = _Wandb(run="the user's own")
     monkeypatch.setitem(sys.modules, "wandb", fake)
     tracker = begin("wandb", tmp_path / "run", [])
-    tracker.close()
+    tracker.send(None)
     assert fake.asked["exit_code"] == 1 and fake.logged == []

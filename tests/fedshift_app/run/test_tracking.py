@@ -95,7 +95,7 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkey
     if before == "tensorboard":
         # As if round 2 had been drawn with numbers of a round that then did not count.
         drawn_before = [RoundResult(1, {}), RoundResult(2, {"scan": 1.0})]
-        trackers.Trackers(("tensorboard",), folder, "", {}, drawn_before).close()
+        trackers.Trackers(("tensorboard",), folder, "", {}, drawn_before).send(None)
     run = Run(runner.run_inline({"resume": str(folder), "tracking": "tensorboard"}, 4))
     assert without_seconds(drawn(folder)) == written(run)
     assert list(drawn(folder)) == [1, 2, 3]
@@ -116,8 +116,8 @@ def test_a_failure_is_reported_once_and_costs_no_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(trackers.log, "warning", lambda text, *values: result.append(text % values))
     (tmp_path / trackers.FOLDER).write_text("in the way")
     tracker = trackers.Trackers(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
-    tracker.add(RoundResult(2, {}))
-    tracker.close()
+    tracker.send(RoundResult(2, {}))
+    tracker.send(None)
     assert len(result) == 1
     assert result[0].startswith("tracking: TensorBoard gets no more rounds: FileExistsError: ")
 

@@ -21,9 +21,13 @@ from fedshift_app.run.build import unheld_line
         ),
         ("allocation.held_out=[sketch]", 3, ""),
         ("allocation.held_out=[scan]", 2, "no node holds sketch: "),
-        ("allocation.held_out=[scan]", 2, "; nodes=3 is enough for all domains, 'allocation.held_out=[scan,sketch]'"),
+        ("allocation.held_out=[scan]", 2, "; nodes=3 is enough for all domains"),
         ("'allocation.counts={scan: 1, street: 1}'", 2, "no node holds texture, sketch: "),
-        ("'allocation.counts={scan: 1, street: 1}'", 2, "; allocation.counts gives nodes, "),
+        (
+            "'allocation.counts={scan: 1, street: 1}'",
+            2,
+            "'allocation.held_out=[texture,sketch]'",
+        ),
         ("dataset.domains=[scan,sketch]", 2, ""),
     ],
 )

@@ -205,7 +205,8 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int, *, count: bool = 
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        disk_space.needed(settled, arrays, strategy, roster, simulated=True), measured, counted, prepared,
+        disk_space.needed(settled, arrays, strategy.federation, len(roster), simulated=True),
+        measured, counted, prepared,
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def _degraded(scored: Sequence[Scored]) -> int:
     code = 0
     for each in scored:
         last = status.read(each.folder)
-        if last["state"] == status.DEGRADED:
-            typer.echo(f"degraded: {shown(each.model.label)}: {last['error']}", err=True)
+        if last.state == status.DEGRADED:
+            typer.echo(f"degraded: {shown(each.model.label)}: {last.error}", err=True)
             code = exit_codes.DEGRADED
     return code

@@ -86,6 +86,6 @@ def _on_site(site: str, flat: Mapping[str, Any], output: Path, screen: progress_
             "another machine, where this command belongs"
         )
     ended = status.read(folders[0])
-    if ended["state"] not in (status.COMPLETED, status.DEGRADED):
-        raise FederationError(f"--site {site}: {ended['error'] or ended['state']}", remedy=f"see {folders[0]}")
+    if ended.state not in (status.COMPLETED, status.DEGRADED):
+        raise FederationError(f"--site {site}: {ended.error or ended.state}", remedy=f"see {folders[0]}")
     return folders[0]

@@ -1,6 +1,5 @@
 """Scores the models of a finished run again, of its last or kept round, on its nodes, into a new run folder."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,15 +21,14 @@ from fedshift_app.features.validation import show as validation
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import agreement, checkpoints, initial_model, resuming
-from fedshift_app.run import build as run_build
-from fedshift_app.run import precision as run_precision
+from fedshift_app.run import agreement, checkpoints, resuming, starting
+from fedshift_app.run import files as run_files
 from fedshift_app.run.checkpoints import Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_ROUNDS, as_found, whole
+from fedshift_core.limits import as_found
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.memory import NodeMemory
@@ -124,8 +122,8 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
     config = resuming.as_kept(configuration.resolve(given, finished=True), kept)
     _refuse_training(path, kept, config)
-    results = _results(path)
-    server_round = int((results.get("chosen_round") or {}).get("round", 0) or results["rounds"])
+    results = run_files.results(path)
+    server_round = int((results.get("chosen_round") or {}).get("round") or results["rounds"])
     checkpoint = _past(path, saved_config, config, server_round).checkpoint
     assert checkpoint is not None  # a named checkpoint exists, or was refused
     digest = weights_hash(checkpoint.weights)
@@ -187,33 +185,30 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     base = checked.path / checkpoints.FOLDER
-    start = node_payload.of_run(base)
-    initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
-    strategy.settle(settled.model_dump_json())
-    resuming.check_nodes(past, nodes := strategy.roster.nodes)
-    weights = run_build.restored(strategy, initial, checkpoint)
+    ready = starting.ready(grid, config, past, NAME, lambda *scored_round: scored.append(scored_round))
+    strategy, nodes, model = ready.strategy, ready.strategy.roster.nodes, ready.strategy.federation.model
     kept_in = base / checkpoints.NODES_FOLDER
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
-    strategy.score_again(grid, weights, past.history[-1])
+    strategy.score_again(grid, ready.initial, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=federation.model.personal, command=command, num_nodes=past.num_nodes,
-        images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
-        requested=checked.saved_config.get("asked"),
+        output_dir, config, engine=NAME, personal=model.personal,
+        about={
+            "command": command, "nodes": past.num_nodes, "images": past.images, "scored_again": checked.marks,
+            "arithmetic": ready.settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
+        },
     )  # fmt: skip
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
-        if federation.model.start:
-            node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
+        if model.start:
+            node_payload.write(folder.path / checkpoints.FOLDER, model.start)
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
-            result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
+            result, weights, knowledge=strategy.knowledge, state=strategy.state, memory=checkpoint.memory,
+            nodes=nodes, moments=strategy.moments,
         )  # fmt: skip
         folder.finish(nodes)
         status.end(COMPLETED, None)
@@ -236,28 +231,8 @@ def is_trained(path: Path) -> bool:
 
 def average(folder: Path) -> str:
     """Return the accuracy of a folder's models as text."""
-    avg = _results(folder).get("avg")
+    avg = run_files.results(folder).get("avg")
     return "no domain could be scored" if avg is None else f"avg {avg:.1f}"
-
-
-def _results(folder: Path) -> dict[str, Any]:
-    """Return the results of a run.
-
-    Raises:
-        ConfigError: If the file cannot be read, or is no ``results.json``.
-    """
-    file = folder / RESULTS_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
-    chosen = content.get("chosen_round") if isinstance(content, dict) else ""
-    if not isinstance(content, dict) or not isinstance(chosen, dict | None):
-        raise ConfigError(f"{file}: it does not belong to a run")
-    for key, value in (("rounds", content.get("rounds")), ("chosen_round.round", (chosen or {}).get("round", 0))):
-        if whole(value, 0, MOST_ROUNDS) is None:
-            raise ConfigError(f"{file}: {key}: expected a whole number, found {as_found(value)}")
-    return content
 
 
 def _not_scored(result: RoundResult) -> RoundResult:

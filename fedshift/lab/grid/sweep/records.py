@@ -16,10 +16,9 @@ from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import validate, with_former_values
 from fedshift_app.node import data as node_data
-from fedshift_app.run import agreement, checkpoints, config_file, resuming
-from fedshift_app.run.files import RESULTS_FILE
+from fedshift_app.run import agreement, checkpoints, config_file, files, resuming
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.limits import as_found, some
+from fedshift_core.limits import some
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 from fedshift_datasets.io import looks
@@ -73,14 +72,7 @@ class Record:
             ConfigError: If it cannot be read.
         """
         assert self.folder is not None
-        file = self.folder / RESULTS_FILE
-        try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
-        seconds, avg = (content.get("seconds"), content.get("avg")) if isinstance(content, dict) else (None, None)
-        if not isinstance(seconds, int | float) or not isinstance(avg, int | float | None):
-            raise ConfigError(f"{file}: it does not belong to a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
+        content = files.results(self.folder)
         return content
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _accuracy(record: Record) -> Section:
     if results is None:
         part.notes = ["No round has been scored on all test images."]
     else:
-        final = shown.final(History(record.config, results=results), record.lines)
+        final = shown.final(History(record.config, results=results))
         rows = [list(row) for row in final.rows]
         for row in rows:
             if (mark := final.marks.get(str(row[0]))) and isinstance(row[1], float):

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedshift.lab.tables.results import results_file
-from fedshift.lab.tables.results.places import finished, named_by, read_json
+from fedshift.lab.tables.results.places import finished, named_by
 from fedshift.lab.tables.results.results_file import Results
 from fedshift.lab.tables.results.settings import (
     ASIDE,
@@ -24,7 +23,15 @@ from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
+from fedshift_app.run.files import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RESULTS_FILE,
+    checked,
+    full_lines,
+    read_json,
+    scored_rounds,
+)
 from fedshift_app.run.shown import facts
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, plain, shortened, shown
@@ -255,7 +262,7 @@ def _read(place: Path) -> Run:
     if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
     config_file.check(recorded, str(place), ("resolved",))
-    results = results_file.checked(file, content)
+    results = checked(Results, content, str(file))
     try:
         resolved = written.read_back(recorded["resolved"])
     except ConfigError as error:

@@ -1,11 +1,9 @@
 """Finds runs on disk: run folders, folders that hold some, and results files kept with their configuration."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
-from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE, read_json
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import plain, some
 
@@ -77,15 +75,3 @@ def _kept(path: Path) -> bool | None:
     except ConfigError:
         return None
     return isinstance(content, dict) and {"config", "domains"} <= content.keys()
-
-
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ConfigError: If it cannot be read as JSON.
-    """
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None

@@ -1,16 +1,14 @@
 """The part of ``results.json`` that comparisons use."""
 
 import functools
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedshift_app.features.figures.show import Figures
 from fedshift_app.features.site_figures.show import Sites
-from fedshift_app.run import config_file
-from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_ROUNDS, as_found
+from fedshift_app.run.files import Changed
+from fedshift_core.limits import MOST_ROUNDS
 from fedshift_core.losses import Losses
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.shown import FromFile
@@ -80,6 +78,7 @@ class Results(FromFile):
     unscored: dict[str, list[int]] = Field(default_factory=dict)  # by domain: averaged rounds without its score
     #: By averaged round and domain: test images that were scored, and those of all its nodes.
     missing_tests: dict[str, dict[str, tuple[int, int]]] = Field(default_factory=dict)
+    changed: tuple[Changed, ...] = ()  # settings, between rounds
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
@@ -88,16 +87,3 @@ class Results(FromFile):
     def losses(self) -> Losses:
         """Its account of what the run went without."""
         return Losses.of(vars(self))
-
-
-def checked(file: Path, content: Any) -> Results:
-    """Return the results in the content of a file.
-
-    Raises:
-        ConfigError: With the first key that is not valid.
-    """
-    try:
-        return Results.model_validate(content)
-    except ValidationError as error:
-        problem, given = config_file.first_problem(error)
-        raise ConfigError(f"{file}: {problem}, found {as_found(given)}") from None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import RESULTS, STATUS
 
 from fedshift.run.launch import json_line
 from fedshift_app.run import exit_codes
@@ -24,7 +25,7 @@ def last(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def write(folder: Path, state: str, **more: Any) -> Path:
     """Write what of a run folder is read."""
     folder.mkdir()
-    status = {"state": state, "engine": "inline", "round": 2, "rounds": 2, "full_rounds": 2, "error": None}
+    status = STATUS | {"state": state, "round": 2, "rounds": 2, "full_rounds": 2}
     (folder / "status.json").write_text(json.dumps(status | more))
     return folder
 
@@ -32,7 +33,7 @@ def write(folder: Path, state: str, **more: Any) -> Path:
 def results(folder: Path, **more: Any) -> dict[str, Any]:
     """Write results of two domains, of which one sent no counts."""
     figures = {"domains": {"a": {"balanced_accuracy": 30.0, "macro_f1": 20.0}, "b": None}}
-    content = {
+    content = RESULTS | {
         "domains": {"a": 40.0, "b": 42.0}, "avg": 41.0, "averaged_rounds": 2, "final": {"a": 41.0, "b": 43.0},
         "figures": figures,
     }  # fmt: skip

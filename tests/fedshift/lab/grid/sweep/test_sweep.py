@@ -266,7 +266,7 @@ def test_results_without_their_time_are_reported(played: Played) -> None:
     played.sweep("seed=0")
     (file,) = played.folder.glob("*/results.json")
     file.write_text('{"avg": 1.0}')
-    with pytest.raises(ConfigError, match=r"results\.json: it does not belong to a run: seconds None, avg 1\.0"):
+    with pytest.raises(ConfigError, match=r"results\.json: rounds: Field required"):
         played.sweep("seed=0")
 
 
@@ -373,7 +373,7 @@ def test_a_refusal_is_known_before_a_run_is_continued(played: Played, capsys: py
     (run / "metrics.jsonl").write_text("".join(json.dumps({"round": i}) + "\n" for i in (1, 2)))
     played.sweep("seed=0")
     assert played.started[2:] == ["0 new"]
-    assert "has 2 full rounds in metrics.jsonl, but no checkpoint" in capsys.readouterr().err
+    assert "2 full rounds in metrics.jsonl, but no checkpoint" in capsys.readouterr().err
 
 
 def test_what_counts_is_what_is_on_disk(played: Played) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import RESULTS
 from support import InlineRun, refusal_of
 
 from fedshift.lab.grid.sweep import forks, running, sweeping
@@ -219,8 +220,9 @@ with (folder / "metrics.jsonl").open("w") as file:
     for r in range(1, 7):
         line = {"round": r, "accuracy": {"scan": 99 - value}, "validation": {"scan": value - 6 + r}}
         file.write(json.dumps(line) + "\\n")
-(folder / "results.json").write_text(json.dumps({"avg": 50.0, "seconds": 1.0}))
+(folder / "results.json").write_text(json.dumps(RESULTS | {"avg": 50.0}))
 """
+SCRIPT = f"RESULTS = {RESULTS}\n{SCRIPT}"
 
 
 class Searches:
