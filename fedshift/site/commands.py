@@ -56,21 +56,20 @@ def site_log(
         raise ConfigError("--round: give --run with it; each run has rounds of its own")
     from fedshift.site import log, nodes
 
-    checked = log.read(nodes.named(node).folder, lines_of=None if server_round is None else (run, server_round))
+    checked = log.read(nodes.named(node).folder)
     if as_json:
-        typer.echo(json.dumps(log.as_object(checked), indent=2))
+        lines = [json.dumps(log.as_object(checked), indent=2)]
     elif run:
         run = log.run_of(checked, run)
-        lines = log.of_run(checked, run) if server_round is None else log.of_round(checked, run)
-        typer.echo("\n".join(lines) or f"nothing left in round {server_round}")
+        lines = log.of_run(checked, run) if server_round is None else [*log.of_round(checked, run, server_round)]
     else:
-        typer.echo("\n".join(log.by_run(checked)))
+        lines = log.by_run(checked)
+    typer.echo("\n".join(lines) or f"nothing left in round {server_round}")
     if not as_json:
         typer.echo(log.verdict(checked))
-    for problem in checked.problems:
+    more = len(checked.problems) - log.MOST_PROBLEMS
+    for problem in [*checked.problems[: log.MOST_PROBLEMS], *([f"{more} more"] if more > 0 else [])]:
         typer.echo(f"error: {problem}", err=True)
-    if checked.more_problems:
-        typer.echo(f"error: {checked.more_problems} more", err=True)
     if checked.problems:
         raise SystemExit(exit_codes.FAILED)
 
