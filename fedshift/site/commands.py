@@ -94,17 +94,18 @@ def site_stop(node: Annotated[str, _nodes] = "", *, forget: bool = False, undo: 
     if forget and undo:
         raise ConfigError("--undo and --forget exclude each other")
     from fedshift.site import nodes, stop
+    from fedshift_app.node import chained_log
 
     chosen = nodes.named(node)
     if undo:
-        was_off = stop.undo(chosen)
+        was_off = chained_log.switch_on(chosen.folder)
         typer.echo(f"{shown(chosen.name)} {'may be started again' if was_off else 'was not switched off'}")
         return
     typer.echo(f"{shown(chosen.name)} is switched off: {stop.stop(chosen)}")
     if forget:
-        freed = stop.forget(chosen)
-        typer.echo(f"deleted: {plural(freed.files, 'file', form=',')}, {plural(freed.bytes, 'byte', form=',')}")
-        for line in freed.left:
+        number, size, left = stop.forget(chosen)
+        typer.echo(f"deleted: {plural(number, 'file', form=',')}, {plural(size, 'byte', form=',')}")
+        for line in left:
             typer.echo(f"not deleted: {line}", err=True)
     for line in stop.stays(chosen):
         typer.echo(f"stays: {line}")
@@ -138,7 +139,7 @@ def site_report(
     """
     from fedshift.site import nodes, report
 
-    page = report.write(report.Wanted(nodes.named(node), model, data_dir, domain, output))
+    page = report.write(nodes.named(node), model, data_dir, domain, output)
     typer.echo(f"report: {shown(page, WHOLE_PATH)}")
 
 
