@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_node import charge
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
@@ -158,7 +159,7 @@ def test_no_node_has_worked_here(state: Path) -> None:
 
 
 def test_a_ledger_is_no_node(node: Path, state: Path) -> None:
-    ledger.of_images(state / "images").charge("run", 1.0, lambda book, now: "")
+    charge(ledger.of_images(state / "images"), "run")
     assert nodes.names() == [node.name] and nodes.named("").folder == node
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from flwr.common.config import parse_config_args
+from real_node import charge
 from support import ROOT, refusal_of
 from typer.testing import CliRunner
 
@@ -76,7 +77,7 @@ def test_explain_says_every_key_and_what_is_spent(tmp_path: Path) -> None:
     assert "spent: nothing yet" in RUNNER.invoke(app, ["policy", "explain", str(file)]).output
     (tmp_path / "images").mkdir()
     own = ledger.of_images(tmp_path / "images")
-    own.charge("run", 0.01, lambda book, now: "")
+    charge(own, "run", 0.01)
     own.change(lambda book, now: book.model_copy(update={"partition": {"bn_images": 8}}))
     said = RUNNER.invoke(app, ["policy", "explain", str(file)]).output
     assert f"partition: bn_images: 8; images in {tmp_path / 'images'}" in said and "cannot be written" not in said
