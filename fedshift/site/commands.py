@@ -156,6 +156,12 @@ def site_status(*, as_json: bool = False) -> None:
         fedshift site status
         fedshift site status --json
     """
-    from fedshift.site import status
+    from fedshift.site import nodes, status
+    from fedshift_app.node import state_folder
 
-    typer.echo(status.as_json() if as_json else "\n".join(status.lines()))
+    if as_json:
+        typer.echo(json.dumps([status.fields(node) for node in nodes.nodes()], indent=2))
+    elif here := nodes.nodes():
+        typer.echo("\n".join(status.table(here)))
+    else:
+        typer.echo(f"{shown(state_folder.state_dir(), WHOLE_PATH)}: no node has worked on this machine")

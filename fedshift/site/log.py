@@ -1,6 +1,5 @@
 """``fedshift site log``: reads and verifies the log of what left a node (:mod:`fedshift_app.node.out_log`)."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,35 +24,28 @@ _OF_ITEM = ("name", "kind", "word", "shape", "norm", "images", "bytes", "sha256"
 
 
 class Line(BaseModel, strict=True, extra="allow"):
-    """A line of the log: its number, kind, and the hash of the line before."""
+    """A line of the log: its number, kind, and the hash of the line before.
 
-    n: int
-    kind: str
-    before: str
-
-
-class Cut(Line):
-    """A line that marks so many lines before it as cut off while they were logged, and never sent."""
-
-    lines: int
-
-
-class Sent(Line):
-    """The first line of a reply, which left: when, of which run and round, to which message, and what it spent.
+    The first line of a reply has more: when it left, of which run and round, to which message, and what it spent.
 
     Attributes:
+        lines: Of a mark: so many lines before it were cut off while they were logged, and never sent.
         code: The hash of the node's code; packages that took part and the code of the run have their own.
         place: Its place in the file.
     """
 
-    time: str
-    run: str
-    flower_run: str
-    round: int
-    message: str
-    items: int
-    bytes: int
-    images: int
+    n: int
+    kind: str
+    before: str
+    lines: int = 0
+    time: str = ""
+    run: str = ""
+    flower_run: str = ""
+    round: int = 0
+    message: str = ""
+    items: int = 0
+    bytes: int = 0
+    images: int = 0
     epsilon: float | None = None
     delta: float | None = None
     code: str = ""
@@ -86,7 +78,7 @@ class Checked:
     lines: int = 0
     problems: list[str] = field(default_factory=list)
     interrupted: int = 0
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[Line] = field(default_factory=list)
 
 
 def read(folder: Path) -> Checked:
@@ -109,10 +101,9 @@ def read(folder: Path) -> Checked:
         if path.exists():
             with path.open("rb") as file:
                 _verify(checked, file)
-        elif checked.head is not None and checked.head.lines:
-            checked.problems.append(
-                f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {plural(checked.head.lines, 'line')}"
-            )
+        elif checked.head and checked.head.lines:
+            said = plural(checked.head.lines, "line")
+            checked.problems.append(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {said}")
     known = {sent.flower_run: sent.run for sent in checked.sent if sent.run}
     for sent in checked.sent:  # from before a run had an id
         sent.run = sent.run or known.get(sent.flower_run, f"flower {sent.flower_run}")
@@ -129,7 +120,8 @@ def _verify(checked: Checked, file: BinaryIO) -> None:
         at_head = found if head is not None and place == head.lines else at_head
         if (entry := _parsed(line)) is None:
             unread.append(place)
-        elif entry.n != number:
+            continue
+        if entry.n != number:
             checked.problems.append(
                 f"line {place} says that it is line {entry.n}, not {number}: lines are missing, added or in another "
                 "order before it"
@@ -137,11 +129,11 @@ def _verify(checked: Checked, file: BinaryIO) -> None:
             number = entry.n
         elif entry.before != before:
             checked.problems.append(f"line {place - 1} is not what it was when line {place} was written")
-        if isinstance(entry, Cut):
+        if entry.kind == INTERRUPTED:
             checked.interrupted += 1
             unread = [other for other in unread if other < place - entry.lines]
             checked.sent = [sent for sent in checked.sent if sent.place < place - entry.lines]
-        elif isinstance(entry, Sent) and (head is None or found.bytes <= head.bytes):
+        elif entry.kind == REPLY and (head is None or found.bytes <= head.bytes):
             checked.sent.append(entry.model_copy(update={"place": place}))
     checked.lines, most = found.lines, found.lines if head is None else head.lines
     checked.problems += [f"line {place} cannot be read" for place in unread if place <= most]
@@ -160,21 +152,19 @@ def _verify(checked: Checked, file: BinaryIO) -> None:
 
 
 def _parsed(line: bytes) -> Line | None:
-    """Return a line as its kind has it; None if it is of no kind."""
+    """Return a line; None if it is none."""
     try:
-        content = json.loads(line)
-        kinds: dict[str, type[Line]] = {REPLY: Sent, INTERRUPTED: Cut}
-        return kinds.get(content["kind"], Line).model_validate(content)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return Line.model_validate_json(line)
+    except ValueError:
         return None
 
 
 # --- as text ----------------------------------------------------------------------------------------
 
 
-def runs(checked: Checked) -> dict[str, list[Sent]]:
+def runs(checked: Checked) -> dict[str, list[Line]]:
     """Return the replies by run, in the order of their first ones."""
-    by_run: dict[str, list[Sent]] = {}
+    by_run: dict[str, list[Line]] = {}
     for sent in checked.sent:
         by_run.setdefault(sent.run, []).append(sent)
     return by_run
@@ -239,7 +229,7 @@ def as_object(checked: Checked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sums(sent: Sequence[Sent]) -> dict[str, Any]:
+def _sums(sent: Sequence[Line]) -> dict[str, Any]:
     spent = [reply.epsilon for reply in sent if reply.epsilon is not None]
     return {
         "first": sent[0].time if sent else None, "last": sent[-1].time if sent else None,
@@ -256,7 +246,7 @@ def _table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]], indent: str =
     return tables.columns([[_TITLES.get(key, key) for key in keys], *cells], indent, ruled=True)
 
 
-def _codes(replies: Sequence[Sent]) -> list[str]:
+def _codes(replies: Sequence[Line]) -> list[str]:
     return [f"code: {code}" for code in _sums(replies)["code"]]
 
 
