@@ -68,86 +68,94 @@ _FIND: dict[str, Callable[[str], object]] = {
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 Some = Annotated[Names, Field(min_length=1)]
 Number = Annotated[int | None, Field(gt=0)]
+Epsilon = Annotated[float, Field(gt=0)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float | None, Field(ge=0, le=1)]
 
 
-class RequiredNoise(ConfigModel):
+class _Section(ConfigModel, use_attribute_docstrings=True):
+    """A part of a policy. What stands under a key is its meaning: in a new file, in words, and on the policy's page."""
+
+
+class RequiredNoise(_Section):
     """The noise that a run must have (its section ``privacy``)."""
 
-    name: Literal["local-dp", "dp-sgd"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
-    epsilon: float = Field(
-        gt=0,
-        description="Most epsilon that a run may spend if the node trains in all its rounds. Repeated ones count "
-        "again.",
-    )
-    delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
+    name: Literal["local-dp", "dp-sgd"] = "local-dp"
+    """The mechanism (`privacy.name` of the run)."""
+    epsilon: Epsilon
+    """Most epsilon that a run may spend if the node trains in all its rounds. Repeated ones count again."""
+    delta: Delta = 1e-5
+    """Largest delta of a run."""
 
 
-class Budget(ConfigModel):
+class Budget(_Section):
     """What all runs together may spend of the images' privacy."""
 
-    epsilon: float = Field(gt=0, description="Most epsilon of all runs together. A run without noise is refused.")
-    delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is computed.")
+    epsilon: Epsilon
+    """Most epsilon of all runs together. A run without noise is refused."""
+    delta: Delta = 1e-5
+    """The delta at which that epsilon is computed."""
 
 
-class SecureSums(ConfigModel):
+class SecureSums(_Section):
     """The secure sums that a run must have."""
 
-    nodes: int = Field(ge=2, description="Least number of nodes behind a sum that the server sees.")
-    least: float = Field(
-        3.0,
-        ge=1,
-        description="Least effective number of these nodes by their weights (`federation.secure_sums_least`).",
-    )
-    trusted: tuple[Annotated[str, Field(pattern=f"^{FINGERPRINT.pattern}$")], ...] = Field(
-        (),
-        description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "
-        "NAME.pub` prints them; `[]` for any that the server names.",
-    )
+    nodes: Annotated[int, Field(ge=2)]
+    """Least number of nodes behind a sum that the server sees."""
+    least: Annotated[float, Field(ge=1)] = 3.0
+    """Least effective number of these nodes by their weights (`federation.secure_sums_least`)."""
+    trusted: tuple[Annotated[str, Field(pattern=f"^{FINGERPRINT.pattern}$")], ...] = ()
+    """Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf NAME.pub` prints
+    them; `[]` for any that the server names."""
 
 
-class RunCode(ConfigModel):
+class RunCode(_Section):
     """The code that a run may bring; it never runs on the node."""
 
-    trusted: tuple[Annotated[str, Field(pattern=f"^{own_code.HASH.pattern}$")], ...] = Field(
-        (),
-        description="Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the "
-        "node answers such runs, too, with its own code.",
-    )
+    trusted: tuple[Annotated[str, Field(pattern=f"^{own_code.HASH.pattern}$")], ...] = ()
+    """Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the node answers
+    such runs, too, with its own code."""
 
 
-class Partition(ConfigModel):
+class Partition(_Section):
     """How a node's images are parted for good, by keys of a run; null: as the first run that says it has it."""
 
-    validation_fraction: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        title="allocation.validation_fraction",
-        description="Share of the training images that a round is chosen by.",
-    )
-    test_images: dict[str, int] | None = Field(
-        None, title="evaluate.fraction, as test images", description="By domain, the size of a sample of test images."
-    )
-    bn_images: int | None = Field(
-        None, gt=0, title="evaluate.bn_images", description="Size of a sample of training images for BatchNorm."
-    )
-    image_share: float | None = Field(
-        None, ge=0, le=1, title="statistics.image_share", description="Share of the images that is told of one by one."
-    )
-    data_set: str | None = Field(None, title="dataset.of", description="The data set that reads the images.")
-    classes: tuple[str, ...] | None = Field(None, title="dataset.classes", description="All classes, in their order.")
-    classes_stated: bool | None = Field(
-        None, title="dataset.classes_stated", description="Whether somebody stated the order of the classes."
-    )
-    labels: str | None = Field(None, title="dataset.labels", description="The table that names the images.")
-    patients: str | None = Field(None, title="dataset.patients", description="Patients whose images stay together.")
-    test_share: float | None = Field(
-        None, gt=0, lt=1, title="dataset.test_share", description="Test part, where the images do not say."
-    )
-    split_seed: int | None = Field(None, title="dataset.seed", description="Seed of that split.")
-    skip_broken: bool | None = Field(
-        None, title="dataset.skip_broken", description="Whether images that cannot be read are left out."
-    )
+    validation_fraction: Annotated[Share, Field(lt=1)] = None
+    """Share of the training images that a round is chosen by."""
+    test_images: dict[str, int] | None = None
+    """By domain, the size of a sample of test images."""
+    bn_images: Number = None
+    """Size of a sample of training images for BatchNorm."""
+    image_share: Share = None
+    """Share of the images that is told of one by one."""
+    data_set: str | None = None
+    """The data set that reads the images."""
+    classes: tuple[str, ...] | None = None
+    """All classes, in their order."""
+    classes_stated: bool | None = None
+    """Whether somebody stated the order of the classes."""
+    labels: str | None = None
+    """The table that names the images."""
+    patients: str | None = None
+    """Patients whose images stay together."""
+    test_share: Annotated[Share, Field(gt=0, lt=1)] = None
+    """Test part, where the images do not say."""
+    split_seed: int | None = None
+    """Seed of that split."""
+    skip_broken: bool | None = None
+    """Whether images that cannot be read are left out."""
+
+    @staticmethod
+    def key_of_run(name: str) -> str:
+        """Return the key by which a run says a part."""
+        return {
+            "validation_fraction": "allocation.validation_fraction",
+            "test_images": "evaluate.fraction, as test images",
+            "bn_images": "evaluate.bn_images",
+            "image_share": "statistics.image_share",
+            "data_set": "dataset.of",
+            "split_seed": "dataset.seed",
+        }.get(name, f"dataset.{name}")
 
     def stated(self) -> dict[str, Any]:
         """Return what is not null, as JSON has it; samples of test images by domain (``test_images.NAME``)."""
@@ -156,73 +164,61 @@ class Partition(ConfigModel):
         return values | {f"test_images.{domain}": size for domain, size in samples.items()}
 
 
-class Scores(ConfigModel):
+class Scores(_Section):
     """How many scores of models a server may ask for: each tells a little of the images behind it."""
 
-    per_run: int | None = Field(1000, gt=0, description="Most questions of a run with other weights; null for any.")
-    runs_per_day: int | None = Field(20, gt=0, description="Most runs with scores within 24 hours; null for any.")
+    per_run: Number = 1000
+    """Most questions of a run with other weights; null for any."""
+    runs_per_day: Number = 20
+    """Most runs with scores within 24 hours; null for any."""
 
 
-class Policy(ConfigModel):
+class Policy(_Section):
     """What a node's owner allows. The defaults are the policy ``strict``."""
 
-    methods: Some = Field((ANY,), description="Methods that a run may use: `any`, or a list of names.")
-    networks: Some = Field((ANY,), description="Networks that a run may use: `any`, or a list of names.")
-    contributions: Names = Field(
-        (ANY,),
-        description="What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` "
-        "for weights alone.",
-    )
-    features: Names = Field(
-        (), description="Features of other packages that a run may use (its section `features`): `any`, or a list."
-    )
-    weights: Literal["any", "masked"] = Field(
-        "any",
-        description="How weights leave the node: `any` way, or `masked`, only inside sums over nodes "
-        "(`federation.secure_sums`); a run without them is refused.",
-    )
-    least_images: Annotated[int, Field(ge=1, le=10**6)] = Field(
-        5,
-        description="Least number of images behind a number that leaves the node: of a class behind a prototype or a "
-        "count, of a domain behind a score; a class with fewer counts as absent. 1 hides nothing.",
-    )
-    figures: bool = Field(
-        False,
-        description="Whether confusion matrices, histograms of scores and calibration leave the node "
-        "(`evaluate.figures`); false: a run goes on without them.",
-    )
-    statistics: bool = Field(
-        False,
-        description="Whether means, variances, percentiles and histograms of the training images leave the node, once "
-        "in a run (`statistics.share`); false: a run goes on without them.",
-    )
-    image_statistics: bool = Field(
-        False,
-        description="Whether channel means and deviations of single training images leave the node, once in a run, for "
-        "the other nodes (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them.",
-    )
-    largest_in: Number = Field(GIBIBYTE, description="Largest message to the node in bytes; null for any.")
-    largest_out: Number = Field(GIBIBYTE, description="Largest message from the node in bytes; null for any.")
-    rounds_per_day: Number = Field(
-        None,
-        description="Most rounds in which the node trains within 24 hours, over all runs; null for any.",
-    )
-    partition: Partition | None = Field(
-        None,
-        description="How the images are parted for good where least_images is above 1; a run that asks for other parts "
-        "is refused. A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
-    )
-    scores: Scores | None = Field(
-        Scores(), description="Scores that a server may ask for, in questions with other weights; null for any number."
-    )
-    privacy: RequiredNoise | None = Field(None, description="Noise that a run must have; null for none.")
-    budget: Budget | None = Field(
-        None, description="What all runs together may spend of the images' privacy; null for no limit."
-    )
-    secure_sums: SecureSums | None = Field(None, description="Secure sums that a run must have; null for none.")
-    code: RunCode | None = Field(
-        None, description="Runs of other code than this node's that it answers; null for none: each is refused."
-    )
+    methods: Some = (ANY,)
+    """Methods that a run may use: `any`, or a list of names."""
+    networks: Some = (ANY,)
+    """Networks that a run may use: `any`, or a list of names."""
+    contributions: Names = (ANY,)
+    """What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` for weights
+    alone."""
+    features: Names = ()
+    """Features of other packages that a run may use (its section `features`): `any`, or a list."""
+    weights: Literal["any", "masked"] = "any"
+    """How weights leave the node: `any` way, or `masked`, only inside sums over nodes (`federation.secure_sums`); a run
+    without them is refused."""
+    least_images: Annotated[int, Field(ge=1, le=10**6)] = 5
+    """Least number of images behind a number that leaves the node: of a class behind a prototype or a count, of a
+    domain behind a score; a class with fewer counts as absent. 1 hides nothing."""
+    figures: bool = False
+    """Whether confusion matrices, histograms of scores and calibration leave the node (`evaluate.figures`); false: a
+    run goes on without them."""
+    statistics: bool = False
+    """Whether means, variances, percentiles and histograms of the training images leave the node, once in a run
+    (`statistics.share`); false: a run goes on without them."""
+    image_statistics: bool = False
+    """Whether channel means and deviations of single training images leave the node, once in a run, for the other nodes
+    (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them."""
+    largest_in: Number = GIBIBYTE
+    """Largest message to the node in bytes; null for any."""
+    largest_out: Number = GIBIBYTE
+    """Largest message from the node in bytes; null for any."""
+    rounds_per_day: Number = None
+    """Most rounds in which the node trains within 24 hours, over all runs; null for any."""
+    partition: Partition | None = None
+    """How the images are parted for good where least_images is above 1; a run that asks for other parts is refused. A
+    value here replaces the one that was kept from the first run (`fedshift policy explain`)."""
+    scores: Scores | None = Scores()
+    """Scores that a server may ask for, in questions with other weights; null for any number."""
+    privacy: RequiredNoise | None = None
+    """Noise that a run must have; null for none."""
+    budget: Budget | None = None
+    """What all runs together may spend of the images' privacy; null for no limit."""
+    secure_sums: SecureSums | None = None
+    """Secure sums that a run must have; null for none."""
+    code: RunCode | None = None
+    """Runs of other code than this node's that it answers; null for none: each is refused."""
 
     @field_validator("methods", "networks", "contributions", "features")
     @classmethod

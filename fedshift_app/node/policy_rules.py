@@ -1,6 +1,7 @@
 """Which runs a policy refuses, whatever their messages hold: one rule for each of its keys about a configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
@@ -10,6 +11,7 @@ from fedshift_core import disclosure
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import plain
 from fedshift_core.plural import plural
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import behind, refuse_sums
 
 
@@ -24,13 +26,21 @@ def _names(allowed: Policy, config: RunConfig, where: Place) -> str:
 
 
 def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
-    """Refuse a method that sends what may not leave with its usual settings; else its replies are looked at."""
     strategy = config.declared.strategy_class()
+    why = refuse_method(allowed, strategy, config.method)
+    if not why and config.federation.secure_sums:
+        why = refuse_sums(strategy, strategy.sums(config.params()), config.method)
+    return why and f"method={config.method['name']}: {why}"
+
+
+def refuse_method(allowed: Policy, strategy: type[DomainStrategy], settings: Mapping[str, Any]) -> str:
+    """Return why a method may not run that sends what may not leave with its usual settings; empty where it may.
+
+    Its replies are looked at, too.
+    """
     usual = (name for name in strategy.contributes if name not in strategy.optional)
-    whys = [refuse_array(allowed, name, behind(strategy, name, config.method)) for name in usual]
-    if config.federation.secure_sums:
-        whys.append(refuse_sums(strategy, strategy.sums(config.params()), config.method))
-    return next((f"method={config.method['name']}: {why}" for why in whys if why), "")
+    whys = (refuse_array(allowed, name, behind(strategy, name, settings)) for name in usual)
+    return next(filter(None, whys), "")
 
 
 def refuse_array(allowed: Policy, name: str, word: Word) -> str:

@@ -1,7 +1,7 @@
 """``fedshift supernode --policy`` and ``fedshift policy``: a policy handed to a SuperNode, written, and in words."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
@@ -15,7 +15,6 @@ from fedshift_app.node.policy import BUILT_IN, Loaded, Policy, in_yaml, listed
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
-from fedshift_strategies.contributions import behind
 
 _QUOTES = "'\"\\"
 _HEAD = """\
@@ -66,11 +65,15 @@ def template(start: Policy) -> str:
         if value is None and field.default is None and parts:
             examples = {key: {"epsilon": 8, "nodes": 3}.get(key, part.default) for key, part in parts.items()}
             lines.append(f"# {name}:")
-            lines += [f"#   {key}: {in_yaml(examples[key])}  # {part.description}" for key, part in parts.items()]
+            lines += [f"#   {key}: {in_yaml(examples[key])}  # {_meaning(part)}" for key, part in parts.items()]
         else:
             lines.append(f"{name}: {in_yaml(value)}")
         lines.append("")
     return "\n".join(lines)
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join(str(field.description).split())
 
 
 def _parts(field: FieldInfo) -> dict[str, FieldInfo]:
@@ -85,7 +88,7 @@ def _parts(field: FieldInfo) -> dict[str, FieldInfo]:
 def explained(loaded: Loaded) -> list[str]:
     """Return what a policy allows, key by key with what it means, and what is left of its budget."""
     allowed, rows = loaded.policy, []
-    refused = [name for name, _ in refused_methods(allowed) if allowed.allows("methods", name)]
+    refused = [name for name in refused_methods(allowed) if allowed.allows("methods", name)]
     but = {"methods": f", but {', '.join(refused)} (for what they send)" if refused else ""}
     for name, field in Policy.model_fields.items():
         value = getattr(allowed, name)
@@ -95,16 +98,9 @@ def explained(loaded: Loaded) -> list[str]:
     return [f"policy {loaded}", *tables.facts(rows), *_kept(allowed)]
 
 
-def refused_methods(allowed: Policy) -> Iterator[tuple[str, str]]:
-    """Yield the methods that a policy refuses for what they send, with the reason."""
-    for method in registry.listed():
-        strategy = method.strategy_class()
-        for name in strategy.contributes:
-            if name in strategy.optional:
-                continue
-            if why := policy_rules.refuse_array(allowed, name, behind(strategy, name)):
-                yield method.name, why
-                break
+def refused_methods(allowed: Policy) -> list[str]:
+    """Return the methods that a policy refuses for what they send."""
+    return [each.name for each in registry.listed() if policy_rules.refuse_method(allowed, each.strategy_class(), {})]
 
 
 def keys_table() -> str:
@@ -112,10 +108,10 @@ def keys_table() -> str:
     lines = ["| key | `strict` | `open` | meaning |", "| --- | --- | --- | --- |"]
     for name, field in Policy.model_fields.items():
         values = (f"`{in_yaml(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
-        lines.append(f"| `{name}` | {' | '.join(values)} | {field.description} |")
+        lines.append(f"| `{name}` | {' | '.join(values)} | {_meaning(field)} |")
         for key, part in _parts(field).items():
             default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
-            lines.append(f"| `{name}.{key}` | | | {part.description} ({default} in `{name}`) |")
+            lines.append(f"| `{name}.{key}` | | | {_meaning(part)} ({default} in `{name}`) |")
     return "\n".join(lines)
 
 
