@@ -1,6 +1,7 @@
 """A real node for tests: its app, called directly with messages of a server of our own."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -9,6 +10,7 @@ from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire import names
@@ -16,6 +18,11 @@ from fedshift_core.wire.records import decode, encode
 
 RUN_ID = "a" * 32
 SHORT = "train.epochs=1 dataset.domains=[scan,sketch]"
+
+
+def charge(own: Ledger, run: str, cost: Cost = 1.0, check: Callable[[Book, float], str] = lambda book, now: "") -> str:
+    """Charge a round; return why it is not charged, empty where it was."""
+    return own.change(lambda book, now: check(book, now) or book.charged(run, cost, now))
 
 
 class AppOfNode:

@@ -56,21 +56,20 @@ def site_log(
         raise ConfigError("--round: give --run with it; each run has rounds of its own")
     from fedshift.site import log, nodes
 
-    checked = log.read(nodes.named(node).folder, lines_of=None if server_round is None else (run, server_round))
+    checked = log.read(nodes.named(node).folder)
     if as_json:
-        typer.echo(json.dumps(log.as_object(checked), indent=2))
+        lines = [json.dumps(log.as_object(checked), indent=2)]
     elif run:
         run = log.run_of(checked, run)
-        lines = log.of_run(checked, run) if server_round is None else log.of_round(checked, run)
-        typer.echo("\n".join(lines) or f"nothing left in round {server_round}")
+        lines = log.of_run(checked, run) if server_round is None else [*log.of_round(checked, run, server_round)]
     else:
-        typer.echo("\n".join(log.by_run(checked)))
+        lines = log.by_run(checked)
+    typer.echo("\n".join(lines) or f"nothing left in round {server_round}")
     if not as_json:
         typer.echo(log.verdict(checked))
-    for problem in checked.problems:
+    more = len(checked.problems) - log.MOST_PROBLEMS
+    for problem in [*checked.problems[: log.MOST_PROBLEMS], *([f"{more} more"] if more > 0 else [])]:
         typer.echo(f"error: {problem}", err=True)
-    if checked.more_problems:
-        typer.echo(f"error: {checked.more_problems} more", err=True)
     if checked.problems:
         raise SystemExit(exit_codes.FAILED)
 
@@ -95,17 +94,18 @@ def site_stop(node: Annotated[str, _nodes] = "", *, forget: bool = False, undo: 
     if forget and undo:
         raise ConfigError("--undo and --forget exclude each other")
     from fedshift.site import nodes, stop
+    from fedshift_app.node import chained_log
 
     chosen = nodes.named(node)
     if undo:
-        was_off = stop.undo(chosen)
+        was_off = chained_log.switch_on(chosen.folder)
         typer.echo(f"{shown(chosen.name)} {'may be started again' if was_off else 'was not switched off'}")
         return
     typer.echo(f"{shown(chosen.name)} is switched off: {stop.stop(chosen)}")
     if forget:
-        freed = stop.forget(chosen)
-        typer.echo(f"deleted: {plural(freed.files, 'file', form=',')}, {plural(freed.bytes, 'byte', form=',')}")
-        for line in freed.left:
+        number, size, left = stop.forget(chosen)
+        typer.echo(f"deleted: {plural(number, 'file', form=',')}, {plural(size, 'byte', form=',')}")
+        for line in left:
             typer.echo(f"not deleted: {line}", err=True)
     for line in stop.stays(chosen):
         typer.echo(f"stays: {line}")
@@ -139,7 +139,7 @@ def site_report(
     """
     from fedshift.site import nodes, report
 
-    page = report.write(report.Wanted(nodes.named(node), model, data_dir, domain, output))
+    page = report.write(nodes.named(node), model, data_dir, domain, output)
     typer.echo(f"report: {shown(page, WHOLE_PATH)}")
 
 
@@ -156,6 +156,12 @@ def site_status(*, as_json: bool = False) -> None:
         fedshift site status
         fedshift site status --json
     """
-    from fedshift.site import status
+    from fedshift.site import nodes, status
+    from fedshift_app.node import state_folder
 
-    typer.echo(status.as_json() if as_json else "\n".join(status.lines()))
+    if as_json:
+        typer.echo(json.dumps([status.fields(node) for node in nodes.nodes()], indent=2))
+    elif here := nodes.nodes():
+        typer.echo("\n".join(status.table(here)))
+    else:
+        typer.echo(f"{shown(state_folder.state_dir(), WHOLE_PATH)}: no node has worked on this machine")

@@ -1,9 +1,8 @@
 """``fedshift site log``: reads and verifies the log of what left a node (:mod:`fedshift_app.node.out_log`)."""
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,60 +10,54 @@ from pydantic import BaseModel
 
 from fedshift.run import columns as tables
 from fedshift_app.node import chained_log
-from fedshift_app.node.chained_log import HEAD_FILE, INTERRUPTED, LOG_FILE, NOTHING, REPLY, Head, LogError
+from fedshift_app.node.chained_log import HEAD_FILE, INTERRUPTED, LOG_FILE, REPLY, Head, LogError
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 
 MOST_PROBLEMS = 20  # that are printed; the rest is counted
-HASH_SHOWN = 16
+_MOST = {"sha256": 16, "first": 19, "last": 19, "time": 19}  # characters that are shown of a value, by its key
+_TITLES = {"message": "asked to", "word": "tells", "sha256": "SHA-256"}
+_OF_RUN = ("run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta")
+_OF_REPLY = ("time", "round", "message", "images", "items", "bytes", "epsilon", "delta")
+_OF_ITEM = ("name", "kind", "word", "shape", "norm", "images", "bytes", "sha256")
 
 
 class Line(BaseModel, strict=True, extra="allow"):
-    """A line of the log: its number, kind, and the hash of the line before."""
+    """A line of the log: its number, kind, and the hash of the line before.
+
+    The first line of a reply has more: when it left, of which run and round, to which message, and what it spent.
+
+    Attributes:
+        lines: Of a mark: so many lines before it were cut off while they were logged, and never sent.
+        code: The hash of the node's code; packages that took part and the code of the run have their own.
+        place: Its place in the file.
+    """
 
     n: int
     kind: str
     before: str
-
-
-class Cut(Line):
-    """A line that marks so many lines before it as cut off while they were logged, and never sent."""
-
-    lines: int
-
-
-class Sent(Line):
-    """The first line of a reply, which left: when, of which run and round, to which message, and what it spent.
-
-    Attributes:
-        code: The hash of the node's code; packages that took part and the code of the run have their own.
-        parts: The lines of its arrays, numbers and texts, where they are asked for.
-        place: Its place in the file.
-    """
-
-    time: str
-    run: str
-    flower_run: str
-    round: int
-    message: str
-    items: int
-    bytes: int
-    images: int
+    lines: int = 0
+    time: str = ""
+    run: str = ""
+    flower_run: str = ""
+    round: int = 0
+    message: str = ""
+    items: int = 0
+    bytes: int = 0
+    images: int = 0
     epsilon: float | None = None
     delta: float | None = None
     code: str = ""
     code_of_run: str = ""
     packages: dict[str, Any] = {}
-    parts: list[dict[str, Any]] = []
     place: int = 0
 
     @property
     def codes(self) -> str:
         """All code that took part."""
-        more = [*(f"{name} {sha256}" for name, sha256 in self.packages.items())]
-        more += [f"the run brought {self.code_of_run}"] if self.code_of_run else []
-        return shown(", ".join([self.code, *more]))
+        run = [f"the run brought {self.code_of_run}"] if self.code_of_run else []
+        return shown(", ".join([self.code, *(f"{name} {sha256}" for name, sha256 in self.packages.items()), *run]))
 
 
 @dataclass
@@ -76,7 +69,6 @@ class Checked:
         head: What is kept apart from the log; None where it is missing.
         lines: Number of lines.
         problems: What is missing, changed or in another order; empty where nothing is.
-        more_problems: Number of problems that are not printed.
         interrupted: Replies that were cut off while they were logged, and never sent.
         sent: The replies that left, in their order.
     """
@@ -85,116 +77,94 @@ class Checked:
     head: Head | None = None
     lines: int = 0
     problems: list[str] = field(default_factory=list)
-    more_problems: int = 0
     interrupted: int = 0
-    sent: list[Sent] = field(default_factory=list)
-
-    def tell(self, problem: str) -> None:
-        """Note a problem."""
-        if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(problem)
-        else:
-            self.more_problems += 1
+    sent: list[Line] = field(default_factory=list)
 
 
-def read(folder: Path, *, lines_of: tuple[str, int] | None = None) -> Checked:
+def read(folder: Path) -> Checked:
     """Read a node's log and verify its chain, while no process writes it.
-
-    Args:
-        folder: The node's folder.
-        lines_of: The beginning of a run's id and a round whose lines are wanted one by one.
 
     Raises:
         ConfigError: If there is no log.
         OSError: If it cannot be read.
     """
-    checked = Checked(folder)
-    path = folder / LOG_FILE
+    checked, path = Checked(folder), folder / LOG_FILE
     if not path.exists() and not (folder / HEAD_FILE).exists():
         raise ConfigError(f"no log is here: {shown(folder)}; nothing has left this node yet, or its log was removed")
     with chained_log.locked(folder):
         try:
             checked.head = Head.read(folder)
             if checked.head is None:
-                checked.tell(f"{HEAD_FILE} is missing: lines could be missing at the end")
+                checked.problems.append(f"{HEAD_FILE} is missing: lines could be missing at the end")
         except LogError as error:
-            checked.tell(str(error))
+            checked.problems.append(str(error))
         if path.exists():
             with path.open("rb") as file:
-                _verify(checked, file, lines_of)
-        elif checked.head is not None and checked.head.lines:
-            checked.tell(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {plural(checked.head.lines, 'line')}")
+                _verify(checked, file)
+        elif checked.head and checked.head.lines:
+            said = plural(checked.head.lines, "line")
+            checked.problems.append(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {said}")
     known = {sent.flower_run: sent.run for sent in checked.sent if sent.run}
     for sent in checked.sent:  # from before a run had an id
         sent.run = sent.run or known.get(sent.flower_run, f"flower {sent.flower_run}")
     return checked
 
 
-def _verify(checked: Checked, file: BinaryIO, lines_of: tuple[str, int] | None) -> None:
+def _verify(checked: Checked, file: BinaryIO) -> None:
     """Go through a log line by line, hold each against the one before, and all against the head."""
-    head, size, before, number = checked.head, 0, NOTHING, 0
-    end, at_head = math.inf if head is None else head.bytes, head is None or not head.lines
+    head, found, number, at_head = checked.head, Head(), 0, Head()
     unread: list[int] = []
     for place, raw in enumerate(file, 1):
-        size, line, checked.lines = size + len(raw), raw.removesuffix(b"\n"), place
-        number += 1
+        line, before, number = raw.removesuffix(b"\n"), found.sha256, number + 1
+        found = chained_log.extended(found, line)
+        at_head = found if head is not None and place == head.lines else at_head
         if (entry := _parsed(line)) is None:
             unread.append(place)
-        elif entry.n != number:
-            checked.tell(
+            continue
+        if entry.n != number:
+            checked.problems.append(
                 f"line {place} says that it is line {entry.n}, not {number}: lines are missing, added or in another "
                 "order before it"
             )
             number = entry.n
         elif entry.before != before:
-            checked.tell(f"line {place - 1} is not what it was when line {place} was written")
-        before = chained_log.digest(line)
-        if isinstance(entry, Cut):
+            checked.problems.append(f"line {place - 1} is not what it was when line {place} was written")
+        if entry.kind == INTERRUPTED:
             checked.interrupted += 1
             unread = [other for other in unread if other < place - entry.lines]
             checked.sent = [sent for sent in checked.sent if sent.place < place - entry.lines]
-        elif entry is not None and size <= end:
-            _take(checked.sent, entry, place, lines_of)
-        if head is not None and size == head.bytes:
-            at_head = place == head.lines and before == head.sha256
-    checked.interrupted += size > end  # a process has ended while it wrote: the next one that writes marks it
-    for place in unread:
-        if head is None or place <= head.lines:
-            checked.tell(f"line {place} cannot be read")
-    if head is not None and (size < head.bytes or checked.lines < head.lines):
-        checked.tell(
-            f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of {plural(head.bytes, 'byte')}, "
-            f"found are {checked.lines} of {size}"
-        )
-    elif head is not None and not at_head:
-        checked.tell(f"line {head.lines} is not the one of which {HEAD_FILE} has the hash")
-
-
-def _take(replies: list[Sent], entry: Line, place: int, lines_of: tuple[str, int] | None) -> None:
-    """Add a reply, or a line to the last one where its lines are wanted."""
-    if isinstance(entry, Sent):
-        entry.place = place
-        replies.append(entry)
-    elif replies and lines_of and lines_of == (replies[-1].run[: len(lines_of[0])] or lines_of[0], replies[-1].round):
-        replies[-1].parts.append(entry.model_dump())
+        elif entry.kind == REPLY and (head is None or found.bytes <= head.bytes):
+            checked.sent.append(entry.model_copy(update={"place": place}))
+    checked.lines, most = found.lines, found.lines if head is None else head.lines
+    checked.problems += [f"line {place} cannot be read" for place in unread if place <= most]
+    if head is not None:
+        size = file.tell()
+        checked.interrupted += (
+            size > head.bytes
+        )  # a process has ended while it wrote: the next one that writes marks it
+        if size < head.bytes or found.lines < head.lines:
+            checked.problems.append(
+                f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of {plural(head.bytes, 'byte')}, "
+                f"found are {found.lines} of {size}"
+            )
+        elif at_head != head:
+            checked.problems.append(f"line {head.lines} is not the one of which {HEAD_FILE} has the hash")
 
 
 def _parsed(line: bytes) -> Line | None:
-    """Return a line as its kind has it; None if it is of no kind."""
+    """Return a line; None if it is none."""
     try:
-        content = json.loads(line)
-        kinds: dict[str, type[Line]] = {REPLY: Sent, INTERRUPTED: Cut}
-        return kinds.get(content["kind"], Line).model_validate(content)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return Line.model_validate_json(line)
+    except ValueError:
         return None
 
 
 # --- as text ----------------------------------------------------------------------------------------
 
 
-def runs(checked: Checked) -> dict[str, list[Sent]]:
+def runs(checked: Checked) -> dict[str, list[Line]]:
     """Return the replies by run, in the order of their first ones."""
-    by_run: dict[str, list[Sent]] = {}
+    by_run: dict[str, list[Line]] = {}
     for sent in checked.sent:
         by_run.setdefault(sent.run, []).append(sent)
     return by_run
@@ -217,65 +187,49 @@ def run_of(checked: Checked, begun: str) -> str:
 
 def verdict(checked: Checked) -> str:
     """Return what was verified in one line; problems are for standard error."""
-    path = shown(checked.folder / LOG_FILE, WHOLE_PATH)
+    path, ending = shown(checked.folder / LOG_FILE, WHOLE_PATH), "not as it was written"
+    if not checked.problems:
+        last = f"; the last one is {_text('sha256', checked.head.sha256)}..." if checked.head else ""
+        ending = f"none is missing or changed{last}"
     cut = f"; {checked.interrupted} cut off while logged, never sent" if checked.interrupted else ""
-    if checked.problems:
-        return f"{path}: {plural(checked.lines, 'line', form=',')}{cut}: not as it was written"
-    last = checked.head.sha256[:HASH_SHOWN] if checked.head else ""
-    return (
-        f"{path}: {plural(checked.lines, 'line', form=',')}{cut}; none is missing or changed; the last one is {last}..."
-    )
+    return f"{path}: {plural(checked.lines, 'line', form=',')}{cut}; {ending}"
 
 
 def by_run(checked: Checked) -> list[str]:
     """Return a table with a line for each run, and the sums."""
-    head = ("run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta")
-    groups = [*runs(checked).items()]
-    rows = []
-    for run, sent in groups if len(groups) == 1 else [*groups, ("all", checked.sent)]:
-        sums = _sums(sent)
-        times = (_time(sums[key]) if sums[key] else "-" for key in ("first", "last"))
-        counts = (f"{sums['rounds']}", f"{sums['replies']}", f"{sums['items']}", f"{sums['bytes']:,}")
-        rows.append((shown(run, MOST_NAME), *times, *counts, _spent(sums["epsilon"]), _spent(sums["delta"])))
-    return _table(head, rows, checked.sent)
+    groups = runs(checked)
+    every = groups if len(groups) == 1 else groups | {"all": checked.sent}
+    rows = [{"run": run} | _sums(sent) for run, sent in every.items()]
+    return _table(_OF_RUN, rows) + _codes(checked.sent)
 
 
 def of_run(checked: Checked, run: str) -> list[str]:
     """Return a table with a line for each reply of a run."""
-    head = ("time", "round", "asked to", "images", "items", "bytes", "epsilon", "delta")
     replies = runs(checked)[run]
-    rows = [
-        (_time(sent.time), str(sent.round), shown(sent.message, MOST_NAME), str(sent.images), str(sent.items),
-         f"{sent.bytes:,}", _spent(sent.epsilon), _spent(sent.delta))
-        for sent in replies
-    ]  # fmt: skip
-    return _table(head, rows, replies)
+    return _table(_OF_REPLY, map(dict, replies)) + _codes(replies)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], replies: Sequence[Sent]) -> list[str]:
-    return [*tables.columns([head, *rows], "", ruled=True), *(f"code: {code}" for code in _sums(replies)["code"])]
-
-
-def of_round(checked: Checked, run: str) -> Iterator[str]:
-    """Yield the lines of a run's replies of which they were asked for, as a table for each reply."""
-    head = ("name", "kind", "tells", "shape", "norm", "images", "bytes", "SHA-256")
-    for sent in checked.sent:
-        if sent.parts and sent.run == run:
-            yield f"{_time(sent.time)}  round {sent.round}  {shown(sent.message, MOST_NAME)}"
-            yield from tables.columns([head, *map(_item, sent.parts)], "  ", ruled=True)
+def of_round(checked: Checked, run: str, server_round: int) -> Iterator[str]:
+    """Yield each array, number and text that left in a round, as a table for each reply."""
+    for sent in runs(checked)[run]:
+        if sent.round == server_round:
+            with (checked.folder / LOG_FILE).open("rb") as file:
+                lines = [*map(_parsed, islice(file, sent.place, sent.place + sent.items))]
+            yield f"{_text('time', sent.time)}  round {sent.round}  {_text('message', sent.message)}"
+            yield from _table(_OF_ITEM, (line.model_dump() for line in lines if line is not None), "  ")
 
 
 def as_object(checked: Checked) -> dict[str, Any]:
     """Return all of it as one object for JSON."""
     return {
         "file": str(checked.folder / LOG_FILE), "lines": checked.lines,
-        "head": asdict(checked.head) if checked.head else None, "problems": checked.problems,
-        "more_problems": checked.more_problems, "interrupted": checked.interrupted,
+        "head": checked.head.model_dump() if checked.head else None, "problems": checked.problems[:MOST_PROBLEMS],
+        "more_problems": len(checked.problems[MOST_PROBLEMS:]), "interrupted": checked.interrupted,
         "runs": [{"run": run} | _sums(sent) for run, sent in runs(checked).items()], "all": _sums(checked.sent),
     }  # fmt: skip
 
 
-def _sums(sent: Sequence[Sent]) -> dict[str, Any]:
+def _sums(sent: Sequence[Line]) -> dict[str, Any]:
     spent = [reply.epsilon for reply in sent if reply.epsilon is not None]
     return {
         "first": sent[0].time if sent else None, "last": sent[-1].time if sent else None,
@@ -287,21 +241,18 @@ def _sums(sent: Sequence[Sent]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]], indent: str = "") -> list[str]:
+    cells = [[_text(key, row.get(key)) for key in keys] for row in rows]
+    return tables.columns([[_TITLES.get(key, key) for key in keys], *cells], indent, ruled=True)
 
 
-def _item(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    norm, shape = entry.get("norm"), entry.get("shape")
-    texts = (shown(entry.get(key, "-"), MOST_NAME) for key in ("name", "kind", "word"))
-    return (
-        *texts,
-        " x ".join(map(str, shape)) if isinstance(shape, list) and shape else "-",
-        f"{norm:.4g}" if isinstance(norm, int | float) else "-",
-        shown(entry.get("images"), MOST_NAME), shown(entry.get("bytes"), MOST_NAME),
-        shown(entry.get("sha256"), MOST_NAME)[:HASH_SHOWN],
-    )  # fmt: skip
+def _codes(replies: Sequence[Line]) -> list[str]:
+    return [f"code: {code}" for code in _sums(replies)["code"]]
 
 
-def _time(stamp: str) -> str:
-    return shown(stamp, MOST_NAME)[:19].replace("T", " ")
+def _text(key: str, value: Any) -> str:
+    """Return a value in a cell; a stranger may have written it."""
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    text = " x ".join(map(str, value)) if isinstance(value, list) else shown(value or "", MOST_NAME)
+    return text[: _MOST.get(key)] or "-"

@@ -42,11 +42,6 @@ class SiteNode:
         """Whether its SuperNode runs."""
         return bool(self.process) and processes.is_running(self.process)
 
-    @property
-    def is_off(self) -> bool:
-        """Whether its owner has switched it off."""
-        return chained_log.is_off(self.folder)
-
 
 def note_start(node_config: Mapping[str, Any]) -> None:
     """Note that this process is the SuperNode of a node; nothing is noted of one without images of its own.
@@ -62,13 +57,12 @@ def note_start(node_config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the owner of {shown(folder.name)} has switched it off", f"to take that back: {undo_command(folder.name)}"
         )
-    content = {
-        "process": processes.this_process(), "started": chained_log.stamp(time.time()), "node_config": {**node_config},
-    }  # fmt: skip
+    started = {"process": processes.this_process(), "started": chained_log.stamp(time.time())}
+    content = json.dumps(started | {"node_config": {**node_config}})
     with atomic_io.writing(folder):
         private_files.make_folder(folder.parent)
         private_files.make_folder(folder)
-    atomic_io.write_durably(folder / STARTED_FILE, json.dumps(content).encode(), private=True)
+    atomic_io.write_durably(folder / STARTED_FILE, content.encode(), private=True)
 
 
 def undo_command(name: str) -> str:
@@ -96,19 +90,15 @@ def named(name: str) -> SiteNode:
     Raises:
         ConfigError: If there is none, or there are several and none is named.
     """
-    here = nodes()
-    where = f"{shown(state_folder.state_dir())} ($FEDSHIFT_STATE)"
+    here = {node.name: node for node in nodes()}
+    where, known = f"{shown(state_folder.state_dir())} ($FEDSHIFT_STATE)", shown(", ".join(here))
     if not here:
         raise ConfigError(f"NODE: no node has worked on this machine: there is nothing in {where}")
-    known = shown(", ".join(node.name for node in here))
-    if name:
-        for node in here:
-            if node.name == name:
-                return node
-        raise ConfigError(f"NODE: {as_found(name)} is no node of this machine; there are {known}, in {where}")
-    if len(here) > 1:
+    if not name and len(here) > 1:
         raise ConfigError(f"NODE: several nodes are on this machine; name one of {known}")
-    return here[0]
+    if name and name not in here:
+        raise ConfigError(f"NODE: {as_found(name)} is no node of this machine; there are {known}, in {where}")
+    return here[name] if name else next(iter(here.values()))
 
 
 def _node(folder: Path) -> SiteNode:

@@ -3,12 +3,10 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedshift.export import predicting
 from fedshift.run.html.rendering import render
@@ -34,61 +32,51 @@ from fedshift_datasets.listing import Item, Listing, joined
 PAGE_FILE, KEPT_FILE = "report.html", "report.json"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A report.
+def write(
+    node: SiteNode,
+    saved: Path | None = None,
+    data_dir: Path | None = None,
+    domain: str = "",
+    output: Path | None = None,
+) -> Path:
+    """Write the page, and what the next one compares itself with; return the page.
 
-    Attributes:
+    Args:
         node: Of which node.
-        model: A saved model; None for the last one that the node was sent.
+        saved: A saved model; None for the last one that the node was sent.
         data_dir: The folder of its images; None for that of its last start.
         domain: Its domain; empty likewise.
         output: The page; None for one in the node's folder.
-    """
-
-    node: SiteNode
-    model: Path | None = None
-    data_dir: Path | None = None
-    domain: str = ""
-    output: Path | None = None
-
-
-def write(wanted: Wanted) -> Path:
-    """Write the page, and what the next one compares itself with; return the page.
 
     Raises:
         FedShiftError: If there is no model, or no images, or one does not fit the other.
     """
-    node_config = _node_config(wanted)
-    opened = model.of_node(wanted.node) if wanted.model is None else model.of_folder(wanted.model)
+    given: dict[str, Any] = {**node.config}
+    given |= {} if data_dir is None else {"data-dir": str(user_path(data_dir, "--data-dir"))}
+    given |= {"domain": domain} if domain else {}
+    for key in ("domain", "data-dir"):
+        if key not in given:
+            raise ConfigError(f"--{key}: `fedshift supernode` never started {shown(node.name)} here: give it")
+    opened = model.of_node(node) if saved is None else model.of_folder(saved)
     config = node_data.uncorrupted(opened.config)
-    where = setup.place(config, make_context(0, node_config, {}), setup.DEPLOYMENT)
-    splits = _splits(config, where)
-    classes = config.dataset.known().classes
+    where = setup.place(config, make_context(0, given, {}), setup.DEPLOYMENT)
+    splits, classes = _splits(config, where), config.dataset.known().classes
     scored = _scored(opened, config, where, splits["test"]) if "test" in splits else None
     now = Kept(
-        time=chained_log.stamp(time.time()), classes=list(classes), size=config.dataset.pixels,
+        time=chained_log.stamp(time.time()),
+        classes=list(classes),
+        size=config.dataset.pixels,
         splits={name: Images.of(images, len(classes)) for name, images in splits.items()},
-        model=opened.label, sha256=opened.sha256,
-        confusion=[] if scored is None else scored.metrics.confusion.tolist(),
-    )  # fmt: skip
-    before, lost = _last(wanted.node.folder / KEPT_FILE)
-    content = page.content(", ".join(where.domains), splits, scored, now, before, lost)
-    target = wanted.node.folder / PAGE_FILE if wanted.output is None else user_path(wanted.output, "--output")
+        model=opened.label,
+        sha256=opened.sha256,
+        confusion=[] if scored is None else scored.confusion(),
+    )
+    since = page.since(now, *_last(node.folder / KEPT_FILE))
+    content = page.content(", ".join(where.domains), splits, scored, now, since)
+    target = node.folder / PAGE_FILE if output is None else user_path(output, "--output")
     atomic_io.write_durably(target, render("site", content).encode(), private=True)
-    atomic_io.write_durably(wanted.node.folder / KEPT_FILE, now.model_dump_json().encode(), private=True)
+    atomic_io.write_durably(node.folder / KEPT_FILE, now.model_dump_json().encode(), private=True)
     return target
-
-
-def _node_config(wanted: Wanted) -> dict[str, Any]:
-    """Return what the node was started with, with what is given instead."""
-    given: dict[str, Any] = {**wanted.node.config}
-    given |= {} if wanted.data_dir is None else {"data-dir": str(user_path(wanted.data_dir, "--data-dir"))}
-    given |= {"domain": wanted.domain} if wanted.domain else {}
-    for key, option in (("domain", "--domain"), ("data-dir", "--data-dir")):
-        if key not in given:
-            raise ConfigError(f"{option}: `fedshift supernode` never started {shown(wanted.node.name)} here: give it")
-    return given
 
 
 def _splits(config: RunConfig, where: Place) -> dict[str, ImageSet]:
@@ -103,13 +91,9 @@ def _splits(config: RunConfig, where: Place) -> dict[str, ImageSet]:
 
 def _scored(opened: Opened, config: RunConfig, where: Place, test: ImageSet) -> Scored:
     """Return the model's probabilities of the test images."""
-    classes = len(config.dataset.known().classes)
-    parts = [
-        predicting.probabilities(
-            predicting.as_tensor(np.ascontiguousarray(test.x[first : first + predicting.BATCH])), opened.run, classes
-        )
-        for first in range(0, len(test), predicting.BATCH)
-    ]
+    classes, number = len(config.dataset.known().classes), predicting.BATCH
+    blocks = (np.ascontiguousarray(test.x[first : first + number]) for first in range(0, len(test), number))
+    parts = [predicting.probabilities(predicting.as_tensor(block), opened.run, classes) for block in blocks]
     return Scored(test, np.concatenate(parts), _names(config, where, len(test)))
 
 
@@ -136,9 +120,5 @@ def _last(path: Path) -> tuple[Kept | None, str]:
         return Kept.model_validate_json(path.read_bytes()), ""
     except FileNotFoundError:
         return None, ""
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        return None, plain(f"{shown(path)} cannot be read: {key}: {problem['msg']}")
-    except OSError as error:
-        return None, plain(f"{shown(path)} cannot be read: {error.strerror}")
+    except (OSError, ValueError) as error:
+        return None, plain(f"{shown(path)} cannot be read: {error}")

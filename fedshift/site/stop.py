@@ -4,9 +4,9 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,21 +29,6 @@ POLL_SECONDS = 0.05
 LOGS = (chained_log.LOG_FILE, chained_log.HEAD_FILE, chained_log.LOCK_FILE, chained_log.OFF_FILE, nodes.STARTED_FILE)
 
 
-@dataclass(frozen=True)
-class Freed:
-    """What was deleted.
-
-    Attributes:
-        files: Number of files.
-        bytes: Their bytes.
-        left: Lines about what stays that may tell of images, and why.
-    """
-
-    files: int
-    bytes: int
-    left: tuple[str, ...]
-
-
 def stop(node: SiteNode) -> str:
     """Switch a node off, then end its SuperNode with all its processes; return a line about what was ended.
 
@@ -55,7 +40,10 @@ def stop(node: SiteNode) -> str:
         FedShiftError: If a process of it cannot be ended.
     """
     chained_log.switch_off(node.folder)
-    supernode = _supernode(node)
+    try:
+        supernode = psutil.Process(int(node.process.partition(" ")[0])) if node.runs else None
+    except psutil.NoSuchProcess:  # it ends at this moment
+        supernode = None
     if supernode is None:
         return (
             "no SuperNode that `fedshift supernode` started for it runs on this machine; of any other, nothing leaves "
@@ -77,14 +65,6 @@ def stop(node: SiteNode) -> str:
     return f"its SuperNode (process {supernode.pid}) has ended, and what it worked on is dropped"
 
 
-def _supernode(node: SiteNode) -> psutil.Process | None:
-    """Return the process of a node's SuperNode; None if none runs, or it ends at this moment."""
-    if node.runs:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(int(node.process.partition(" ")[0]))
-    return None
-
-
 def _family(process: psutil.Process) -> list[psutil.Process]:
     try:
         return [process, *process.children(recursive=True)]
@@ -102,45 +82,29 @@ def _wait(family: Sequence[psutil.Process], seconds: float) -> list[psutil.Proce
     return alive
 
 
-def undo(node: SiteNode) -> bool:
-    """Let a node be started again; return whether it was switched off.
-
-    Raises:
-        DiskError: If that cannot be written.
-    """
-    return chained_log.switch_on(node.folder)
-
-
 def stays(node: SiteNode) -> list[str]:
     """Return what the node keeps on this machine, a line each."""
     log = node.folder / chained_log.LOG_FILE
-    said = "the log of what left it" if log.is_file() else "no log is here"
-    lines = [f"{said}: {shown(log, WHOLE_PATH)}"]
-    if private := [path for path in _private(node) if path.exists()]:
-        lines.append(
-            f"what runs and reports left, {plural(_size(private), 'byte', form=',')}: "
-            f"{', '.join(shown(path.name) for path in private)}"
-        )
-    cached = _cached(node)
-    if cached:
-        lines.append(
-            f"decoded images, {plural(sum(entry.bytes for entry in cached), 'byte', form=',')}: `fedshift cache` "
-            "lists them"
-        )
-    if features := [entry for entry in inventory.entries() if entry.kind == "features"]:
-        total = sum(entry.bytes for entry in features)
-        lines.append(
-            f"features of images of this machine, {plural(total, 'byte', form=',')}: `fedshift cache` lists them"
-        )
-    lines.append(f"its images: {shown(node.config['data-dir'])}" if "data-dir" in node.config else "its images")
-    return lines
+    private, features = _private(node), _features()
+    lines = [f"{'the log of what left it' if log.is_file() else 'no log is here'}: {shown(log, WHOLE_PATH)}"]
+    if private:
+        size, names = sum(map(_size, _files(private))), ", ".join(shown(path.name) for path in private)
+        lines.append(f"what runs and reports left, {plural(size, 'byte', form=',')}: {names}")
+    for what, entries in (("decoded images", _cached(node)), ("features of images of this machine", features)):
+        if entries:
+            size = sum(entry.bytes for entry in entries)
+            lines.append(f"{what}, {plural(size, 'byte', form=',')}: `fedshift cache` lists them")
+    return [*lines, f"its images: {shown(node.config['data-dir'])}" if "data-dir" in node.config else "its images"]
 
 
-def forget(node: SiteNode) -> Freed:
+def forget(node: SiteNode) -> tuple[int, int, list[str]]:
     """Delete what a node keeps of its runs, its received model, its reports and its decoded images.
 
     The log stays, and so do its images and its key. Features of images do not say of which node they are: they are
     deleted where this machine has no other node.
+
+    Returns:
+        The number of files that were deleted, their bytes, and lines about what stays that may tell of images.
 
     Raises:
         ConfigError: If its SuperNode runs.
@@ -148,26 +112,24 @@ def forget(node: SiteNode) -> Freed:
     """
     if node.runs:
         raise ConfigError(f"--forget: the SuperNode of {shown(node.name)} runs; stop it first")
-    private = [path for path in _private(node) if path.exists()]
-    files, size = sum(map(_count, private)), _size(private)
+    private, entries, left = _private(node), _cached(node), list[str]()
+    found = _files(private)
+    number, size = len(found), sum(map(_size, found))
     with atomic_io.writing(node.folder):
         for path in private:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    left: list[str] = []
-    entries = _cached(node)
     if nodes.names() == [node.name]:
-        entries += [entry for entry in inventory.entries() if entry.kind == "features"]
-    elif any(entry.kind == "features" for entry in inventory.entries()):
+        entries += _features()
+    elif _features():
         left.append("features of images: this machine has other nodes, and features do not say of which they are")
     for entry in entries:
-        count, taken = _count(entry.path), entry.bytes
+        count = len(_files([entry.path]))
         if entry.delete():
-            files, size = files + count, size + taken
+            number, size = number + count, size + entry.bytes
         else:
             left.append(f"{shown(entry.name)}: a process is writing it")
     kept.remove_abandoned()  # of a process that was ended while it decoded
-    files += cache.remove_lists()  # other nodes of this machine make theirs again
-    return Freed(files, size, tuple(left))
+    return number + cache.remove_lists(), size, left  # other nodes of this machine make their lists again
 
 
 def _private(node: SiteNode) -> list[Path]:
@@ -175,34 +137,34 @@ def _private(node: SiteNode) -> list[Path]:
     return sorted(path for path in node.folder.iterdir() if path.name not in LOGS)
 
 
+def _features() -> list[inventory.Entry]:
+    return [entry for entry in inventory.entries() if entry.kind == "features"]
+
+
 def _cached(node: SiteNode) -> list[inventory.Entry]:
     """Return the decoded images of the node's domain, or of a public set, whose files are in its folder of images."""
     if "data-dir" not in node.config:
         return []
     own = state_folder.named_domains(node.config.get("domain", ""))
-    home = os.path.expanduser(str(node.config["data-dir"]))  # noqa: PTH111 (never fails)
-    return [
-        entry for entry in inventory.entries()
-        if entry.kind == "images" and "origin" in entry.about
-        and (same_names.place(entry.about["domain"], own) is not None or entry.about["domain"] == catalog.PUBLIC)
-        and _is_below(str(entry.about["origin"]), home)
-    ]  # fmt: skip
+    homes = _paths(os.path.expanduser(str(node.config["data-dir"])))  # noqa: PTH111 (never fails)
+
+    def is_own(about: Mapping[str, Any]) -> bool:
+        known = same_names.place(about["domain"], own) is not None or about["domain"] == catalog.PUBLIC
+        return known and any(path.is_relative_to(home) for path in _paths(str(about["origin"])) for home in homes)
+
+    found = (entry for entry in inventory.entries() if entry.kind == "images" and "origin" in entry.about)
+    return [entry for entry in found if is_own(entry.about)]
 
 
-def _is_below(origin: str, home: str) -> bool:
-    """Return whether a path is in a folder as it is written, or as it is without links: a site may be a link."""
-    places = {Path(os.path.abspath(home)), Path(home).resolve()}  # noqa: PTH100 - without ..
-    return any(
-        path.is_relative_to(place)
-        for path in (Path(os.path.abspath(origin)), Path(origin).resolve())  # noqa: PTH100
-        for place in places
-    )
+def _paths(path: str) -> set[Path]:
+    """Return a path as it is written, without .., and as it is without links: a site may be a link."""
+    return {Path(os.path.abspath(path)), Path(path).resolve()}  # noqa: PTH100
 
 
-def _count(path: Path) -> int:
-    return sum(1 for inside in path.rglob("*") if inside.is_file()) if path.is_dir() else 1
-
-
-def _size(paths: list[Path]) -> int:
+def _files(paths: Sequence[Path]) -> list[Path]:
     files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-    return sum(file.lstat().st_size for file in files if file.is_file())
+    return [file for file in files if file.is_file()]
+
+
+def _size(file: Path) -> int:
+    return file.lstat().st_size

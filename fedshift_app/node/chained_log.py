@@ -20,11 +20,10 @@ import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel
 
 from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import FedShiftError
@@ -44,8 +43,7 @@ class LogError(FedShiftError):
     """The log cannot be written, or is not what its head says; the message is for the node's owner."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(BaseModel, frozen=True):
     """What is kept apart from the log.
 
     Attributes:
@@ -67,10 +65,10 @@ class Head:
         """
         path = folder / HEAD_FILE
         try:
-            return cls(**json.loads(path.read_bytes()))
+            return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise LogError(f"{path} cannot be read: {plain(str(error))}") from None
 
     def write(self, folder: Path) -> None:
@@ -79,12 +77,17 @@ class Head:
         Raises:
             DiskError: If it cannot be written.
         """
-        atomic_io.write_durably(folder / HEAD_FILE, json.dumps(asdict(self)).encode() + b"\n", private=True)
+        atomic_io.write_durably(folder / HEAD_FILE, self.model_dump_json().encode() + b"\n", private=True)
 
 
 def digest(line: bytes) -> str:
     """Return the hash of a line, without its end."""
     return hashlib.sha256(line).hexdigest()
+
+
+def extended(head: Head, line: bytes) -> Head:
+    """Return the head of a log that has another line; ``line`` is without its end."""
+    return Head(lines=head.lines + 1, bytes=head.bytes + len(line) + 1, sha256=digest(line))
 
 
 def stamp(seconds: float) -> str:
@@ -118,16 +121,18 @@ def append(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
     private_files.make(folder / LOG_FILE)
     with (folder / LOG_FILE).open("a+b") as file:  # whatever is read, what is written goes to the end
         file.seek(head.bytes)
-        pieces = []
-        if rest := file.read():  # a process ended while it wrote this, and did not send it
+        rest, pieces = file.read(), [b""]
+        if rest:  # a process ended while it wrote this, and did not send it
             log.warning("the log of what leaves this node ended in the middle of a reply, which was not sent")
-            cut, torn = rest.removesuffix(b"\n").split(b"\n"), not rest.endswith(b"\n")
+            torn = not rest.endswith(b"\n")
+            cut = rest.removesuffix(b"\n").split(b"\n")
+            for line in cut:
+                head = extended(head, line)
             mark = {"time": stamp(time.time()), "kind": INTERRUPTED, "lines": len(cut), "torn": torn}
-            pieces, entries = [b"\n"] if torn else [], [mark, *entries]
-            head = Head(head.lines + len(cut), head.bytes + len(rest) + torn, digest(cut[-1]))
+            pieces, entries = [b"\n" * torn], [mark, *entries]
         for entry in entries:
             line = json.dumps({"n": head.lines + 1, **entry, "before": head.sha256}).encode()
-            head = Head(head.lines + 1, head.bytes + len(line) + 1, digest(line))
+            head = extended(head, line)
             pieces += [line, b"\n"]
         file.write(b"".join(pieces))
         file.flush()
@@ -136,25 +141,22 @@ def append(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
 
 
 def _checked_head(folder: Path) -> Head:
-    """Return the head, after a look whether the log's last line is the one that it names; a new log gets its head.
+    """Return the head, after a look whether the log ends with the line that it names; a new log gets its head.
 
     Raises:
         LogError: If lines are missing at the end, or the head is.
     """
-    path = folder / LOG_FILE
-    head = Head.read(folder)
+    path, head = folder / LOG_FILE, Head.read(folder)
     size = path.stat().st_size if path.exists() else 0
-    aside = f"see `fedshift site log`; to begin a new log, move {LOG_FILE} and {HEAD_FILE} elsewhere"
-    if head is None:
-        if size:
-            raise LogError(f"{path} has lines, but {HEAD_FILE} is missing: {aside}")
+    if head is None and not size:
         head = Head()
         head.write(folder)  # before the first line: a log without a head is never our own doing
-        return head
-    if size < head.bytes:
-        raise LogError(f"{path} has {plural(size, 'byte')}, its head says {head.bytes}, so its end is missing: {aside}")
-    if head.lines and digest(_last_line(path, head.bytes)) != head.sha256:
-        raise LogError(f"{path}: line {head.lines} is not the one of which its head has the hash: {aside}")
+    if head is None or size < head.bytes or (head.lines and digest(_last_line(path, head.bytes)) != head.sha256):
+        found = f"{HEAD_FILE} is missing" if head is None else f"line {head.lines} is not the one that {HEAD_FILE} has"
+        raise LogError(
+            f"{path} has {plural(size, 'byte')}, and {found}: see `fedshift site log`; to begin a new log, move "
+            f"{LOG_FILE} and {HEAD_FILE} elsewhere"
+        )
     return head
 
 

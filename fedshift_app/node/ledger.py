@@ -13,18 +13,17 @@ privacy (``fedshift_core.dp_accounting``).
 
 import contextlib
 import hashlib
-import json
 import logging
 import math
 import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from fedshift_app.features.privacy import epsilon_of
 from fedshift_app.node import state_folder
@@ -50,15 +49,10 @@ class Sampled(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     prototype_noise: float = Field(ge=0)
     rounds: int = Field(gt=0)
 
-    @classmethod
-    def of(cls, spends: Spending, rounds: int) -> "Sampled":
-        """Return so many rounds."""
-        numbers = {name: getattr(spends, name) for name in cls.model_fields if name != "rounds"}
-        return cls(**numbers, rounds=rounds)
-
-    def spending(self) -> Spending:
-        """Return what one of them spends; its delta is that of whoever asks."""
-        return Spending(**self.model_dump(exclude={"rounds"}), delta=0.0)
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What each of them spends; its delta is that of whoever asks."""
+        return self.model_dump(exclude={"rounds"})
 
 
 #: What a round spends: the square of mu of ``local-dp``, 0 without noise, or what ``dp-sgd`` does.
@@ -80,12 +74,16 @@ class Spent(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     def one_more(self, cost: Cost) -> "Spent":
         """Return the same with another round."""
-        if not isinstance(cost, Spending):
-            return self.model_copy(update={"mu_squared": self.mu_squared + cost, "rounds": self.rounds + 1})
-        *before, last = *self.sampled, Sampled.of(cost, 1)
-        if before and before[-1] == Sampled.of(cost, before[-1].rounds):
-            last = Sampled.of(cost, before.pop().rounds + 1)
-        return self.model_copy(update={"sampled": (*before, last), "rounds": self.rounds + 1})
+        more: dict[str, Any] = {"rounds": self.rounds + 1}
+        if isinstance(cost, Spending):
+            numbers = {name: value for name, value in asdict(cost).items() if name != "delta"}
+            kept, rounds = self.sampled, 1
+            if kept and kept[-1].numbers == numbers:
+                kept, rounds = kept[:-1], kept[-1].rounds + 1
+            more["sampled"] = (*kept, Sampled(**numbers, rounds=rounds))
+        else:
+            more["mu_squared"] = self.mu_squared + cost
+        return self.model_copy(update=more)
 
 
 class Asked(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -133,8 +131,9 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Return the epsilon that all runs have spent, and would have with one more round."""
         if more:
             return self.charged("", more, 0.0).epsilon(delta)
-        if sampled := [part for spent in self.runs.values() for part in spent.sampled]:
-            rounds = [(part.spending(), part.rounds) for part in sampled]
+        sampled = [part for spent in self.runs.values() for part in spent.sampled]
+        if sampled:
+            rounds = [(Spending(**part.numbers, delta=0.0), part.rounds) for part in sampled]
             return dp_accounting.epsilon_of_all(rounds, self.mu_squared, delta)
         return epsilon_of(math.sqrt(self.mu_squared), delta)
 
@@ -144,46 +143,36 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     def charged(self, run: str, cost: Cost, now: float) -> "Book":
         """Return the book with a round that leaves now; without noise ``cost`` is 0, and only the day counts."""
-        runs = self.runs
-        if cost:
-            runs = runs | {run: runs.get(run, Spent()).one_more(cost)}
+        runs = self.runs | ({run: self.runs.get(run, Spent()).one_more(cost)} if cost else {})
         recent = (*(moment for moment in self.trained if moment > now - DAY), now)
         return self.model_copy(update={"runs": runs, "trained": recent})
 
-    def scoring_runs(self, now: float) -> set[str]:
-        """Return the runs that have asked for scores in the 24 hours before."""
-        return {run for run, asked in self.scored.items() if asked.last > now - DAY}
-
-    def _has_asked(self, run: str, question: str, now: float) -> bool:
-        return run in self.scoring_runs(now) and question in self.scored[run].questions
+    def _of_day(self, now: float) -> dict[str, Asked]:
+        """Return the scores asked for by runs of the 24 hours before."""
+        return {run: asked for run, asked in self.scored.items() if asked.last > now - DAY}
 
     def exhausted(self, run: str, question: str, per_run: int | None, runs_per_day: int | None, now: float) -> str:
         """Return why no scores may leave to another question; empty where they may, also to the same one again."""
-        if self._has_asked(run, question, now):
+        recent = self._of_day(now)
+        asked = recent[run].questions if run in recent else ()
+        if question in asked:
             return ""
-        runs = self.scoring_runs(now)
-        if run in runs and per_run is not None and len(self.scored[run].questions) >= per_run:
+        if asked and per_run is not None and len(asked) >= per_run:
             questions = plural(per_run, "other question")
             return f"this run has had scores for {questions}, allowed are scores.per_run={per_run}"
-        if run not in runs and runs_per_day is not None and len(runs) >= runs_per_day:
-            return (
-                f"{plural(runs_per_day, 'other run')} had scores within 24 hours, allowed are "
-                f"scores.runs_per_day={runs_per_day}"
-            )
+        if run not in recent and runs_per_day is not None and len(recent) >= runs_per_day:
+            runs = plural(runs_per_day, "other run")
+            return f"{runs} had scores within 24 hours, allowed are scores.runs_per_day={runs_per_day}"
         return ""
 
     def asked(self, run: str, question: str, now: float) -> "Book":
         """Return the book with scores that leave now; the same question again costs nothing."""
-        if self._has_asked(run, question, now):
+        recent = self._of_day(now)
+        if run in recent and question in recent[run].questions:
             return self
         before = self.scored.get(run, Asked(first=now, last=now))
         more = before.model_copy(update={"last": now, "questions": (*before.questions, question)})
-        kept = {name: self.scored[name] for name in self.scored if name in self.scoring_runs(now)}
-        return self.model_copy(update={"scored": kept | {run: more}})
-
-
-#: Takes the book as it is and returns why a round may not be charged; empty where it may.
-Check = Callable[[Book, float], str]
+        return self.model_copy(update={"scored": recent | {run: more}})
 
 
 @dataclass(frozen=True)
@@ -216,24 +205,16 @@ class Ledger:
         for path in (self.path, self.before):
             try:
                 if path is not None:
-                    return Book.model_validate(json.loads(path.read_bytes()))
+                    return Book.model_validate_json(path.read_bytes())
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, ValidationError) as error:
+            except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not what was written"
                 raise FedShiftError(
                     f"cannot read the ledger {shown(path, WHOLE_PATH)}: {reason}; restore it: a node that has lost "
                     "what it spent trains no more"
                 ) from None
         return Book()
-
-    def refused(self, check: Check) -> str:
-        """Return why something could not be charged now; empty where it could."""
-        return check(self.read(), self.clock())
-
-    def charge(self, run: str, cost: Cost, check: Check) -> str:
-        """Write a round down as :meth:`change` does; return why it is not charged, empty where it was."""
-        return self.change(lambda book, now: check(book, now) or book.charged(run, cost, now))
 
     def change(self, made: Callable[[Book, float], Book | str]) -> str:
         """Write what is made of the book, on the disk before this returns. Another node of the same images waits.
@@ -269,11 +250,13 @@ class Ledger:
             return book
         number = _number_of(self.images)
         if book.images and (book.images, book.folder or number) != (self.images, number):
+            now, then = shown(self.images, WHOLE_PATH), shown(book.images, WHOLE_PATH)
             log.warning(
                 "the images in %s were copied or moved from %s: what was spent there counts here; what is spent on "
-                "another copy from now on is not seen here", shown(self.images, WHOLE_PATH),
-                shown(book.images, WHOLE_PATH),
-            )  # fmt: skip
+                "another copy from now on is not seen here",
+                now,
+                then,
+            )
         return book.model_copy(update={"images": self.images, "folder": number})
 
     def _link(self) -> None:
@@ -298,9 +281,8 @@ def of_images(folder: Path) -> Ledger:
     place = folder.resolve()
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     stated = state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json"
-    if (place / FILE).exists() or can_be_written(place):
-        return Ledger(place / FILE, str(place), stated)
-    return Ledger(stated, str(place))
+    here = (place / FILE).exists() or can_be_written(place)
+    return Ledger(place / FILE if here else stated, str(place), stated if here else None)
 
 
 def can_be_written(folder: Path) -> bool:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
-from numpy.typing import NDArray
 
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
@@ -30,7 +29,7 @@ from fedshift_app.node.chained_log import REPLY, LogError
 from fedshift_clients import features
 from fedshift_core import disclosure
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import BLOCK, MOST_NAME, plain
+from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.wire.names import (
     ARRAYS,
     CLASS_COUNTS,
@@ -53,10 +52,6 @@ ARRAY = "array"  # the kind of a line of an array
 REFUSAL = "error"  # the name of the text of a refusal
 NOT_LOGGED = "refused: this node cannot write its log of what leaves it, so nothing leaves it"
 SWITCHED_OFF = "refused: the owner of this node has switched it off"
-
-
-class OffError(FedShiftError):
-    """The owner has switched the node off."""
 
 
 def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None:
@@ -82,7 +77,14 @@ def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None
     if kind == MessageType.TRAIN and privacy.name != "none":
         epsilon = setup.spending_of(config, images).epsilon(1) if privacy.of_images else privacy.spent(1)
         more |= {"epsilon": epsilon, "delta": privacy.delta}
-    _append(folder, _about(kind, msg), entries, images, **more)
+    try:
+        with chained_log.locked(folder):
+            if chained_log.is_off(folder):
+                raise FedShiftError(SWITCHED_OFF)
+            _append(folder, kind, msg, entries, images, **more)
+    except (OSError, LogError) as error:
+        log.error("nothing leaves this node: %s", plain(str(error)))
+        raise FedShiftError(NOT_LOGGED) from None
 
 
 def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
@@ -94,61 +96,31 @@ def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
     if folder is None:
         return reason
     try:
-        try:
-            _append(folder, _about(kind, msg), [text(REFUSAL, reason)], 0)
-        except OffError as off:
-            reason = str(off)
-            _append(folder, _about(kind, msg), [text(REFUSAL, reason)], 0, also_off=True)
+        with chained_log.locked(folder):
+            reason = SWITCHED_OFF if chained_log.is_off(folder) else reason
+            _append(folder, kind, msg, [item(REFUSAL, reason)], 0)
     except Exception:  # any: Flower would send what it says
         log.exception("nothing leaves this node")
         return NOT_LOGGED
     return reason
 
 
-def _append(
-    folder: Path, about: Mapping[str, Any], entries: Sequence[dict[str, Any]], images: int, *, also_off: bool = False,
-    **more: Any,
-) -> None:  # fmt: skip
-    """Append the lines of a reply.
-
-    Args:
-        folder: The node's.
-        about: What all its lines say.
-        entries: Of each array, number and text.
-        images: The images behind it.
-        also_off: Log it although the node is switched off.
-        more: The privacy that the reply spends, the packages that took part; in its first line.
-
-    Raises:
-        OffError: If the node is switched off.
-        FedShiftError: With a line for the server; the reason is in the node's own log.
-    """
+def _append(folder: Path, kind: str, msg: Message, entries: Sequence[dict[str, Any]], images: int, **more: Any) -> None:
+    """Append the lines of a reply: what all say, the server's words among it, and in the first ``more``."""
     own, run = own_code.installed(), own_code.of_run()
     code = {"code": own} | ({} if run is None or run.sha256 == own else {"code_of_run": run.sha256})
-    whole = {"kind": REPLY, **code, **more, **totals(entries)}
-    lines = [{**about, **line, "images": images} for line in (whole, *entries)]
-    try:
-        with chained_log.locked(folder):
-            if chained_log.is_off(folder) and not also_off:
-                raise OffError(SWITCHED_OFF)
-            chained_log.append(folder, lines)
-    except (OSError, LogError) as error:
-        log.error("nothing leaves this node: %s", plain(str(error)))
-        raise FedShiftError(NOT_LOGGED) from None
-
-
-def _about(kind: str, msg: Message) -> dict[str, Any]:
-    """Return what all lines of a reply say: when, of which run and round, to which message. The server's words."""
     config: Mapping[str, Any] = msg.content.config_records.get(CONFIG, {}) if msg.has_content() else {}
-    number, run = config.get(SERVER_ROUND, 0), config.get(RUN_ID, "")  # the first message of a run has none yet
-    return {
+    number, run_id = config.get(SERVER_ROUND, 0), config.get(RUN_ID)  # the first message of a run has none yet
+    about = {
         "time": chained_log.stamp(time.time()),
-        "run": plain(run, MOST_NAME) if isinstance(run, str) and run else "",
+        "run": plain(run_id, MOST_NAME) if isinstance(run_id, str) and run_id else "",
         "flower_run": str(msg.metadata.run_id),
         "round": number if isinstance(number, int) else 0,
         "message": kind,
         "to": plain(msg.metadata.message_id, MOST_NAME),
     }
+    lines = [{**about, **line, "images": images} for line in reply_lines(entries, **code, **more)]
+    chained_log.append(folder, lines)
 
 
 def _word(kind: str, name: str, config: RunConfig) -> str:
@@ -181,41 +153,27 @@ def items(reply: RecordDict) -> Iterator[dict[str, Any]]:
             yield item(f"{record_name}/{name}", value)
 
 
-def totals(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many lines a reply has besides its first, and their bytes."""
-    return {"items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
+def reply_lines(entries: Sequence[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+    """Return the lines of a reply, before them one with their number and bytes, and with ``more``."""
+    size = sum(entry["bytes"] for entry in entries)
+    return [{"kind": REPLY, **more, "items": len(entries), "bytes": size}, *entries]
 
 
 def item(name: str, value: Any) -> dict[str, Any]:
-    """Return what the log says of an array, a number, a text or a list of these."""
-    if isinstance(value, Array):
-        return _line(ARRAY, name, value.data, value.shape, _norm(decode_array(name, value))) | {"dtype": value.dtype}
-    if isinstance(value, str):
-        return text(name, value)
+    """Return what the log says of an array, a number, a text or a list of these; of no finite norm None."""
     several = value if isinstance(value, list) else [value]
-    shape = (len(several),) if isinstance(value, list) else ()
-    if any(isinstance(one, str | bytes) for one in several):
-        return _line("text", name, b"".join(one.encode() if isinstance(one, str) else one for one in several), shape)
-    data = b"".join(struct.pack("<q" if isinstance(one, int) else "<d", one) for one in several)
-    return _line("number", name, data, shape, math.hypot(*several))
-
-
-def text(name: str, value: str) -> dict[str, Any]:
-    """Return what the log says of a text."""
-    return _line("text", name, value.encode(), (len(value),))
-
-
-def _line(kind: str, name: str, data: bytes, shape: Sequence[int], norm: float | None = None) -> dict[str, Any]:
-    """Return what is logged of some bytes; the norm is None where there is none, or it is no finite number."""
-    finite = norm is not None and math.isfinite(norm)
+    shape, more, norm = [len(several)] if isinstance(value, list) else [], {}, math.nan
+    if isinstance(value, Array):
+        flat = decode_array(name, value).reshape(-1)
+        norm = math.sqrt(np.einsum("i,i", flat, flat, dtype=np.float64))
+        kind, data, shape, more = ARRAY, value.data, list(value.shape), {"dtype": value.dtype}
+    elif any(isinstance(one, str | bytes) for one in several):
+        shape = [len(value)] if isinstance(value, str) else shape
+        kind, data = "text", b"".join(one.encode() if isinstance(one, str) else one for one in several)
+    else:
+        data = b"".join(struct.pack("<q" if isinstance(one, int) else "<d", one) for one in several)
+        kind, norm = "number", math.hypot(*several)
     return {
-        "kind": kind, "name": name, "shape": list(shape), "norm": norm if finite else None, "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "kind": kind, "name": name, "shape": shape, "norm": norm if math.isfinite(norm) else None, "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(), **more,
     }  # fmt: skip
-
-
-def _norm(array: NDArray[Any]) -> float:
-    """Return the L2 norm of an array, in float64, block by block."""
-    flat = array.reshape(-1)
-    blocks = (np.abs(flat[start : start + BLOCK]) for start in range(0, len(flat), BLOCK))
-    return math.sqrt(math.fsum(float(np.square(block, dtype=np.float64).sum()) for block in blocks))

@@ -25,7 +25,6 @@ from fedshift_app.node.policy import Policy
 from fedshift_clients import features
 from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
-from fedshift_core.disclosure import Word
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
@@ -90,12 +89,6 @@ class Owner:
         return self.policy.least_images
 
     @property
-    def spends(self) -> Ledger:
-        """The ledger of a real node."""
-        assert self.ledger is not None
-        return self.ledger
-
-    @property
     def trusted(self) -> tuple[str, ...]:
         """Fingerprints of the nodes that may be in a secure sum with this one; empty: any."""
         return self.policy.secure_sums.trusted if self.policy.secure_sums else ()
@@ -105,6 +98,11 @@ class Owner:
         """Features whose answers the policy keeps back, which a run goes on without."""
         allowed = {STATISTICS: self.policy.statistics, IMAGE_STATISTICS: self.policy.image_statistics}
         return frozenset(name for name, leaves in allowed.items() if not leaves)
+
+    @property
+    def _few_in_sums(self) -> bool:
+        """Whether classes of few images are trained on all the same, as only sums over nodes leave."""
+        return self.where.guard is not None and self.where.guard.keeps_few
 
     # --- while the node works ------------------------------------------------------------------------
 
@@ -121,8 +119,7 @@ class Owner:
                 left_out = plural(int(few.sum()), "training image")
                 classes = plural(int(np.count_nonzero(few)), "class", "classes")
                 log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
-
-        if guard is not None and not self.spends.with_images:
+        if guard is not None and self.ledger is not None and not self.ledger.with_images:
             log.warning("this node's images cannot be written: with another state folder it would spend again")
 
         def enough(number: int) -> int:
@@ -141,12 +138,14 @@ class Owner:
         """Return the training images of each class as the server knows them."""
         return [max(number, self.least_images) if number else 0 for number in counts]
 
-    def _behind(self, name: str) -> Word:
-        return behind(self.config.declared.strategy_class(), name, self.config.method)
-
     def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
         return any(key.fits(name) for kind in kinds for key in features.of(self.config).images(kind))
+
+    def _own_counts(self) -> list[int]:
+        """Return the training images of each class."""
+        counts: list[int] = np.bincount(own_images(self.config, self.where).train.y).tolist()
+        return counts
 
     # --- before the reply leaves -----------------------------------------------------------------------
 
@@ -166,16 +165,15 @@ class Owner:
             del reply[COUNTS]
             numbers[WITHHELD] = 1
         if kind == MessageType.TRAIN:
-            if self.where.guard is not None and self.where.guard.keeps_few:
-                own = np.bincount(own_images(self.config, self.where).train.y)
-                numbers[NUM_EXAMPLES] = sum(self.announced(own.tolist()))
+            if self._few_in_sums:
+                numbers[NUM_EXAMPLES] = sum(self.announced(self._own_counts()))
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
         if self.question:
             rounding.round_scores(kind, reply, self.config, self.where)
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
             raise PolicyError(f"the reply is larger than largest_out={most} bytes")
-        self._charge(trains=kind == MessageType.TRAIN)
+        self._charge(self.ledger, kind)
         return reply
 
     def _check_images(self, kind: str, numbers: MetricRecord) -> None:
@@ -212,43 +210,44 @@ class Owner:
     def _check_contribution(self, knowledge: Arrays) -> None:
         if not knowledge:
             return
-        counts = knowledge.get(IMAGES_BY_CLASS)
-        if counts is None:  # then of all images that it has trained on
-            counts = np.bincount(own_images(self.config, self.where).train.y)
-        masked = self.where.guard is not None and self.where.guard.keeps_few  # then a sum hides the node's classes
+        counted = knowledge.get(IMAGES_BY_CLASS)
+        counts = self._own_counts() if counted is None else counted.tolist()  # else of all that it has trained on
+        strategy, least = self.config.declared.strategy_class(), 1 if self._few_in_sums else self.least_images
         for name in knowledge:
-            word = self._behind(name)
+            word = behind(strategy, name, self.config.method)
             why = policy_rules.refuse_array(self.policy, name, word)
-            _refuse(why or disclosure.refuse_images(word, name, 1 if masked else self.least_images, counts.tolist()))
+            _refuse(why or disclosure.refuse_images(word, name, least, counts))
 
-    def _charge(self, *, trains: bool) -> None:
-        """Write down what the reply spends, on the disk before it leaves."""
-        trains = trains and self._keeps_ledger
+    # --- the ledger --------------------------------------------------------------------------------------
+
+    def _charge(self, own: Ledger, kind: str) -> None:
+        """Write down what the reply spends, on the disk before it leaves.
+
+        Rounds with noise are written down always, for a budget that the owner may set later.
+        """
+        trains = kind == MessageType.TRAIN and bool(self._cost or self.policy.rounds_per_day is not None)
         if not (trains or self.question):
             return
 
         def spent(book: Book, now: float) -> Book | str:
-            if why := self.exhausted(book, now) or (self.unaffordable(book, now) if trains else ""):
+            if why := self._unpaid(kind, book, now):
                 return why
             book = book.charged(self.run, self._cost, now) if trains else book
             return book.asked(self.run, self.question, now) if self.question else book
 
         with _told_at_home("this node's ledger cannot be written"):
-            _refuse(self.spends.change(spent))
+            _refuse(own.change(spent))
 
-    def exhausted(self, book: Book, now: float) -> str:
-        """Return why no more scores may leave; empty where they may."""
-        scores = self.policy.scores
-        if scores is None or not self.question:
-            return ""
-        return book.exhausted(self.run, self.question, scores.per_run, scores.runs_per_day, now)
+    def check_spending(self, kind: str) -> None:
+        """Refuse what could not be charged. Who has nothing left to spend takes no part; a day passes.
 
-    # --- the ledger --------------------------------------------------------------------------------------
-
-    @property
-    def _keeps_ledger(self) -> bool:
-        """Whether rounds are written down: those with noise always, for a budget that the owner may set later."""
-        return bool(self._cost) or self.policy.rounds_per_day is not None
+        Raises:
+            PolicyError: With the key.
+        """
+        limits = self.policy.budget or self.policy.rounds_per_day or self.policy.privacy or self.question
+        if self.ledger is not None and limits:
+            with _told_at_home("this node's ledger cannot be read"):
+                _refuse(self._unpaid(kind, self.ledger.read(), self.ledger.clock()))
 
     @cached_property
     def _cost(self) -> Cost:
@@ -258,27 +257,23 @@ class Owner:
             return setup.spending_of(self.config, len(own_images(self.config, self.where).train))
         return privacy.mu_squared if privacy.of_updates else 0.0
 
-    def unaffordable(self, book: Book, now: float) -> str:
-        """Return why one more round may not leave; empty where it may."""
-        most = self.policy.rounds_per_day
-        if most is not None and book.rounds_of_day(now) >= most:
-            return f"the node has trained in as many rounds within 24 hours as rounds_per_day={most} allows"
-        wanted = self.policy.privacy
-        if wanted is not None:  # a resumed run may repeat rounds
-            of_run = Book(runs={run: spent for run, spent in book.runs.items() if run == self.run})
-            if of_run.epsilon(self.config.privacy.delta, self._cost) > wanted.epsilon * _ROUNDING:
+    def _unpaid(self, kind: str, book: Book, now: float) -> str:
+        """Return why what a message asks for may not be charged; empty where it may."""
+        most, wanted = self.policy.rounds_per_day, self.policy.privacy
+        budget, scores = self.policy.budget, self.policy.scores
+        if kind == MessageType.TRAIN:
+            if most is not None and book.rounds_of_day(now) >= most:
+                return f"the node has trained in as many rounds within 24 hours as rounds_per_day={most} allows"
+            of_run = Book(runs={run: spent for run, spent in book.runs.items() if run == self.run})  # repeats included
+            if wanted and of_run.epsilon(self.config.privacy.delta, self._cost) > wanted.epsilon * _ROUNDING:
                 return f"one more round would bring this run above the allowed privacy.epsilon={wanted.epsilon:g}"
-        return self.over_budget(book)
-
-    def over_budget(self, book: Book) -> str:
-        """Return why the budget does not pay for one more round; empty where it does."""
-        budget = self.policy.budget
-        if budget is None or book.epsilon(budget.delta, self._cost) <= budget.epsilon:
+        spends = kind in (MessageType.TRAIN, MessageType.QUERY)
+        if spends and budget and book.epsilon(budget.delta, self._cost) > budget.epsilon:
+            allowed = f"budget.epsilon={budget.epsilon:g} at delta {budget.delta:g}"
+            return f"one more round would bring all runs above the allowed {allowed}"
+        if scores is None or not self.question:
             return ""
-        return (
-            f"one more round would bring all runs above the allowed budget.epsilon={budget.epsilon:g} at delta "
-            f"{budget.delta:g}"
-        )
+        return book.exhausted(self.run, self.question, scores.per_run, scores.runs_per_day, now)
 
 
 def admit_code(context: Context) -> None:
@@ -323,19 +318,8 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
         raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")
     with _told_at_home("this node's ledger cannot be written"):
         _refuse(partition.pinned(allowed, own, config, where, record))
-    _check_spending(kind, owner)
+    owner.check_spending(kind)
     return owner
-
-
-def _check_spending(kind: str, owner: Owner) -> None:
-    """Refuse training that could not be charged. Who has nothing left to spend takes no part; a day passes."""
-    with _told_at_home("this node's ledger cannot be read"):
-        if kind == MessageType.TRAIN and (owner.policy.budget or owner.policy.rounds_per_day or owner.policy.privacy):
-            _refuse(owner.spends.refused(owner.unaffordable))
-        elif kind == MessageType.QUERY and owner.policy.budget:
-            _refuse(owner.spends.refused(lambda book, now: owner.over_budget(book)))
-        if owner.question:
-            _refuse(owner.spends.refused(owner.exhausted))
 
 
 def policy_of(context: Context) -> Policy:

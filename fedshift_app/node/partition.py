@@ -59,7 +59,7 @@ def _held(stated: Partition, book: Book, wanted: Partition) -> Book | str:
     kept = book.partition | stated.stated()
     for name, value in wanted.stated().items():
         if kept.setdefault(name, value) != value:
-            key = str(Partition.model_fields[name.partition(".")[0]].title)
+            key = Partition.key_of_run(name.partition(".")[0])
             return (
                 f"{key}={as_found(value)}, allowed is {as_found(kept[name])}: this node's images are parted once for "
                 f"good (partition.{name} of its owner's policy)"

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fedshift_app.config import registry
 from fedshift_app.config.error_messages import explained
@@ -24,14 +32,12 @@ from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.params import ConfigModel
-from fedshift_core.plural import plural
 from fedshift_core.secure.identity import FINGERPRINT
 
 POLICY, POLICY_SHA256 = "policy", "policy-sha256"  # keys of ``--node-config``
 STRICT, OPEN = "strict", "open"  # the built-in policies
 ANY = "any"
 GIBIBYTE = 2**30
-_SIZE = {"null": "of any size", "other": "at most {:,} bytes ({mib:,.4g} MiB)"}  # in words
 
 
 def in_yaml(value: Any) -> str:
@@ -47,146 +53,109 @@ def listed(values: Mapping[str, Any]) -> str:
     return in_yaml(dict(values))[1:-1]
 
 
-def _key(default: Any, description: str, **says: str) -> Any:
-    """Return a key of a policy: its default, its meaning, and in words what a value allows.
-
-    ``says`` has words by value as YAML has it (``empty`` for ``[]``, ``one`` for 1); ``other`` of any other value.
-    """
-    return Field(default, description=description, json_schema_extra={**says})
-
-
-def _in_words(value: Any, says: Any) -> str:
-    name = in_yaml(value)
-    text = says.get({"[]": "empty", "1": "one"}.get(name, name)) or says.get("other", "{}")
-    mib = value / 2**20 if isinstance(value, int) else 0
-    return str(text.format(", ".join(value) if isinstance(value, tuple) else value, mib=mib))
-
-
-def _known(find: Callable[[str], object] = str) -> AfterValidator:
-    """Return a check of names, each of which is found or refused: a misspelt one would refuse every run."""
-
-    def check(names: tuple[str, ...]) -> tuple[str, ...]:
-        if ANY in names and len(names) > 1:
-            raise ValueError(f"{ANY} stands alone, found {as_found(list(names))}")
-        for name in names:
-            if name != ANY:
-                find(name)
-        return names
-
-    return AfterValidator(check)
-
-
 def _find_network(name: str) -> None:
     if family_of(name) is None:  # of a library, which would have to be imported
         NETWORKS.named(name, "networks")
 
 
+#: What finds a name of a key, or refuses it: a misspelt one would refuse every run.
+_FIND: dict[str, Callable[[str], object]] = {
+    "methods": lambda name: registry.METHODS.named(name, "methods"),
+    "networks": _find_network,
+    "features": lambda name: registry.FEATURES.named(name, "features"),
+}
 #: ``any``, or a list of names.
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
-Methods = Annotated[Names, Field(min_length=1), _known(lambda name: registry.METHODS.named(name, "methods"))]
-Networks = Annotated[Names, Field(min_length=1), _known(_find_network)]
-Contributions = Annotated[Names, _known()]
-Features = Annotated[Names, _known(lambda name: registry.FEATURES.named(name, "features"))]
+Some = Annotated[Names, Field(min_length=1)]
 Number = Annotated[int | None, Field(gt=0)]
+Epsilon = Annotated[float, Field(gt=0)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float | None, Field(ge=0, le=1)]
 
 
-class _Section(ConfigModel):
-    """A part of a policy."""
+class _Section(ConfigModel, use_attribute_docstrings=True):
+    """A part of a policy. What stands under a key is its meaning: in a new file, in words, and on the policy's page."""
 
 
 class RequiredNoise(_Section):
     """The noise that a run must have (its section ``privacy``)."""
 
-    name: Literal["local-dp", "dp-sgd"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
-    epsilon: float = Field(
-        gt=0,
-        description="Most epsilon that a run may spend if the node trains in all its rounds. Repeated ones count "
-        "again.",
-    )
-    delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
-
-    def __str__(self) -> str:
-        return f"{self.name} with at most epsilon {self.epsilon:g} at delta {self.delta:g} or less in a run"
+    name: Literal["local-dp", "dp-sgd"] = "local-dp"
+    """The mechanism (`privacy.name` of the run)."""
+    epsilon: Epsilon
+    """Most epsilon that a run may spend if the node trains in all its rounds. Repeated ones count again."""
+    delta: Delta = 1e-5
+    """Largest delta of a run."""
 
 
 class Budget(_Section):
     """What all runs together may spend of the images' privacy."""
 
-    epsilon: float = Field(gt=0, description="Most epsilon of all runs together. A run without noise is refused.")
-    delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is computed.")
-
-    def __str__(self) -> str:
-        spent = f"at most epsilon {self.epsilon:g} at delta {self.delta:g} over all runs"
-        return f"{spent}; a run without noise is refused"
+    epsilon: Epsilon
+    """Most epsilon of all runs together. A run without noise is refused."""
+    delta: Delta = 1e-5
+    """The delta at which that epsilon is computed."""
 
 
 class SecureSums(_Section):
     """The secure sums that a run must have."""
 
-    nodes: int = Field(ge=2, description="Least number of nodes behind a sum that the server sees.")
-    least: float = Field(
-        3.0,
-        ge=1,
-        description="Least effective number of these nodes by their weights (`federation.secure_sums_least`).",
-    )
-    trusted: tuple[Annotated[str, Field(pattern=f"^{FINGERPRINT.pattern}$")], ...] = Field(
-        (),
-        description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "
-        "NAME.pub` prints them; `[]` for any that the server names.",
-    )
-
-    def __str__(self) -> str:
-        who = f", of {len(self.trusted)} that are named by their keys" if self.trusted else ""
-        return f"required, over at least {plural(self.nodes, 'node')}, effective {self.least:g}{who}"
+    nodes: Annotated[int, Field(ge=2)]
+    """Least number of nodes behind a sum that the server sees."""
+    least: Annotated[float, Field(ge=1)] = 3.0
+    """Least effective number of these nodes by their weights (`federation.secure_sums_least`)."""
+    trusted: tuple[Annotated[str, Field(pattern=f"^{FINGERPRINT.pattern}$")], ...] = ()
+    """Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf NAME.pub` prints
+    them; `[]` for any that the server names."""
 
 
 class RunCode(_Section):
     """The code that a run may bring; it never runs on the node."""
 
-    trusted: tuple[Annotated[str, Field(pattern=f"^{own_code.HASH.pattern}$")], ...] = Field(
-        (),
-        description="Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the "
-        "node answers such runs, too, with its own code.",
-    )
-
-    def __str__(self) -> str:
-        others = f", or of {len(self.trusted)} named by their hashes" if self.trusted else ""
-        return f"a run of this node's own code{others}"
+    trusted: tuple[Annotated[str, Field(pattern=f"^{own_code.HASH.pattern}$")], ...] = ()
+    """Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the node answers
+    such runs, too, with its own code."""
 
 
 class Partition(_Section):
     """How a node's images are parted for good, by keys of a run; null: as the first run that says it has it."""
 
-    validation_fraction: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        title="allocation.validation_fraction",
-        description="Share of the training images that a round is chosen by.",
-    )
-    test_images: dict[str, int] | None = Field(
-        None, title="evaluate.fraction, as test images", description="By domain, the size of a sample of test images."
-    )
-    bn_images: int | None = Field(
-        None, gt=0, title="evaluate.bn_images", description="Size of a sample of training images for BatchNorm."
-    )
-    image_share: float | None = Field(
-        None, ge=0, le=1, title="statistics.image_share", description="Share of the images that is told of one by one."
-    )
-    data_set: str | None = Field(None, title="dataset.of", description="The data set that reads the images.")
-    classes: tuple[str, ...] | None = Field(None, title="dataset.classes", description="All classes, in their order.")
-    classes_stated: bool | None = Field(
-        None, title="dataset.classes_stated", description="Whether somebody stated the order of the classes."
-    )
-    labels: str | None = Field(None, title="dataset.labels", description="The table that names the images.")
-    patients: str | None = Field(None, title="dataset.patients", description="Patients whose images stay together.")
-    test_share: float | None = Field(
-        None, gt=0, lt=1, title="dataset.test_share", description="Test part, where the images do not say."
-    )
-    split_seed: int | None = Field(None, title="dataset.seed", description="Seed of that split.")
-    skip_broken: bool | None = Field(
-        None, title="dataset.skip_broken", description="Whether images that cannot be read are left out."
-    )
+    validation_fraction: Annotated[Share, Field(lt=1)] = None
+    """Share of the training images that a round is chosen by."""
+    test_images: dict[str, int] | None = None
+    """By domain, the size of a sample of test images."""
+    bn_images: Number = None
+    """Size of a sample of training images for BatchNorm."""
+    image_share: Share = None
+    """Share of the images that is told of one by one."""
+    data_set: str | None = None
+    """The data set that reads the images."""
+    classes: tuple[str, ...] | None = None
+    """All classes, in their order."""
+    classes_stated: bool | None = None
+    """Whether somebody stated the order of the classes."""
+    labels: str | None = None
+    """The table that names the images."""
+    patients: str | None = None
+    """Patients whose images stay together."""
+    test_share: Annotated[Share, Field(gt=0, lt=1)] = None
+    """Test part, where the images do not say."""
+    split_seed: int | None = None
+    """Seed of that split."""
+    skip_broken: bool | None = None
+    """Whether images that cannot be read are left out."""
+
+    @staticmethod
+    def key_of_run(name: str) -> str:
+        """Return the key by which a run says a part."""
+        return {
+            "validation_fraction": "allocation.validation_fraction",
+            "test_images": "evaluate.fraction, as test images",
+            "bn_images": "evaluate.bn_images",
+            "image_share": "statistics.image_share",
+            "data_set": "dataset.of",
+            "split_seed": "dataset.seed",
+        }.get(name, f"dataset.{name}")
 
     def stated(self) -> dict[str, Any]:
         """Return what is not null, as JSON has it; samples of test images by domain (``test_images.NAME``)."""
@@ -194,109 +163,72 @@ class Partition(_Section):
         samples = values.pop("test_images", {})
         return values | {f"test_images.{domain}": size for domain, size in samples.items()}
 
-    def __str__(self) -> str:
-        return listed(self.stated())
-
 
 class Scores(_Section):
     """How many scores of models a server may ask for: each tells a little of the images behind it."""
 
-    per_run: int | None = Field(1000, gt=0, description="Most questions of a run with other weights; null for any.")
-    runs_per_day: int | None = Field(20, gt=0, description="Most runs with scores within 24 hours; null for any.")
-
-    def __str__(self) -> str:
-        most, runs = (number or "any number of" for number in (self.per_run, self.runs_per_day))
-        return f"to {most} questions a run, in {runs} runs a day"
+    per_run: Number = 1000
+    """Most questions of a run with other weights; null for any."""
+    runs_per_day: Number = 20
+    """Most runs with scores within 24 hours; null for any."""
 
 
 class Policy(_Section):
     """What a node's owner allows. The defaults are the policy ``strict``."""
 
-    methods: Methods = _key((ANY,), "Methods that a run may use: `any`, or a list of names.", other="only {}", any=ANY)
-    networks: Networks = _key(
-        (ANY,), "Networks that a run may use: `any`, or a list of names.", other="only {}", any=ANY
-    )
-    contributions: Contributions = _key(
-        (ANY,),
-        "What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` for weights "
-        "alone.",
-        other="only {}",
-        any=ANY,
-        empty="weights alone",
-    )
-    features: Features = _key(
-        (),
-        "Features of other packages that a run may use (its section `features`): `any`, or a list.",
-        other="only {}",
-        any=ANY,
-        empty="none of other packages",
-    )
-    weights: Literal["any", "masked"] = _key(
-        "any",
-        "How weights leave the node: `any` way, or `masked`, only inside sums over nodes (`federation.secure_sums`); a "
-        "run without them is refused.",
-        any="of any run",
-        masked="only inside secure sums; other runs are refused",
-    )
-    least_images: Annotated[int, Field(ge=1, le=10**6)] = _key(
-        5,
-        "Least number of images behind a number that leaves the node: of a class behind a prototype or a count, of a "
-        "domain behind a score. 1 hides nothing.",
-        one="numbers of any number of images leave",
-        other="no class, count or score of fewer than {} images leaves; a class with fewer counts as absent",
-    )
-    figures: bool = _key(
-        False,
-        "Whether confusion matrices, histograms of scores and calibration leave the node (`evaluate.figures`); false: "
-        "a run goes on without them.",
-        false="none leave the node",
-        true="confusion matrices, histograms and calibration leave",
-    )
-    statistics: bool = _key(
-        False,
-        "Whether means, variances, percentiles and histograms of the training images leave the node, once in a run "
-        "(`statistics.share`); false: a run goes on without them.",
-        false="none leave the node",
-        true="those of training images leave once in a run",
-    )
-    image_statistics: bool = _key(
-        False,
-        "Whether channel means and deviations of single training images leave the node, once in a run, for the other "
-        "nodes (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them.",
-        false="none leave",
-        true="those of single images leave once in a run",
-    )
-    largest_in: Number = _key(GIBIBYTE, "Largest message to the node in bytes; null for any.", **_SIZE)
-    largest_out: Number = _key(GIBIBYTE, "Largest message from the node in bytes; null for any.", **_SIZE)
-    rounds_per_day: Number = _key(
-        None,
-        "Most rounds in which the node trains within 24 hours, over all runs; null for any.",
-        null="any number",
-        other="at most {}",
-    )
-    partition: Partition | None = _key(
-        None,
-        "How the images are parted for good where least_images is above 1; a run that asks for other parts is refused. "
-        "A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
-        null="as the first run has it",
-    )
-    scores: Scores | None = _key(
-        Scores(),
-        "Scores that a server may ask for, in questions with other weights; null for any number.",
-        null="to any number of questions",
-    )
-    privacy: RequiredNoise | None = _key(
-        None, "Noise that a run must have; null for none.", null="no noise is required"
-    )
-    budget: Budget | None = _key(
-        None, "What all runs together may spend of the images' privacy; null for no limit.", null="no limit"
-    )
-    secure_sums: SecureSums | None = _key(None, "Secure sums that a run must have; null for none.", null="not required")
-    code: RunCode | None = _key(
-        None,
-        "Runs of other code than this node's that it answers; null for none: each is refused.",
-        null="a run of this node's own code",
-    )
+    methods: Some = (ANY,)
+    """Methods that a run may use: `any`, or a list of names."""
+    networks: Some = (ANY,)
+    """Networks that a run may use: `any`, or a list of names."""
+    contributions: Names = (ANY,)
+    """What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` for weights
+    alone."""
+    features: Names = ()
+    """Features of other packages that a run may use (its section `features`): `any`, or a list."""
+    weights: Literal["any", "masked"] = "any"
+    """How weights leave the node: `any` way, or `masked`, only inside sums over nodes (`federation.secure_sums`); a run
+    without them is refused."""
+    least_images: Annotated[int, Field(ge=1, le=10**6)] = 5
+    """Least number of images behind a number that leaves the node: of a class behind a prototype or a count, of a
+    domain behind a score; a class with fewer counts as absent. 1 hides nothing."""
+    figures: bool = False
+    """Whether confusion matrices, histograms of scores and calibration leave the node (`evaluate.figures`); false: a
+    run goes on without them."""
+    statistics: bool = False
+    """Whether means, variances, percentiles and histograms of the training images leave the node, once in a run
+    (`statistics.share`); false: a run goes on without them."""
+    image_statistics: bool = False
+    """Whether channel means and deviations of single training images leave the node, once in a run, for the other nodes
+    (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them."""
+    largest_in: Number = GIBIBYTE
+    """Largest message to the node in bytes; null for any."""
+    largest_out: Number = GIBIBYTE
+    """Largest message from the node in bytes; null for any."""
+    rounds_per_day: Number = None
+    """Most rounds in which the node trains within 24 hours, over all runs; null for any."""
+    partition: Partition | None = None
+    """How the images are parted for good where least_images is above 1; a run that asks for other parts is refused. A
+    value here replaces the one that was kept from the first run (`fedshift policy explain`)."""
+    scores: Scores | None = Scores()
+    """Scores that a server may ask for, in questions with other weights; null for any number."""
+    privacy: RequiredNoise | None = None
+    """Noise that a run must have; null for none."""
+    budget: Budget | None = None
+    """What all runs together may spend of the images' privacy; null for no limit."""
+    secure_sums: SecureSums | None = None
+    """Secure sums that a run must have; null for none."""
+    code: RunCode | None = None
+    """Runs of other code than this node's that it answers; null for none: each is refused."""
+
+    @field_validator("methods", "networks", "contributions", "features")
+    @classmethod
+    def _are_known(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if ANY in names and len(names) > 1:
+            raise ValueError(f"{ANY} stands alone, found {as_found(list(names))}")
+        for name in names:
+            if name != ANY:
+                _FIND.get(str(info.field_name), str)(name)
+        return names
 
     @model_validator(mode="after")
     def _check_statistics(self) -> "Policy":
@@ -304,15 +236,10 @@ class Policy(_Section):
             raise ValueError("image_statistics: true needs statistics: true, found false")
         return self
 
-    def allows(self, key: Literal["methods", "networks", "contributions", "features"], name: str) -> bool:
+    def allows(self, key: str, name: str) -> bool:
         """Tell whether a name is among those of a key."""
         names: tuple[str, ...] = getattr(self, key)
         return names == (ANY,) or name in names
-
-    def says(self) -> list[tuple[str, str]]:
-        """Return each key with what it allows, in words."""
-        fields = type(self).model_fields
-        return [(key, _in_words(getattr(self, key), fields[key].json_schema_extra)) for key in fields]
 
 
 BUILT_IN = {
@@ -357,25 +284,21 @@ def load(source: str) -> Loaded:
 
 def _read(path: Path) -> bytes:
     """Return a file that nobody else can write."""
-    name = shown(path, WHOLE_PATH)
+    data, user = b"", os.geteuid()
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())  # of what is read, not of what has the name a moment later
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"policy {name}: it is no file; expected a YAML file, {STRICT} or {OPEN}")
-            if status.st_uid != os.geteuid():
-                raise ConfigError(
-                    f"policy {name}: it belongs to user {status.st_uid}, expected is {os.geteuid()}, who runs the node"
-                )
-            if status.st_mode & 0o022:
-                raise ConfigError(
-                    f"policy {name}: others can write it (mode {stat.S_IMODE(status.st_mode):04o}): chmod go-w"
-                )
-            data = file.read(yaml_files.MOST_BYTES + 1)
+            problems = {
+                "it is no file": not stat.S_ISREG(status.st_mode),
+                f"it belongs to user {status.st_uid}, expected is {user}, who runs the node": status.st_uid != user,
+                f"others can write it (mode {stat.S_IMODE(status.st_mode):04o}): chmod go-w": status.st_mode & 0o022,
+            }
+            wrong = next((problem for problem, is_so in problems.items() if is_so), "")
+            data = b"" if wrong else file.read(yaml_files.MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(
-            f"policy {name}: cannot be read: {error.strerror}; expected a YAML file, {STRICT} or {OPEN}"
-        ) from None
+        wrong = f"cannot be read: {error.strerror}"
+    if wrong:
+        raise ConfigError(f"policy {shown(path, WHOLE_PATH)}: {wrong}; expected a YAML file, {STRICT} or {OPEN}")
     return data
 
 

@@ -1,6 +1,7 @@
 """Which runs a policy refuses, whatever their messages hold: one rule for each of its keys about a configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
@@ -10,36 +11,36 @@ from fedshift_core import disclosure
 from fedshift_core.disclosure import Word
 from fedshift_core.limits import plain
 from fedshift_core.plural import plural
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import behind, refuse_sums
 
 
-def _method(allowed: Policy, config: RunConfig, where: Place) -> str:
-    name = str(config.method["name"])
-    return "" if allowed.allows("methods", name) else f"method={name}, allowed are methods={_words(allowed.methods)}"
-
-
-def _network(allowed: Policy, config: RunConfig, where: Place) -> str:
-    name = setup.own_network(config, where).name
-    if allowed.allows("networks", name):
-        return ""
-    return f"model.name={name}, allowed are networks={_words(allowed.networks)}"
-
-
-def _features(allowed: Policy, config: RunConfig, where: Place) -> str:
-    for name in (str(entry["name"]) for entry in config.features):
-        if not allowed.allows("features", name):
-            return f"features={name}, allowed are features={_words(allowed.features)}"
+def _names(allowed: Policy, config: RunConfig, where: Place) -> str:
+    asked = [("methods", "method", str(config.method["name"]))]
+    asked += [("networks", "model.name", setup.own_network(config, where).name)]
+    asked += [("features", "features", str(entry["name"])) for entry in config.features]
+    for key, said, name in asked:
+        if not allowed.allows(key, name):
+            return f"{said}={name}, allowed are {key}={_words(getattr(allowed, key))}"
     return ""
 
 
 def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
-    """Refuse a method that sends what may not leave with its usual settings; else its replies are looked at."""
     strategy = config.declared.strategy_class()
+    why = refuse_method(allowed, strategy, config.method)
+    if not why and config.federation.secure_sums:
+        why = refuse_sums(strategy, strategy.sums(config.params()), config.method)
+    return why and f"method={config.method['name']}: {why}"
+
+
+def refuse_method(allowed: Policy, strategy: type[DomainStrategy], settings: Mapping[str, Any]) -> str:
+    """Return why a method may not run that sends what may not leave with its usual settings; empty where it may.
+
+    Its replies are looked at, too.
+    """
     usual = (name for name in strategy.contributes if name not in strategy.optional)
-    whys = [refuse_array(allowed, name, behind(strategy, name, config.method)) for name in usual]
-    if config.federation.secure_sums:
-        whys.append(refuse_sums(strategy, strategy.sums(config.params()), config.method))
-    return next((f"method={config.method['name']}: {why}" for why in whys if why), "")
+    whys = (refuse_array(allowed, name, behind(strategy, name, settings)) for name in usual)
+    return next(filter(None, whys), "")
 
 
 def refuse_array(allowed: Policy, name: str, word: Word) -> str:
@@ -83,15 +84,13 @@ def _secure_sums(allowed: Policy, config: RunConfig, where: Place) -> str:
     if allowed.secure_sums is None:
         return ""
     wanted, federation = allowed.secure_sums, config.federation
-    if federation.secure_sums and federation.secure_sums_nodes >= wanted.nodes:
-        if federation.secure_sums_least >= wanted.least:
-            return ""
-        return (
-            f"federation.secure_sums_least={federation.secure_sums_least:g}, required is at least "
-            f"secure_sums.least={wanted.least:g}"
-        )
-    found = f"on, federation.secure_sums_nodes={federation.secure_sums_nodes}" if federation.secure_sums else "off"
-    return f"federation.secure_sums={found}, required are secure sums over at least {plural(wanted.nodes, 'node')}"
+    if not federation.secure_sums or federation.secure_sums_nodes < wanted.nodes:
+        found = f"on, federation.secure_sums_nodes={federation.secure_sums_nodes}" if federation.secure_sums else "off"
+        return f"federation.secure_sums={found}, required are secure sums over at least {plural(wanted.nodes, 'node')}"
+    if federation.secure_sums_least < wanted.least:
+        found = f"federation.secure_sums_least={federation.secure_sums_least:g}"
+        return f"{found}, required is at least secure_sums.least={wanted.least:g}"
+    return ""
 
 
 def _words(names: Sequence[str]) -> str:
@@ -100,5 +99,5 @@ def _words(names: Sequence[str]) -> str:
 
 #: Each returns why the policy refuses a run; empty where it does not.
 RULES: tuple[Callable[[Policy, RunConfig, Place], str], ...] = (
-    _method, _network, _features, _contributions, _weights, _noise, _budget, _secure_sums,
+    _names, _contributions, _weights, _noise, _budget, _secure_sums,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from flwr.app import Message
 
 from fedshift_app.flower.internals import engine_name
 from fedshift_app.node import out_log
-from fedshift_app.node.chained_log import REPLY, stamp
+from fedshift_app.node.chained_log import stamp
 from fedshift_core import atomic_io
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
@@ -60,15 +60,15 @@ class ReceivedLog:
             DiskError: If it cannot be written.
         """
         self._path = folder / RECEIVED_FILE
-        self._write()
+        self._take(())
 
     def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
         """Pass messages on, and note what each node was sent last."""
         for message in messages:
             config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
-            index = config.get(NODE_INDEX)
-            known = self._sent.get(message.metadata.dst_node_id, (None, 0))[0]
-            self._sent[message.metadata.dst_node_id] = known if index is None else index, config.get(SERVER_ROUND, 0)
+            node_id = message.metadata.dst_node_id
+            index = config.get(NODE_INDEX, self._sent.get(node_id, (None, 0))[0])
+            self._sent[node_id] = index, config.get(SERVER_ROUND, 0)
             yield message
 
     def _take(self, replies: Iterable[Message]) -> None:
@@ -79,13 +79,7 @@ class ReceivedLog:
                 "time": stamp(time.time()), "round": number, "node": index, "node_id": node_id,
                 "message": plain(reply.metadata.message_type, MOST_NAME),
             }  # fmt: skip
-            entries = list(_entries(reply))
-            whole = {"kind": REPLY, **out_log.totals(entries)}
-            self._lines += [json.dumps({**about, **entry}) for entry in (whole, *entries)]
-        if self._path is not None:
-            self._write()
-
-    def _write(self) -> None:
+            self._lines += [json.dumps({**about, **entry}) for entry in out_log.reply_lines([*_entries(reply)])]
         if self._lines and self._path is not None:
             atomic_io.append_line(self._path, "\n".join(self._lines))
             self._lines = []
@@ -94,7 +88,7 @@ class ReceivedLog:
 def _entries(reply: Message) -> Iterator[dict[str, Any]]:
     """Yield what the log says of each part of a reply; of an error, of its text."""
     if reply.has_error():
-        yield out_log.text(out_log.REFUSAL, str(reply.error.reason))
+        yield out_log.item(out_log.REFUSAL, str(reply.error.reason))
         return
     for record_name, content in reply.content.items():
         for name, value in content.items():

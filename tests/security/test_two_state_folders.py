@@ -11,6 +11,7 @@ import pytest
 import yaml
 from flwr.app import MessageType
 from guarded_node import answered, images, refused, run
+from real_node import charge
 
 from fedshift_app.node import ledger
 from fedshift_datasets import catalog
@@ -56,7 +57,7 @@ def test_what_was_spent_before_ledgers_lay_with_the_images_is_taken_over(
     own = ledger.of_images(folder.path)
     assert own.before is not None
     before = ledger.Ledger(own.before, own.images)
-    before.charge("old", 0.0, lambda book, now: "")
+    charge(before, "old", 0.0)
     answered(run(folder, policy=owner), MessageType.TRAIN)
     assert len(own.read().trained) == 2 and own.before.is_symlink()
     assert "rounds_per_day=2" in refused(run(folder, policy=owner), MessageType.TRAIN)
@@ -93,6 +94,6 @@ def test_the_ledger_is_no_image(tmp_path: Path) -> None:
 
     before = seen()
     for folder in (tmp_path / "images", tmp_path / "images" / "north", tmp_path / "images" / "west"):
-        ledger.of_images(folder).charge("run", 1.0, lambda book, now: "")
+        charge(ledger.of_images(folder), "run")
         assert {path.name for path in folder.glob(".fedshift-node*")} == {ledger.FILE, ".fedshift-node.lock"}
     assert all(np.array_equal(old, new) for old, new in zip(before, seen(), strict=True))

@@ -58,34 +58,22 @@ def write(config: RunConfig, nodes: Sequence[NodeFolder], output: Path) -> Path:
         The file.
     """
     names = [node.path.name for node in nodes]
-    _make_keys(output, names)
-    for folder in (RUNS, DATABASE, *(f"{STATE}/{name}" for name in names)):
-        private_files.make_folder(output / folder)
-    content = {"resolved": _of_all_machines(config)}
-    (output / EXPERIMENT).write_text(as_yaml(content), encoding="utf-8")
-    file = output / FILE
-    file.write_text(composed(nodes), encoding="utf-8")
-    return file
-
-
-def _make_keys(output: Path, names: Sequence[str]) -> None:
-    """Make certificate and keys; the CA's key goes, so that nobody can sign a second SuperLink."""
+    private_files.make_folder(output / PUBLIC)
     made = credentials.Credentials(output / SUPERLINK)
-    credentials.make_authority(output / SUPERLINK)
-    credentials.make_server(output / SUPERLINK, HOSTS)
-    made.ca_key.unlink()
-    (output / PUBLIC).mkdir()
+    credentials.make_authority(made.folder)
+    credentials.make_server(made.folder, HOSTS)
+    made.ca_key.unlink()  # so that nobody can sign a second SuperLink
     shutil.copy(made.ca_certificate, output / PUBLIC)
     for name in names:
-        credentials.make_node(output / KEYS, name)
-        (output / KEYS / f"{name}.pub").rename(output / PUBLIC / f"{name}.pub")
-
-
-def _of_all_machines(config: RunConfig) -> dict[str, Any]:
-    """Return the configuration without the folder of images, which each node has itself."""
+        _, public = credentials.make_node(output / KEYS, name)
+        public.rename(output / PUBLIC / public.name)
+    for folder in (RUNS, DATABASE, *(f"{STATE}/{name}" for name in names)):
+        private_files.make_folder(output / folder)
     content: dict[str, Any] = config.model_dump(mode="json")
-    content["dataset"]["data_dir"] = ""
-    return content
+    content["dataset"]["data_dir"] = ""  # each node has its own
+    (output / EXPERIMENT).write_text(as_yaml({"resolved": content}), encoding="utf-8")
+    (output / FILE).write_text(composed(nodes), encoding="utf-8")
+    return output / FILE
 
 
 def composed(nodes: Sequence[NodeFolder]) -> str:
@@ -94,16 +82,14 @@ def composed(nodes: Sequence[NodeFolder]) -> str:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # YAML, not HTML
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # YAML has no surrogates
-    return environment.get_template("compose.yaml.j2").render(
-        file=FILE, experiment=EXPERIMENT, home=HOME, port=PORT, user=f"{os.getuid()}:{os.getgid()}", nodes=nodes,
-        about=_about,
-    )  # fmt: skip
+    user, about = f"{os.getuid()}:{os.getgid()}", {node.index: _about(node) for node in nodes}
+    template = environment.get_template("compose.yaml.j2")
+    return template.render(file=FILE, experiment=EXPERIMENT, home=HOME, port=PORT, user=user, nodes=nodes, about=about)
 
 
 def _about(node: NodeFolder) -> str:
-    return f'domain="{node.domains}" data-dir="{HOME}/node/images" partition-id={node.index} threads=1'.replace(
-        "$", "$$"
-    )
+    about = f'domain="{node.domains}" data-dir="{HOME}/node/images" partition-id={node.index} threads=1'
+    return about.replace("$", "$$")
 
 
 def after(file: Path) -> str:

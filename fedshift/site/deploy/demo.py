@@ -34,18 +34,16 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If a demo does not have a key, or a value has the wrong type.
     """
-    for argument in arguments:
-        key = argument.partition("=")[0]
-        if key in REFUSED:
-            taken = ", ".join(taken for taken in configuration.FLAT_KEYS if taken not in REFUSED)
-            raise ConfigError(
-                f"{key}: deploy-demo starts a new run on its own SuperNodes, by allocation.counts or one per domain; "
-                f"it accepts {taken}, and dotted keys such as train.lr"
-            )
+    if refused := {argument.partition("=")[0] for argument in arguments} & {*REFUSED}:
+        taken = ", ".join(key for key in configuration.FLAT_KEYS if key not in REFUSED)
+        raise ConfigError(
+            f"{min(refused)}: deploy-demo starts a new run on its own SuperNodes, by allocation.counts or one per "
+            f"domain; it accepts {taken}, and dotted keys such as train.lr"
+        )
     flat, _ = parse_arguments(list(arguments))
-    if flat.get("experiment") or flat.get("dataset"):
-        return flat
-    return {"experiment": EXPERIMENT, "rounds": ROUNDS} | flat
+    return (
+        flat if flat.get("experiment") or flat.get("dataset") else {"experiment": EXPERIMENT, "rounds": ROUNDS} | flat
+    )
 
 
 def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
@@ -125,18 +123,10 @@ def start_supernode(
         plain: Start Flower's own ``flower-supernode``.
         owner: What its ``--node-config`` says of its owner's policy.
     """
-    command = (
-        [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift.site.deploy.supernode"]
-    )
+    ours = [sys.executable, "-m", "fedshift.site.deploy.supernode"]
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
     identity = ["--auth-supernode-private-key", str(key)] if key else []
-    flower.start(
-        f"supernode-{folder.index}",
-        [
-            *command,
-            *trust,
-            *identity,
-            *["--superlink", link.address, "--port", str(processes.free_port())],
-            *["--node-config", f"{folder.node_config} threads=1 {owner}"],
-        ],
-    )
+    where = ["--superlink", link.address, "--port", str(processes.free_port())]
+    about = ["--node-config", f"{folder.node_config} threads=1 {owner}"]
+    command = [processes.command("flower-supernode")] if plain else ours
+    flower.start(f"supernode-{folder.index}", [*command, *trust, *identity, *where, *about])

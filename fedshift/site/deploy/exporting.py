@@ -3,7 +3,7 @@
 import re
 import tempfile
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from fedshift_datasets.io import files
 from fedshift_datasets.partition import shares
 
 _QUOTES = "'\"\\"
+Images = dict[tuple[str, Split], ImageSet]  # by domain and split
 
 
 @dataclass(frozen=True)
@@ -92,23 +93,23 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     undivided = config.allocation.model_copy(update={"validation_fraction": 0.0})
     divided, config = config, config.model_copy(update={"allocation": undivided})  # holdings are cached by allocation
+    cfg, classes = config.dataset, config.dataset.known().classes
+    places = [Place(domain, i, number, cfg.source(), shared=True, threads=0) for i, domain in enumerate(dealt)]
     folders = [
-        NodeFolder(output / node_name(i, domain), domain, i, _others(config, dealt, i))
-        for i, domain in enumerate(dealt)
+        NodeFolder(output / node_name(i, where.domain), where.domain, i, _others(config, where))
+        for i, where in enumerate(places)
     ]
-    cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
-    classes = cfg.known().classes
     public = None
     if cfg.public is not None:
-        public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
+        public = public_images(cfg, config.allocation, cfg.source(), tuple(dict.fromkeys(dealt)), config.seed)
     # All or nothing: a folder that exists is complete. It is made in a new one: nothing of a killed export is in it.
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", suffix=atomic_io.PART, dir=output.parent) as own:
         part = Path(own) / output.name
         private_files.make_folder(part)
-        for folder in folders:
+        for folder, where in zip(folders, places, strict=True):
             inside = part / folder.path.name
-            for (domain, split), images in _unnamed(_images(config, divided, dealt, folder.index)).items():
+            for (domain, split), images in _unnamed(_images(config, divided, where, dealt)).items():
                 files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
                 files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", ImageSet(public.x, public.y), classes)
@@ -122,36 +123,28 @@ def supernode_command(folder: NodeFolder) -> str:
     return f"fedshift supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
 
 
-def _place(config: RunConfig, dealt: tuple[str, ...], index: int) -> Place:
-    return Place(dealt[index], index, len(dealt), config.dataset.source(), shared=True, threads=0)
-
-
-def _others(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[str, ...]:
+def _others(config: RunConfig, where: Place) -> tuple[str, ...]:
     """Return the domains besides its home of which a node holds images (``allocation.mixing``).
 
     Raises:
         ConfigError: If it is left no image of its home.
     """
-    home, *others = train_places(config, _place(config, dealt, index))
-    if home != dealt[index]:
+    home, *others = train_places(config, where)
+    if home != where.domain:
         raise ConfigError(
-            f"allocation.mixing={config.allocation.mixing:g} leaves node {index} no image of its home domain "
-            f"{dealt[index]!r}, which a real node needs; allowed is a smaller part"
+            f"allocation.mixing={config.allocation.mixing:g} leaves node {where.partition_id} no image of its home "
+            f"domain {where.domain!r}, which a real node needs; allowed is a smaller part"
         )
     return tuple(others)
 
 
-def _images(
-    config: RunConfig, divided: RunConfig, dealt: tuple[str, ...], index: int
-) -> dict[tuple[str, Split], ImageSet]:
+def _images(config: RunConfig, divided: RunConfig, where: Place, dealt: Sequence[str]) -> Images:
     """Return the images of one node by domain and split.
 
     It takes validation images from its training images itself, unless it would divide patients of whom other nodes
     have images too: then it gets those of the simulation.
     """
-    where = _place(config, dealt, index)
-    own, places = own_images(config, where), train_places(config, where)
-    images: dict[tuple[str, Split], ImageSet] = {}
+    own, places, images = own_images(config, where), train_places(config, where), Images()
     if own.train.groups is not None and config.allocation.mixing == 0 and config.dataset.patients == "all":
         own, places = own_images(divided, where), train_places(divided, where)
         images |= {} if own.validation is None else {(where.domain, "validation"): own.validation}
@@ -164,23 +157,23 @@ def _images(
     return images if given is None else images | {(where.domain, "validation"): given}
 
 
-def _unnamed(images: Mapping[tuple[str, Split], ImageSet]) -> dict[tuple[str, Split], ImageSet]:
+def _unnamed(images: Images) -> Images:
     """Return images with numbers in place of the names of their groups, such as patients; only which are alike counts.
 
     A group has one number in all splits of its domain.
     """
     numbers: dict[tuple[str, str], str] = {}
-    unnamed: dict[tuple[str, Split], ImageSet] = {}
+    unnamed = Images()
     for (domain, split), each in images.items():
-        names = [] if each.groups is None else each.groups.tolist()
+        known = [] if each.groups is None else each.groups.tolist()
         groups = [
-            name and numbers.setdefault((domain, same_names.patient(name)), str(len(numbers) + 1)) for name in names
+            name and numbers.setdefault((domain, same_names.patient(name)), str(len(numbers) + 1)) for name in known
         ]
-        unnamed[domain, split] = ImageSet(each.x, each.y, groups=np.array(groups, np.str_)) if names else each
+        unnamed[domain, split] = ImageSet(each.x, each.y, groups=np.array(groups, np.str_)) if known else each
     return unnamed
 
 
-def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:
+def _test(config: RunConfig, where: Place, dealt: Sequence[str]) -> ImageSet:
     """Return a node's part of its domain's test images, of all classes where that is possible."""
     domain, index = where.domain, where.partition_id
     test = test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself

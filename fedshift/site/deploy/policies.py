@@ -1,10 +1,9 @@
 """``fedshift supernode --policy`` and ``fedshift policy``: a policy handed to a SuperNode, written, and in words."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedshift.run import columns as tables
@@ -16,7 +15,6 @@ from fedshift_app.node.policy import BUILT_IN, Loaded, Policy, in_yaml, listed
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
-from fedshift_strategies.contributions import behind
 
 _QUOTES = "'\"\\"
 _HEAD = """\
@@ -41,17 +39,12 @@ def with_policy(options: Sequence[str], loaded: Loaded) -> list[str]:
         raise ConfigError(f"--policy {shown(loaded.source, WHOLE_PATH)}: a path with quotes or a backslash")
     if policy.POLICY in supernode.node_config(options):
         raise ConfigError(f"{NODE_CONFIG} names a {policy.POLICY} already: leave it out, or leave out --policy")
-    more = f'{policy.POLICY}="{loaded.source}" {policy.POLICY_SHA256}="{loaded.sha256}"'
-    changed, given = [*options, NODE_CONFIG, more], ""
-    for i, option in enumerate(options):
-        name, equals, value = option.partition("=")
-        if len(name) >= len("--n") and NODE_CONFIG.startswith(name):  # Flower takes its beginnings, too
-            place = i if equals else i + 1
-            given = value if equals else "".join(options[place : place + 1])
-            joined = f"{name}={given} {more}" if equals else f"{given} {more}"
-            changed = [*options[:place], joined, *options[place + 1 :]]
+    values, others = supernode.parsed(options, NODE_CONFIG)
+    given = values.get(NODE_CONFIG, "")
     if given.endswith(".toml"):
         raise ConfigError(f"{NODE_CONFIG} {given}: write {policy.POLICY} into that file, or give key=value pairs")
+    more = f'{policy.POLICY}="{loaded.source}" {policy.POLICY_SHA256}="{loaded.sha256}"'
+    changed = [*others, NODE_CONFIG, f"{given} {more}".lstrip()]
     if supernode.node_config(changed).get(policy.POLICY) != loaded.source:  # as with a quote that is not closed
         raise ConfigError(
             f"{NODE_CONFIG} {as_found(given)}: cannot be read; expected are pairs such as "
@@ -68,47 +61,46 @@ def template(start: Policy) -> str:
     lines = [_HEAD]
     for name, field in Policy.model_fields.items():
         lines += textwrap.wrap(str(field.description), 110, initial_indent="# ", subsequent_indent="#   ")
-        value, section = getattr(start, name), _section(field)
-        if value is None and field.default is None and section is not None:
+        value, parts = getattr(start, name), _parts(field)
+        if value is None and field.default is None and parts:
+            examples = {key: {"epsilon": 8, "nodes": 3}.get(key, part.default) for key, part in parts.items()}
             lines.append(f"# {name}:")
-            for key, part in section.model_fields.items():
-                example = {"epsilon": 8, "nodes": 3}.get(key, part.default)  # numbers to change
-                lines.append(f"#   {key}: {in_yaml(example)}  # {part.description}")
+            lines += [f"#   {key}: {in_yaml(examples[key])}  # {_meaning(part)}" for key, part in parts.items()]
         else:
             lines.append(f"{name}: {in_yaml(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of a section that may be absent; None of any other key."""
+def _meaning(field: FieldInfo) -> str:
+    return " ".join(str(field.description).split())
+
+
+def _parts(field: FieldInfo) -> dict[str, FieldInfo]:
+    """Return the keys of a section that may be absent; none of any other key."""
     kinds = getattr(field.annotation, "__args__", ())
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return next((kind.model_fields for kind in kinds if hasattr(kind, "model_fields")), {})
 
 
 # --- in words -------------------------------------------------------------------------------------------
 
 
 def explained(loaded: Loaded) -> list[str]:
-    """Return in words what a policy allows, key by key, and what is left of its budget."""
-    allowed = loaded.policy
-    says = dict(allowed.says())
-    if refused := [name for name, _ in refused_methods(allowed) if allowed.allows("methods", name)]:
-        says["methods"] += f", but {', '.join(refused)} (for what they send)"
-    lines = [f"policy {loaded}", *tables.facts([*says.items()])]
-    return [*lines, *_spent(allowed), *_kept(allowed)]
+    """Return what a policy allows, key by key with what it means, and what is left of its budget."""
+    allowed, rows = loaded.policy, []
+    refused = [name for name in refused_methods(allowed) if allowed.allows("methods", name)]
+    but = {"methods": f", but {', '.join(refused)} (for what they send)" if refused else ""}
+    for name, field in Policy.model_fields.items():
+        value = getattr(allowed, name)
+        rows.append((name, f"{in_yaml(value)}{but.get(name, '')}: {field.description}"))
+        for key, part in _parts(field).items() if value is not None else ():
+            rows.append((f"{name}.{key}", f"{in_yaml(getattr(value, key))}: {part.description}"))
+    return [f"policy {loaded}", *tables.facts(rows), *_kept(allowed)]
 
 
-def refused_methods(allowed: Policy) -> Iterator[tuple[str, str]]:
-    """Yield the methods that a policy refuses for what they send, with the reason."""
-    for method in registry.listed():
-        strategy = method.strategy_class()
-        for name in strategy.contributes:
-            if name in strategy.optional:
-                continue
-            if why := policy_rules.refuse_array(allowed, name, behind(strategy, name)):
-                yield method.name, why
-                break
+def refused_methods(allowed: Policy) -> list[str]:
+    """Return the methods that a policy refuses for what they send."""
+    return [each.name for each in registry.listed() if policy_rules.refuse_method(allowed, each.strategy_class(), {})]
 
 
 def keys_table() -> str:
@@ -116,39 +108,27 @@ def keys_table() -> str:
     lines = ["| key | `strict` | `open` | meaning |", "| --- | --- | --- | --- |"]
     for name, field in Policy.model_fields.items():
         values = (f"`{in_yaml(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
-        lines.append(f"| `{name}` | {' | '.join(values)} | {field.description} |")
-        section = _section(field)
-        for key, part in section.model_fields.items() if section else ():
-            default = (
-                f"required in `{name}`" if part.is_required() else f"in `{name}` by default `{in_yaml(part.default)}`"
-            )
-            lines.append(f"| `{name}.{key}` | | | {part.description} ({default}) |")
+        lines.append(f"| `{name}` | {' | '.join(values)} | {_meaning(field)} |")
+        for key, part in _parts(field).items():
+            default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
+            lines.append(f"| `{name}.{key}` | | | {_meaning(part)} ({default} in `{name}`) |")
     return "\n".join(lines)
 
 
 def _kept(allowed: Policy) -> list[str]:
-    """Return how the images of each ledger of this user are parted, and which ledger does not lie with its images."""
-    lines = []
+    """Return what each ledger of this user has spent of a budget, and how its images are parted."""
+    budget, lines = allowed.budget, []
     for each in ledger.all_ledgers():
         book = each.read()
         images = shown(book.images, WHOLE_PATH)
+        if budget:
+            spent, rounds = book.epsilon(budget.delta), sum(run.rounds for run in book.runs.values())
+            lines.append(
+                f"spent: epsilon {spent:.4g} of {budget.epsilon:g} in {plural(rounds, 'round')} of "
+                f"{plural(len(book.runs), 'run')}, images in {images}"
+            )
         if parts := book.partition | (allowed.partition.stated() if allowed.partition else {}):
             lines.append(f"partition: {listed(parts)}; images in {images}")
         if not each.with_images:
             lines.append(f"{images} cannot be written: a node with another state folder would spend again")
-    return lines
-
-
-def _spent(allowed: Policy) -> list[str]:
-    """Return what each ledger of this user has spent of a budget."""
-    budget = allowed.budget
-    if budget is None:
-        return []
-    lines = []
-    for book in (each.read() for each in ledger.all_ledgers()):
-        spent, rounds = book.epsilon(budget.delta), sum(run.rounds for run in book.runs.values())
-        lines.append(
-            f"spent: epsilon {spent:.4g} of {budget.epsilon:g} in {plural(rounds, 'round')} of "
-            f"{plural(len(book.runs), 'run')}, images in {shown(book.images, WHOLE_PATH)}"
-        )
-    return lines or ["spent: nothing yet"]
+    return lines or (["spent: nothing yet"] if budget else [])

@@ -11,9 +11,9 @@ import socket
 import ssl
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedshift.run.launch import processes
 from fedshift_core.env import COMMAND, KEEP_MODEL, TELEMETRY
@@ -24,7 +24,7 @@ from fedshift_core.plural import plural
 #: Options of `flower-supernode`.
 NODE_CONFIG, CERTIFICATES, HOST, PORT = "--node-config", "--root-certificates", "--host", "--port"
 NODE_VALUE = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # of NODE_CONFIG, as Flower reads it
-INSTALL, ISOLATION = "--allow-runtime-dependency-installation", "--isolation"
+INSTALL, ISOLATION, KEY = "--allow-runtime-dependency-installation", "--isolation", "--auth-supernode-private-key"
 COLD = "--cold"  # the first option of this module as a program
 
 
@@ -41,10 +41,14 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
             off.
         FedShiftError: If it cannot go on.
     """
-    options = with_port(options)
-    check_process(options)
-    check_certificates(options)
-    check_port(options)
+    given, _ = parsed(options)
+    _check_process(given)
+    if CERTIFICATES in given:
+        _check_certificates(given[CERTIFICATES])
+    if PORT in given:
+        _check_port(given.get(HOST, "127.0.0.1"), given[PORT])
+    else:  # Flower's own is one port for all; only the node's own processes talk to it, and they are given it
+        options = [*options, PORT, str(processes.free_port())]
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # this process was not started by the user's command
     from fedshift.site import nodes
@@ -53,12 +57,37 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
     nodes.note_start(node_config(options))
     if keep_model:
         os.environ[KEEP_MODEL] = "1"
-    node_waits.run_supernode(options, warm=warm, key=private_key(options))
+    node_waits.run_supernode(options, warm=warm, key=Path(given[KEY]).expanduser() if KEY in given else None)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reads options as Flower's parser does, their beginnings too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"options of flower-supernode: {message}")
+
+
+def parsed(options: Sequence[str], *names: str) -> tuple[dict[str, str], list[str]]:
+    """Return the values of Flower's options by name, of those that are looked at here or are named, and all others.
+
+    Raises:
+        ConfigError: If one is given twice: Flower takes the last one, and what the other says would not hold.
+    """
+    parser = _Parser(add_help=False)
+    for name in names or (NODE_CONFIG, CERTIFICATES, HOST, PORT, ISOLATION, KEY):
+        parser.add_argument(name, dest=name, action="append", default=[])
+    if not names:
+        parser.add_argument(INSTALL, dest=INSTALL, action="append_const", const="", default=[])
+    found, others = parser.parse_known_args(list(options))
+    for name, values in vars(found).items():
+        if len(values) > 1:
+            raise ConfigError(f"{name} is given {plural(len(values), 'time')}; give it once")
+    return {name: values[0] for name, values in vars(found).items() if values}, others
 
 
 def node_config(options: Sequence[str]) -> dict[str, Any]:
     """Return what the options say of the node; empty where Flower will refuse them."""
-    given = _value(options, NODE_CONFIG)
+    given = parsed(options, NODE_CONFIG)[0].get(NODE_CONFIG, "")
     try:
         if given.endswith(".toml"):
             return tomllib.loads(Path(given).expanduser().read_text())
@@ -67,36 +96,17 @@ def node_config(options: Sequence[str]) -> dict[str, Any]:
         return {}
 
 
-def private_key(options: Sequence[str]) -> Path | None:
-    """Return the file of the private key by which the SuperLink knows the node; None where there is none."""
-    given = _value(options, "--auth-supernode-private-key")
-    return Path(given).expanduser() if given else None
+def _check_process(given: Mapping[str, str]) -> None:
+    """Refuse options by which a run's code or libraries would come to the node."""
+    option = f"{ISOLATION} {shown(given[ISOLATION])}" if given.get(ISOLATION, "subprocess") != "subprocess" else ""
+    if option := INSTALL if INSTALL in given else option:
+        raise ConfigError(
+            f"{option}: a node that `fedshift supernode` starts runs nothing but what is installed there; leave it out"
+        )
 
 
-def check_process(options: Sequence[str]) -> None:
-    """Refuse options by which a run's code or libraries would come to the node.
-
-    Raises:
-        ConfigError: If there is one.
-    """
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(INSTALL, dest="installs", action="store_true")
-    why = "a node that `fedshift supernode` starts runs nothing but what is installed there"
-    if parser.parse_known_args([option for option in options if option.startswith("--")])[0].installs:
-        raise ConfigError(f"{INSTALL}: {why}; leave it out")
-    if (isolation := _value(options, ISOLATION) or "subprocess") != "subprocess":
-        raise ConfigError(f"{ISOLATION} {shown(isolation)}: {why}; leave it out")
-
-
-def check_certificates(options: Sequence[str]) -> None:
-    """Refuse ``--root-certificates`` of which Flower could make no connection.
-
-    Raises:
-        ConfigError: If the file cannot be read, or holds no certificate.
-    """
-    file = _value(options, CERTIFICATES)
-    if not file:
-        return
+def _check_certificates(file: str) -> None:
+    """Refuse ``--root-certificates`` of which Flower could make no connection."""
     try:
         content = Path(file).expanduser().read_bytes().decode("ascii")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content)
@@ -107,13 +117,8 @@ def check_certificates(options: Sequence[str]) -> None:
         ) from None
 
 
-def check_port(options: Sequence[str]) -> None:
-    """Refuse a ``--port`` on which the node's own processes could not be listened to.
-
-    Raises:
-        ConfigError: If it is taken, or this user may not listen on it.
-    """
-    host, port = _value(options, HOST) or "127.0.0.1", _value(options, PORT)
+def _check_port(host: str, port: str) -> None:
+    """Refuse a ``--port`` on which the node's own processes could not be listened to."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, int(port)), family=family).close()
@@ -126,37 +131,9 @@ def check_port(options: Sequence[str]) -> None:
         return
 
 
-def _value(options: Sequence[str], name: str) -> str:
-    """Return the value of one of Flower's options; empty where there is none.
-
-    Raises:
-        ConfigError: If it is given twice: Flower takes the last one, and what the other says would not hold.
-    """
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument(name, dest="values", action="append", default=[])
-    try:
-        values = parser.parse_known_args(list(options))[0].values
-    except (argparse.ArgumentError, ValueError):
-        return ""
-    if len(values) > 1:
-        raise ConfigError(f"{name} is given {plural(len(values), 'time')}; give it once")
-    return str(values[0]) if values else ""
-
-
-def with_port(options: Sequence[str]) -> list[str]:
-    """Return the options with a free port of the loopback, if they name none.
-
-    Flower's own default is one port, 9094, which only one SuperNode of a machine can have. Nobody needs to know the
-    port: only the node's own processes talk to it, and they are given it.
-    """
-    if any(PORT.startswith(name) and len(name) > len("--p") for name in (given.partition("=")[0] for given in options)):
-        return list(options)
-    return [*options, PORT, str(processes.free_port())]
-
-
 if __name__ == "__main__":
-    given = sys.argv[1:]
+    words = sys.argv[1:]
     try:
-        serve(given[1:], warm=False) if given[:1] == [COLD] else serve(given)
+        serve(words[1:], warm=False) if words[:1] == [COLD] else serve(words)
     except FedShiftError as error:
         sys.exit(f"error: {error}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_node import charge
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
@@ -59,7 +60,7 @@ def test_the_table_has_a_line_for_each_run_and_sums(node: Path) -> None:
     head, _, *rows, verdict = result.stdout.splitlines()
     assert head.split() == ["run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta"]
     cells = [row.split() for row in rows]
-    assert [[row[0], *row[5:]] for row in cells] == [
+    assert [[row[0], *row[3:]] for row in cells] == [
         [RUNS[0], "2", "3", "3", "3,000", "1", "2e-05"], [RUNS[1], "1", "1", "1", "1,000", "-", "-"],
         ["all", "2", "4", "4", "4,000", "1", "2e-05"],
     ]  # fmt: skip
@@ -68,7 +69,7 @@ def test_the_table_has_a_line_for_each_run_and_sums(node: Path) -> None:
 
 def test_a_run_is_shown_by_reply_and_a_round_by_item(node: Path) -> None:
     lines = call("log", "node-0", "--run", "aaa").stdout.splitlines()
-    assert [line.split()[2:4] for line in lines[2:5]] == [["0", "query"], ["1", "train"], ["2", "train"]]
+    assert [line.split()[1:3] for line in lines[2:5]] == [["0", "query"], ["1", "train"], ["2", "train"]]
     shown = call("log", "--run", "a", "--round", "2").stdout
     assert "arrays/w2" in shown and "2 x 3" in shown and "2.5" in shown
     assert "arrays/w1" not in shown
@@ -158,7 +159,7 @@ def test_no_node_has_worked_here(state: Path) -> None:
 
 
 def test_a_ledger_is_no_node(node: Path, state: Path) -> None:
-    ledger.of_images(state / "images").charge("run", 1.0, lambda book, now: "")
+    charge(ledger.of_images(state / "images"), "run")
     assert nodes.names() == [node.name] and nodes.named("").folder == node
 
 

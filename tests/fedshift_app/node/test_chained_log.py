@@ -59,7 +59,7 @@ def test_lines_are_numbered_and_chained_and_only_their_owner_reads_them(tmp_path
         entry = json.loads(line)
         assert (entry["n"], entry["before"]) == (number, before)
         before = chained_log.digest(line)
-    assert Head.read(folder) == Head(12, sum(len(line) + 1 for line in lines), before)
+    assert Head.read(folder) == Head(lines=12, bytes=sum(len(line) + 1 for line in lines), sha256=before)
     checked = log.read(folder)
     assert (checked.problems, checked.lines, checked.interrupted) == ([], 12, 0)
     assert [(sent.round, sent.items, sent.bytes) for sent in checked.sent] == [(n, 2, 16) for n in (1, 2, 3, 4)]
@@ -100,7 +100,7 @@ def test_whatever_is_changed_removed_swapped_added_or_cut_off_is_noticed(
         case "head":
             head = Head.read(folder)
             assert head is not None
-            Head(head.lines, head.bytes, chained_log.digest(b"other")).write(folder)
+            head.model_copy(update={"sha256": chained_log.digest(b"other")}).write(folder)
         case "no-head":
             (folder / HEAD_FILE).unlink()
     if kind == "bytes":  # the end of the file, within a line
@@ -131,7 +131,7 @@ def test_nothing_is_appended_to_a_log_that_is_not_what_its_head_says(tmp_path: P
     rewrite(tmp_path / "changed", [*lines[:-1], lines[-1].replace(b'"metrics/1"', b'"metrics/2"')])
     written(tmp_path / "headless")
     (tmp_path / "headless" / HEAD_FILE).unlink()
-    for name, why in (("cut", "its end is missing"), ("changed", "line 12 is not the one"), ("headless", "is missing")):
+    for name, why in (("cut", "line 12 is not the one"), ("changed", "line 12 is not the one"), ("headless", "is missing")):
         before = (tmp_path / name / LOG_FILE).read_bytes()
         assert why in refusal_of(LogError, write, tmp_path / name, reply(5))
         assert (tmp_path / name / LOG_FILE).read_bytes() == before

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from real_node import charge
 from scipy.stats import norm
 from support import ROOT, refusal_of
 
@@ -21,10 +22,6 @@ from fedshift_app.node.ledger import DAY, Book, Ledger
 from fedshift_core import atomic_io
 from fedshift_core.dp_accounting import ORDERS, spending
 from fedshift_core.errors import FedShiftError
-
-
-def anything(book: Book, now: float) -> str:
-    return ""
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def own(tmp_path: Path) -> Ledger:
 def test_rounds_of_one_noise_cost_what_the_run_says(own: Ledger) -> None:
     privacy = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2, delta=1e-6)
     for _ in range(7):
-        assert own.charge("run", privacy.mu_squared, anything) == ""
+        assert charge(own, "run", privacy.mu_squared) == ""
     book = own.read()
     assert book.runs["run"].rounds == 7
     assert book.epsilon(1e-6) == pytest.approx(privacy.spent(7), rel=1e-9)
@@ -54,14 +51,14 @@ def test_rounds_of_private_training_compose_with_all_others(own: Ledger) -> None
     direct = rdp.RdpAccountant(ORDERS)
     for run, spends, rounds in (("a", first, 3), ("b", second, 2)):
         for _ in range(rounds):
-            assert own.charge(run, spends, anything) == ""
+            assert charge(own, run, spends) == ""
         noise = event.GaussianDpEvent(spends.noise_multiplier)
         direct.compose(event.PoissonSampledDpEvent(spends.sampling_rate, noise), rounds * spends.steps)
     direct.compose(event.GaussianDpEvent(3.0), 3)  # of prototypes
     book = own.read()
     assert [(run.rounds, len(run.sampled)) for run in book.runs.values()] == [(3, 1), (2, 1)]
     assert book.epsilon(1e-5) == pytest.approx(direct.get_epsilon(1e-5), rel=1e-6)
-    own.charge("c", local.mu_squared, anything)
+    charge(own, "c", local.mu_squared)
     direct.compose(event.GaussianDpEvent(local.mu_squared**-0.5))
     assert own.read().epsilon(1e-5) == pytest.approx(direct.get_epsilon(1e-5), rel=1e-6)
     direct.compose(event.PoissonSampledDpEvent(32 / 150, event.GaussianDpEvent(5.0)), second.steps)
@@ -73,7 +70,7 @@ def test_runs_of_different_noise_compose(own: Ledger) -> None:
     first, second = PrivacyConfig(epsilon=1.0), PrivacyConfig(epsilon=3.0, clipping_norm=2.0)
     for run, privacy, rounds in (("a", first, 5), ("b", second, 3)):
         for _ in range(rounds):
-            own.charge(run, privacy.mu_squared, anything)
+            charge(own, run, privacy.mu_squared)
     mu = math.sqrt(5 * (2 * 1.0 / first.noise) ** 2 + 3 * (2 * 2.0 / second.noise) ** 2)
     epsilon = own.read().epsilon(1e-5)
     delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
@@ -87,11 +84,11 @@ def test_nothing_is_spent_without_a_file(own: Ledger) -> None:
 
 def test_a_day_counts_rounds_with_and_without_noise(own: Ledger) -> None:
     for hours in (0, 1, 20):
-        replace(own, clock=lambda hours=hours: 3600.0 * hours).charge("run", 0.0, anything)
+        charge(replace(own, clock=lambda hours=hours: 3600.0 * hours), "run", 0.0)
     book = own.read()
     assert book.runs == {}
     assert [book.rounds_of_day(3600.0 * hour) for hour in (21, 24, 25, 45)] == [3, 2, 1, 0]
-    replace(own, clock=lambda: 3 * DAY).charge("run", 0.0, anything)
+    charge(replace(own, clock=lambda: 3 * DAY), "run", 0.0)
     assert own.read().trained == (3 * DAY,)  # earlier ones are of no use any more
 
 
@@ -105,7 +102,7 @@ def test_it_is_the_owners_alone_and_belongs_to_the_images(tmp_path: Path, monkey
     (tmp_path / "other-name").symlink_to(images)
     before = os.umask(0)
     try:
-        ledger.of_images(images).charge("run", 1.0, anything)
+        charge(ledger.of_images(images), "run")
     finally:
         os.umask(before)
     (written,) = (tmp_path / "state" / "ledgers").glob("*.json")
@@ -118,30 +115,30 @@ def test_it_is_the_owners_alone_and_belongs_to_the_images(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"runs": {"a": {"rounds": -1}}}', '{"strange": 1}'])
 def test_a_damaged_ledger_is_not_begun_anew(content: str, own: Ledger) -> None:
-    own.charge("run", 1.0, anything)
+    charge(own, "run")
     own.path.write_text(content)
-    for call in (own.read, lambda: own.charge("run", 1.0, anything), lambda: own.refused(anything)):
+    for call in (own.read, lambda: charge(own, "run")):
         assert "cannot read the ledger" in refusal_of(FedShiftError, call)
     assert own.path.read_text() == content
 
 
 def test_what_a_check_refuses_is_not_written(own: Ledger) -> None:
-    own.charge("run", 1.0, anything)
+    charge(own, "run")
     before = own.path.read_bytes()
-    assert own.charge("run", 1.0, lambda book, now: f"spent {book.mu_squared:g}") == "spent 1"
+    assert charge(own, "run", check=lambda book, now: f"spent {book.mu_squared:g}") == "spent 1"
     assert own.path.read_bytes() == before
 
 
 def test_a_disk_that_fails_lets_nothing_out_and_keeps_what_was_spent(
     own: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own.charge("run", 1.0, anything)
+    charge(own, "run")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic_io.os, "fsync", full)
-    message = refusal_of(FedShiftError, own.charge, "run", 1.0, anything)
+    message = refusal_of(FedShiftError, charge, own, "run")
     assert "No space left on device; nothing leaves this node" in message
     monkeypatch.undo()
     assert own.read().mu_squared == 1.0
@@ -156,7 +153,7 @@ from fedshift_app.node.ledger import Ledger
 own = Ledger(Path(sys.argv[1]), "/images")
 print("ready", flush=True)
 for number in range(int(sys.argv[2])):
-    own.charge(sys.argv[3], 1.0, lambda book, now: "")
+    own.change(lambda book, now: book.charged(sys.argv[3], 1.0, now))
     print(number, flush=True)  # the update leaves
 """
 
@@ -180,14 +177,14 @@ def test_a_killed_node_has_counted_whatever_left(own: Ledger) -> None:
     node.wait()
     counted = own.read().runs["run"].rounds
     assert left <= counted <= left + 1
-    own.charge("run", 1.0, anything)  # the node is started again: the lock went with its process
+    charge(own, "run")  # the node is started again: the lock went with its process
     assert own.read().runs["run"].rounds == counted + 1
 
 
 def test_two_nodes_of_the_same_images_share_it(own: Ledger) -> None:
     other = start(own, 30, "b")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda _: own.charge("a", 1.0, anything), range(30)))
+        list(pool.map(lambda _: charge(own, "a"), range(30)))
     assert other.wait() == 0
     assert {run: spent.rounds for run, spent in own.read().runs.items()} == {"a": 30, "b": 30}
     assert json.loads(own.path.read_text())["images"] == "/images"
@@ -195,5 +192,5 @@ def test_two_nodes_of_the_same_images_share_it(own: Ledger) -> None:
 
 def test_the_last_round_of_a_budget_leaves_once(own: Ledger) -> None:
     """Two nodes may both have been let in; only one of them is charged."""
-    whys = [own.charge("run", 1.0, lambda book, now: "spent" if book.mu_squared >= 1 else "") for _ in range(2)]
+    whys = [charge(own, "run", check=lambda book, now: "spent" if book.mu_squared >= 1 else "") for _ in range(2)]
     assert whys == ["", "spent"]

@@ -16,6 +16,7 @@ import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from real_node import charge
 from support import ROOT, InlineRun, ListeningGrid, Run
 
 from fedshift.run.launch import local_superlink, processes, runner
@@ -374,7 +375,7 @@ def test_it_is_charged_before_the_update_leaves(node: OwnedNode, monkeypatch: py
 
 def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: OwnedNode, folders: list[NodeFolder]) -> None:
     own = ledger.of_images(folders[0].path)
-    own.charge("run", 1.0, lambda book, now: "")
+    charge(own, "run")
     own.path.write_text("{")
     assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be read or written"
     node.allow(least_images=1)
