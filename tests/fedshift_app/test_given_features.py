@@ -17,7 +17,10 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.io import cache
 
-ENCODER = "images.crop_padding=0 images.flip=false train.precision=float32 train.epochs=1 model.projection=16 model.freeze=encoder model.precompute=on"
+ENCODER = (
+    "images.crop_padding=0 images.flip=false train.precision=float32 train.epochs=1 "
+    "model.projection=16 model.freeze=encoder model.precompute=on"
+)
 FILE = "features.npz"
 #: One of each kind of method that works on kept features.
 METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
