@@ -221,17 +221,17 @@ def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
 
 def _download(record: Record, name: str, file: Path) -> None:
     """Fetch what is missing of a file, with a progress bar."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
 
     url = hf_hub_url(record.repository, name, repo_type="dataset", revision=record.revision)
     there = get_hf_file_metadata(url)
-    ours = there.location.startswith(constants.ENDPOINT)  # no key of ours goes to another server
+    # No key of the user's goes to another server.
+    token = get_token() if there.location.startswith(constants.ENDPOINT) else None
     with file.open("ab") as opened:
         http_get(
             there.location, opened, resume_size=opened.tell(), expected_size=there.size,
-            headers=build_hf_headers() if ours else None, displayed_filename=name,
+            headers={"authorization": f"Bearer {token}"} if token else None, displayed_filename=name,
         )  # fmt: skip
 
 
@@ -346,14 +346,14 @@ def _finish(name: str, record: Record, folder: Path) -> None:
                 split = splits[int(path.stem.split("_")[-2])]
                 lines[split].append(f"{domain}/{path.parent.name}/{path.name} {_number(path.parent.name)}\n")
             for split, each in lines.items():
-                write_atomically(folder / f"{domain}_{split}.txt", each)
+                write_atomically(folder / f"{domain}_{split}.txt", "".join(each))
     elif name == isic.NAME:
         rows = ["image,target,center,fold\n"]
         for path in sorted(folder.glob("*/*/*/*.jpg")):
             domain, split, label = path.relative_to(folder).parts[:3]
             image = path.relative_to(folder).with_suffix("").as_posix()
             rows.append(f"{image},{isic.CLASSES.index(label)},{isic.DOMAINS.index(domain)},{split}\n")
-        write_atomically(folder / "train_test_split.csv", rows)
+        write_atomically(folder / "train_test_split.csv", "".join(rows))
 
 
 def _number(label: str) -> int:

@@ -10,6 +10,11 @@ import own_sites
 import pytest
 
 import fedshift as fs
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node.data import train_places
+from fedshift_app.node.place import Place
+from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
 
 pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed (pip install flwr-datasets)")
 
@@ -22,6 +27,11 @@ def test_either_may_be_imported_first(first: str, tmp_path: Path) -> None:
 import {first}
 import datasets, flwr_datasets
 import fedshift as fs
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node.data import train_places
+from fedshift_app.node.place import Place
+from fedshift_core.errors import ConfigError
+from fedshift_datasets import catalog
 import fedshift_clients, fedshift_datasets, fedshift_strategies
 
 theirs = datasets.Dataset.from_dict({{"label": [0, 1]}})
@@ -60,3 +70,36 @@ def test_a_partitioner_of_theirs_divides_the_images_of_a_run(tmp_path: Path, mon
            "dataset.domains": list(sites)},
     )  # fmt: skip
     assert run.state == "completed" and sorted(run.results.final) == list(sites)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_our_allocation_is_a_partitioner_of_theirs(named: bool) -> None:
+    """It gives each node the images that a run gives it."""
+    from datasets import ClassLabel, Dataset
+    from fedshift_datasets.partition.flower import DomainPartitioner
+
+    config = resolve(
+        {"experiment": "handwritten", "seed": 3, "set": "'allocation.counts={scan: 2, sketch: 1}' allocation.share=0.2"}
+    )
+    images = [catalog.load("handwritten", domain, "train", config.dataset.source()) for domain in ("scan", "sketch")]
+    labels = np.concatenate([each.y for each in images])
+    sizes = [len(each.y) for each in images]
+    table = Dataset.from_dict(
+        {
+            "place": [*range(sizes[0]), *range(sizes[1])],
+            "label": labels,
+            "domain": ["scan"] * sizes[0] + ["sketch"] * sizes[1],
+        }
+    )
+    if named:
+        table = table.cast_column("domain", ClassLabel(names=["sketch", "scan"]))
+    partitioner = DomainPartitioner(seed=3, counts={"scan": 2, "sketch": 1}, share=0.2)
+    partitioner.dataset = table
+    assert partitioner.num_partitions == 3
+    dealt = config.allocation.deal(("scan", "sketch"), 3, 3)
+    for node, domain in enumerate(dealt):
+        place = Place(domain, node, 3, config.dataset.source(), shared=True, threads=0)
+        (own,) = train_places(config, place).values()
+        assert partitioner.load_partition(node)["place"][:] == own.tolist()
+    with pytest.raises(ConfigError, match="how many nodes"):
+        DomainPartitioner(share=0.2)

@@ -7,17 +7,24 @@ import numpy as np
 import pytest
 import torch
 from image_trees import noise_sites
+from PIL import Image
 from safetensors.numpy import load_file
 from support import InlineRun, Run, refusal_of
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.node import data as node_data
+from fedshift_app.node import given_features
+from fedshift_app.node.place import Place
 from fedshift_app.run import initial_model, precomputing
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.io import cache
 
-ENCODER = "images.crop_padding=0 images.flip=false train.precision=float32 train.epochs=1 model.projection=16 model.freeze=encoder model.precompute=on"
+ENCODER = (
+    "images.crop_padding=0 images.flip=false train.precision=float32 train.epochs=1 "
+    "model.projection=16 model.freeze=encoder model.precompute=on"
+)
 FILE = "features.npz"
 #: One of each kind of method that works on kept features.
 METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
@@ -106,3 +113,30 @@ def test_what_does_not_go_with_given_features_is_refused(
 ) -> None:
     written(sites)
     assert problem in refusal_of(ConfigError, run_inline, nodes=2, rounds=1, **flat(sites, "fedavg", more))
+
+
+def test_a_real_node_has_a_file_of_its_own(sites: Path, tmp_path: Path) -> None:
+    """Names begin at its own data-dir, and only its own images need rows."""
+    own = tmp_path / "node"
+    for split, places in (("train", range(8)), ("test", range(8, 15))):
+        for label in ("cat", "dog"):
+            (own / "a" / split / label).mkdir(parents=True)
+            for i in places:
+                (own / "a" / split / label / f"{i}.png").write_bytes((sites / "a" / label / f"{i}.png").read_bytes())
+    names = sorted(path.relative_to(own).as_posix() for path in own.rglob("*.png"))
+    rows = np.random.default_rng(0).normal(size=(len(names), 4)).astype(np.float32)
+    np.savez(own / FILE, images=np.array(names), features=rows)
+    stated = "dataset.domains=[a,b] dataset.classes=[cat,dog] model.name=features:4"
+    config = resolve(
+        {"experiment": "handwritten", "seed": 0}
+        | flat(sites, "fedavg", f"{stated} dataset.features={FILE}")
+        | {"data-dir": ""}
+    )
+    place = Place("a", -1, -1, config.dataset.source(own), shared=False, threads=0)
+    given, by_mark = given_features.of(config, place)
+    train = node_data.own_images(config, place).train
+    found = given.rows[[by_mark()[mark.tobytes()] for mark in train.marks]]
+    pictures = [np.asarray(Image.open(own / name)) for name in names]
+    for image, row in zip(train.x, found, strict=True):
+        (at,) = [i for i, picture in enumerate(pictures) if np.array_equal(picture, image)]
+        np.testing.assert_array_equal(row, rows[at])
