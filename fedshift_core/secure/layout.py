@@ -102,7 +102,7 @@ class Layout:
         sums: Arrays = {}
         ends = np.cumsum([segment.size for segment in self.segments])
         for segment, part in zip(self.segments, np.split(total, ends)[:-1], strict=True):
-            whole = part.reshape(segment.shape).astype(np.int64)
+            whole: NDArray[Any] = part.reshape(segment.shape).astype(np.int64)
             if segment.most:
                 whole = (whole - number * (self.levels // 2)) * (2 * segment.most / self.levels)
             sums[segment.name] = whole
