@@ -178,7 +178,8 @@ def test_a_node_computes_without_flower() -> None:
     packing = "fedshift_core/wire/packing.py"
     travels = [f"{packing}: fedshift_core.wire.records", f"{packing}: flwr.app"]
     assert sorted({*collected}) == [
-        "clients/fedshift_clients/training/node.py: flwr.client", "fedshift_core/wire/messages.py: flwr.app", *travels, "fedshift_core/wire/records.py: flwr.app",
+        "clients/fedshift_clients/training/node.py: flwr.client", "fedshift_core/wire/messages.py: flwr.app", *travels,
+        "fedshift_core/wire/records.py: flwr.app",
     ]  # fmt: skip
 
 
