@@ -8,10 +8,10 @@ deviation.
 .. math:: E[z]=\frac{E[x]-\mu}{s},\qquad E[z^2]=\frac{E[x^2]-2\mu E[x]+\mu^2}{s^2}
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import BN_MEAN, BN_SQUARES, BN_SUM, BN_VAR
@@ -36,9 +36,7 @@ def standard(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
         weights: Hold ``running_mean`` and ``running_var`` of each layer, (C,).
     """
     converted: Arrays = {}
-    for name in layers:
-        centre, unit = _units(name, weights)
-        mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
+    for name, mean, square, centre, unit in _layers(means, layers, weights):
         converted[BN_SUM + name] = (mean - centre) / unit
         converted[BN_SQUARES + name] = (square - 2 * centre * mean + np.square(centre)) / np.square(unit)
     return converted
@@ -47,14 +45,14 @@ def standard(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
 def plain(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
     """Return what :func:`standard` was given."""
     converted: Arrays = {}
-    for name in layers:
-        centre, unit = _units(name, weights)
-        mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
+    for name, mean, square, centre, unit in _layers(means, layers, weights):
         converted[BN_SUM + name] = centre + unit * mean
         converted[BN_SQUARES + name] = np.square(unit) * square + 2 * centre * unit * mean + np.square(centre)
     return converted
 
 
-def _units(name: str, weights: Arrays) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    centre = weights[f"{name}.{BN_MEAN}"].astype(np.float64)
-    return centre, np.sqrt(np.maximum(weights[f"{name}.{BN_VAR}"].astype(np.float64), EPSILON))
+def _layers(means: Arrays, layers: Iterable[str], weights: Arrays) -> Iterator[tuple[str, *tuple[Any, ...]]]:
+    for name in layers:
+        centre = weights[f"{name}.{BN_MEAN}"].astype(np.float64)
+        unit = np.sqrt(np.maximum(weights[f"{name}.{BN_VAR}"].astype(np.float64), EPSILON))
+        yield name, means[BN_SUM + name], means[BN_SQUARES + name], centre, unit

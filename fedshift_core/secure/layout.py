@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
-from fedshift_core.limits import BLOCK
 from fedshift_core.secure.crypto import Residues
 
 #: How a contribution is a sum over nodes, by what a node's rows are multiplied:
@@ -94,41 +93,32 @@ class Layout:
         Raises:
             RequestError: If one is not finite, or out of its range.
         """
-        vector = np.empty(self.size, np.uint32)
-        start = 0
-        for segment in self.segments:
-            here = vector[start : start + segment.size]
-            self._write(segment, np.asarray(values[segment.name]).reshape(-1), here)
-            start += segment.size
-        return vector
+        return np.concatenate(
+            [np.zeros(0, np.uint32), *(self._steps(each, values[each.name]) for each in self.segments)]
+        )
 
     def values(self, total: Residues, number: int) -> Arrays:
         """Return the sums of ``number`` nodes by segment: float64 where it has a range, else int64."""
         sums: Arrays = {}
-        start = 0
-        for segment in self.segments:
-            part = total[start : start + segment.size].reshape(segment.shape)
+        ends = np.cumsum([segment.size for segment in self.segments])
+        for segment, part in zip(self.segments, np.split(total, ends)[:-1], strict=True):
+            whole: NDArray[Any] = part.reshape(segment.shape).astype(np.int64)
             if segment.most:
-                steps = part.astype(np.int64) - number * (self.levels // 2)
-                sums[segment.name] = steps * (2 * segment.most / self.levels)
-            else:
-                sums[segment.name] = part.astype(np.int64)
-            start += segment.size
+                whole = (whole - number * (self.levels // 2)) * (2 * segment.most / self.levels)
+            sums[segment.name] = whole
         return sums
 
-    def _write(self, segment: Segment, values: NDArray[Any], here: Residues) -> None:
-        step = BLOCK // 8
+    def _steps(self, segment: Segment, values: NDArray[Any]) -> Residues:
+        numbers = np.asarray(values, np.float64).reshape(-1)
         least, most = (-segment.most, segment.most) if segment.most else (0.0, float(self.levels))
-        for start in range(0, values.size, step):
-            part = values[start : start + step].astype(np.float64)
-            if not ((part >= least) & (part <= most)).all():
-                raise RequestError(
-                    f"secure sums: {segment.name} holds a number out of range, allowed is {least:g} to {most:g}"
-                    f"{' (federation.secure_sums_range; training diverged?)' if segment.most else ''}"
-                )
-            if segment.most:
-                part = np.rint((part + segment.most) * (self.levels / (2 * segment.most)))
-            here[start : start + step] = np.minimum(part, self.levels)
+        if not ((numbers >= least) & (numbers <= most)).all():
+            raise RequestError(
+                f"secure sums: {segment.name} holds a number out of range, allowed is {least:g} to {most:g}"
+                f"{' (federation.secure_sums_range; training diverged?)' if segment.most else ''}"
+            )
+        if segment.most:
+            numbers = np.rint((numbers + most) * (self.levels / (2 * most)))
+        return np.minimum(numbers, self.levels).astype(np.uint32)
 
 
 def layout_of(

@@ -1,6 +1,6 @@
 """The server's part of a secure sum: what nodes committed to, which shares are right, and the sum without masks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,16 +58,12 @@ class Dealt:
         """
         nodes = self.group.nodes
         others = [node for node in nodes if node != dealer]
-        if len(texts) != len(others) or len(digests) != 2 * len(nodes):
-            raise Refused(f"shares for {plural(len(texts), 'node')}, expected are {len(others)}")
-        if any(len(text) != TEXT_BYTES for text in texts) or {len(d) for d in (*digests, seed)} != {
-            crypto.DIGEST_BYTES
-        }:
-            raise Refused("shares or commitments of another length than they have")
+        sizes = [TEXT_BYTES] * len(others) + [crypto.DIGEST_BYTES] * (2 * len(nodes) + 1)
+        if list(map(len, (*texts, *digests, seed))) != sizes:
+            raise Refused("shares or commitments of another number or length than they have")
         self.texts |= {(dealer, other): text for other, text in zip(others, texts, strict=True)}
-        self.digests |= {
-            (dealer, node): (digests[2 * place], digests[2 * place + 1]) for place, node in enumerate(nodes)
-        }
+        pairs = zip(digests[::2], digests[1::2], strict=True)
+        self.digests |= {(dealer, node): pair for node, pair in zip(nodes, pairs, strict=True)}
         self.seeds[dealer] = seed
 
     def for_node(self, holder: int) -> tuple[list[int], list[bytes], list[bytes]]:
@@ -127,20 +123,20 @@ class Unmasking:
             FederationError: If there are too few shares of a node, or they do not give what it committed to.
         """
         group = self.dealt.group
-        keys: Mapping[int, bytes] = dict(zip(group.nodes, group.mask_keys, strict=True))
+        keys = dict(zip(group.nodes, group.mask_keys, strict=True))
         secrets = {node: self._secret(node) for node in self.dealt.dealers}  # all, before anything is changed
-        for node in self.alive:
-            if crypto.digest("own", node, secrets[node]) != self.dealt.seeds[node]:
+        for node, secret in secrets.items():
+            if node in self.alive and crypto.digest("own", node, secret) != self.dealt.seeds[node]:
                 raise FederationError(f"secure sums: the shares of node {node} do not give the seed it committed to")
-        for node in self.lost:
-            if not crypto.is_pair(secrets[node], keys[node]):
+            if node not in self.alive and not crypto.is_pair(secret, keys[node]):
                 raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
-        for node in self.alive:
-            crypto.add_mask(total, secrets[node], minus=True)
         context = group.digest() + sent
-        for node in self.lost:
+        for node, secret in secrets.items():
+            if node in self.alive:
+                crypto.add_mask(total, secret, minus=True)
+                continue
             for other in self.alive:
-                crypto.add_mask(total, pair_key(secrets[node], keys[other], context), minus=node > other)
+                crypto.add_mask(total, pair_key(secret, keys[other], context), minus=node > other)
         return total
 
     def _secret(self, node: int) -> bytes:

@@ -1,9 +1,9 @@
 """A feature's facts on a run's numbers stand on each of the five places where the run is seen."""
 
 import html
-import importlib
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from fedshift.run.launch import runner
 from fedshift_app.features.figures import show as figures
 from fedshift_app.run import console
 from fedshift_core.features import FEATURES
+from fedshift_core.registry import imported
 from fedshift_core.shown import History
 
 SMALL = "train.epochs=1 allocation.share=0.1"
@@ -29,12 +30,9 @@ RUNS = {
     "constant": f"{SMALL} model.name=cnn_bn evaluate.bn=[own,averaged] train.lr=1e-9 evaluate.patience=1 "
     "allocation.validation_fraction=0.3",
 }
-SHOWING = [name for name, feature in FEATURES.items() if feature.show]
+SHOWING = {name: imported(feature.show) for name, feature in FEATURES.items() if feature.show}
 #: Rooms whose hook hands out facts.
-WITH_FACTS = {
-    name for name in SHOWING
-    if "facts=" in inspect.getsource(importlib.import_module(str(FEATURES[name].show).partition(":")[0]))
-}  # fmt: skip
+WITH_FACTS = {name for name, show in SHOWING.items() if "facts=" in inspect.getsource(sys.modules[show.__module__])}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +56,7 @@ def facts_of(run: Run) -> dict[str, tuple[str, ...]]:
     """Return the facts of all features, by what ``results.json`` holds alone."""
     config = reading.read(run.folder).config
     history = History(config, results=json.loads((run.folder / "results.json").read_text()))
-    return {name: importlib.import_module(str(FEATURES[name].show).partition(":")[0]).show(history).facts
-            for name in SHOWING}  # fmt: skip
+    return {name: show(history).facts for name, show in SHOWING.items()}
 
 
 def places(folder: Path) -> dict[str, str]:

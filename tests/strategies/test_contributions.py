@@ -161,9 +161,7 @@ def test_the_own_dimension_is_the_same_in_all_arrays() -> None:
         check(ragged([0, 1], [1, 1]) | {"labels": np.array([0])}, RAGGED)
 
 
-@pytest.mark.parametrize(
-    ("word", "says"), [("clas", "'clas', allowed are model, sum")]
-)
+@pytest.mark.parametrize(("word", "says"), [("clas", "'clas', allowed are model, sum")])
 def test_a_word_that_is_none_of_the_four_is_refused_where_a_method_states_it(word: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"Mine.behind['style']: {says}")):
         type("Mine", (DomainStrategy,), {"behind": {"style": word}})

@@ -7,9 +7,11 @@ from pydantic import Field, field_validator
 
 from fedshift_core.disclosure import SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
-from fedshift_core.limits import MOST_SHOWN, some
+from fedshift_core.limits import MOST_SHOWN, few, some
+from fedshift_core.plural import plural
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
-from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
+from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE, OWN, RETAKEN
 
 #: With which statistics of BatchNorm the same weights are scored.
 BnStatistics = Literal["averaged", "retaken", "own", "batch"]
@@ -95,13 +97,28 @@ def _rules(case: Case) -> str:
     return ""
 
 
+def show(history: History) -> Shown:
+    """Return the statistics of the accuracies, with a line where there are others than the averaged ones."""
+    config, results, text = history.config, history.results, BN_STATISTICS_TEXT
+    first = str(results.get("scored_with", AVERAGED))
+    others = few(results.get("others", {}))
+    kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
+    fields = {"scored_with": config.evaluate.bn[0]}
+    if first == AVERAGED and not kinds:
+        return Shown(fields)
+    further = "".join(f"; bn={kind}: the same rounds with those {text.get(kind, kind)}" for kind in kinds)
+    batch = f"; batches of {plural(config.images.eval_batch, 'test image')}" if BATCH in (first, *kinds) else ""
+    line = f"BatchNorm's statistics: {first} ({text.get(first, first)}){further}{batch} (evaluate.bn)"
+    return Shown(fields, notes=(line,)) if first == AVERAGED else Shown(fields, facts=(line,))
+
+
 FEATURE = Feature(
     "bn-statistics",
     "Scores with other statistics of BatchNorm",
     "evaluate.bn",
     "fedshift_app.features.bn_statistics.server:BatchNormStatistics",
     "fedshift_app.features.bn_statistics.node:BatchNormStatisticsOnNode",
-    show="fedshift_app.features.bn_statistics.show:show",
+    show=show,
     place=30,
     options=Options,
     rules=_rules,

@@ -30,51 +30,38 @@ class Privacy(ServerFeature):
         Of ``dp-sgd`` there is a line for each node with its sampling rate, steps, noise and the epsilon of the whole
         run; nodes with the same numbers share one. A target that repeated rounds exceed is named.
         """
-        privacy, rounds = self.run.config.privacy, self.run.rounds + self.run.repeated
+        config, repeated = self.run.config, self.run.repeated
+        privacy, rounds = config.privacy, self.run.rounds + repeated
+        after = f"after {plural(rounds, 'round')}{f', {repeated} of them repeated,' if repeated else ''} epsilon is"
         if not privacy.of_images:
             yield (
                 f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard "
-                f"deviation {privacy.noise:.3g}; after {plural(rounds, 'round')}{self._again} epsilon is "
-                f"{privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
+                f"deviation {privacy.noise:.3g}; {after} {privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
             )
             return
-        validates = self.run.config.allocation.validation_fraction > 0
+        validates = config.allocation.validation_fraction > 0
         yield (
             f"privacy: each image's gradient is cut to norm {privacy.clipping_norm:g} and each step's sum is given "
             f"noise; epsilon of each node is said after each round, at delta {privacy.delta:g}"
             + ("; which images are validation images counts as fixed" if validates else "")
         )
-        if self.run.rounds:
-            yield from self._lines(nodes)
-
-    def _lines(self, nodes: Sequence[Node]) -> Iterable[str]:
-        privacy = self.run.config.privacy
-        if privacy.target_epsilon is not None and self.run.repeated:
+        if not self.run.rounds:
+            return
+        if privacy.target_epsilon is not None and repeated:
             yield (
                 f"privacy.target_epsilon={privacy.target_epsilon:g} is for {plural(self.run.rounds, 'round')}: "
-                f"{plural(self.run.repeated, 'round')} may have left nodes more than once and spend again, so that the "
-                "run will exceed it"
+                f"{plural(repeated, 'round')} may have left nodes more than once and spend again, so that the run will "
+                "exceed it"
             )
-        by_images: dict[int, list[int]] = {}
-        for node in nodes:
-            by_images.setdefault(node.num_examples, []).append(node.index)
-        yield from (self._line(images, indices) for images, indices in sorted(by_images.items()))
-
-    def _line(self, images: int, indices: Sequence[int]) -> str:
-        spends, rounds = self._spending(images), self.run.rounds + self.run.repeated
-        nodes = f"node{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
-        prototypes = f", {spends.prototype_noise:.3g} on prototypes" if spends.prototype_noise else ""
-        return (
-            f"privacy of {nodes}: {plural(images, 'image')}, sampling rate {spends.sampling_rate:.3g}, "
-            f"{plural(spends.steps, 'step')} a "
-            f"round, noise multiplier {spends.noise_multiplier:.3g}{prototypes}; after {plural(rounds, 'round')}"
-            f"{self._again} epsilon is {spends.epsilon(rounds):.3g} at delta {spends.delta:g}"
-        )
-
-    @property
-    def _again(self) -> str:
-        """The rounds that are repeated, in words."""
-        return f", {self.run.repeated} of them repeated," if self.run.repeated else ""
+        for images in sorted({node.num_examples for node in nodes}):
+            spends, alike = self._spending(images), [str(node.index) for node in nodes if node.num_examples == images]
+            prototypes = f", {spends.prototype_noise:.3g} on prototypes" if spends.prototype_noise else ""
+            yield (
+                f"privacy of node{'s' * (len(alike) > 1)} {', '.join(alike)}: {plural(images, 'image')}, sampling rate "
+                f"{spends.sampling_rate:.3g}, {plural(spends.steps, 'step')} a round, noise multiplier "
+                f"{spends.noise_multiplier:.3g}{prototypes}; {after} {spends.epsilon(rounds):.3g} at delta "
+                f"{spends.delta:g}"
+            )
 
     def on_round(self, training: Training) -> Steps:
         """Allow for the noise of the nodes that train, and write what each has spent.
@@ -119,8 +106,8 @@ class Privacy(ServerFeature):
 
     def _spending(self, images: int) -> Spending:
         config, prototypes = self.run.config, self.run.model.prototypes
-        train, rounds = config.train, config.rounds
-        return spending(config.privacy, images, train.batch_size, train.epochs, rounds, prototypes=prototypes)
+        train = config.train
+        return spending(config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes)
 
     def _deviation_of(self, spends: Spending) -> float:
         """Return a bound on the standard deviation of the noise that a round's steps leave on each weight.
@@ -128,13 +115,13 @@ class Privacy(ServerFeature):
         Of SGD with momentum m, each step's noise moves a weight by at most rate / (1 - m) times it; a step of Adam is
         about as long as its rate, whatever the gradient.
         """
-        train, privacy = self.run.config.train, Options.read(self.run.config)
-        rate: float = train.lr
-        if train.optimizer != "sgd":
-            return rate * math.sqrt(spends.steps)
-        of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
-        left: float = 1 - train.momentum
-        return rate / left * of_step * math.sqrt(spends.steps)
+        train, norm = self.run.config.train, Options.read(self.run.config).clipping_norm
+        moves: float = train.lr
+        if train.optimizer == "sgd":
+            moves = (
+                moves / (1 - train.momentum) * (spends.noise_multiplier * norm / (spends.sampling_rate * spends.images))
+            )
+        return moves * math.sqrt(spends.steps)
 
 
 def _check(metrics: Mapping[str, Any]) -> None:

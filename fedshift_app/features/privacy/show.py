@@ -22,15 +22,12 @@ def show(history: History) -> Shown:
 
 
 def _spent(history: History) -> dict[str, Any]:
-    privacy, epsilon, delta = history.config.privacy, dict[str, float](), None
-    for shown in history.of_rounds(KEY):
-        epsilon |= shown.get("epsilon", {})
-        delta = shown.get("delta", delta)
+    privacy, lines = history.config.privacy, history.of_rounds(KEY)
+    epsilon = {node: spent for line in lines for node, spent in line["epsilon"].items()}
     if privacy.of_updates and history.rounds and (last := history.rounds[-1].server_round):
-        bound = privacy.spent(last + history.repeated)
-        epsilon, delta = {str(node.index): bound for node in history.nodes}, privacy.delta
+        epsilon = {str(node.index): privacy.spent(last + history.repeated) for node in history.nodes}
     ordered = dict(sorted(epsilon.items(), key=lambda item: int(item[0])))
-    return {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta} if ordered else {}
+    return {"epsilon": ordered, "largest": max(ordered.values()), "delta": privacy.delta} if ordered else {}
 
 
 def _text(spent: Mapping[str, Any], images: str) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field
 from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need
 from fedshift_core.limits import MOST_NODES
 from fedshift_core.params import For
+from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
 
 
@@ -61,13 +62,23 @@ _SHARES = (
     Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
     Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each"),
 )
+KEY = "secure_sums"  # of a round's line
+
+
+def show(history: History) -> Shown:
+    """Return a line on who saw what."""
+    if history.config.federation.secure_sums:
+        return Shown(protection=("Secure sums: the server saw sums over nodes alone.",))
+    return Shown(protection=("Secure sums: none; the server saw the weights of each node.",))
+
+
 FEATURE = Feature(
     "secure-sums",
     "Sums over nodes of which the server sees no part",
     "federation.secure_sums",
     "fedshift_app.features.secure_sums.server:SecureSums",
     "fedshift_app.features.secure_sums.node:SecureSumsOnNode",
-    show="fedshift_app.features.secure_sums.show:show",
+    show=show,
     place=70,
     options=Options,
     needs=(Need("sums"),),

@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.limits import Refused
+from fedshift_core.plural import plural
 from fedshift_core.run_settings import RunSettings
 from fedshift_core.secure import crypto, protocol
 from fedshift_core.secure.group import ANSWERS, Group
@@ -175,7 +176,7 @@ class Dealing:
         added.problems.sort(key=lambda problem: problem[0].index)
         if len(added.nodes) < self.group.threshold:
             raise FederationError(
-                f"round {self._round}: secure sums: {len(added.nodes)} of {len(asked)} nodes delivered, "
+                f"round {self._round}: secure sums: {len(added.nodes)} of {plural(len(asked), 'node')} delivered, "
                 f"{self.group.threshold} are needed: {by_reason(added.problems)}"
             )
         return added
@@ -276,7 +277,7 @@ class Dealing:
 
 def _check_left(number: int, needed: int, did: str) -> None:
     if number < needed:
-        raise FederationError(f"secure sums: {number} nodes {did}, {needed} are needed")
+        raise FederationError(f"secure sums: {plural(number, 'node')} {did}, {needed} are needed")
 
 
 def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> None:

@@ -25,9 +25,8 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedshift_app.features.bn_statistics.server import statistics_of
-from fedshift_app.features.secure_sums import Options
+from fedshift_app.features.secure_sums import KEY, Options
 from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides, stated
-from fedshift_app.features.secure_sums.show import KEY
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused

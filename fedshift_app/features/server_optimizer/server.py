@@ -53,40 +53,28 @@ def step(
     config = run.config.server
     if config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0:
         return merged, {}  # w - (w - a) may miss a by a rounding; Flower has it so, too
-    before = decode(sent)
-    weights: Arrays = {}
+    before, weights = decode(sent), decode(merged)
     kept: Arrays = {}
-    arrays = decode(merged)
-    trained = run.trained(arrays)
-    for name, array in arrays.items():
-        if name not in trained:
-            weights[name] = array
-            continue
+    for name in run.trained(weights):
         own = {key: moments[key + name] for key in (FIRST, SECOND) if key + name in moments}
-        stepped, own = _rule(config, array, before[name], own, server_round)
-        weights[name] = np.asarray(stepped, array.dtype)
+        stepped, own = _rule(config, weights[name], before[name], own, server_round)
+        weights[name] = np.asarray(stepped, weights[name].dtype)
         kept |= {key + name: np.asarray(moment) for key, moment in own.items()}
     return encode(weights), kept
 
 
-def description(config: Options) -> str:
-    """Say in one line what the server does after the average."""
-    parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(config.optimizer, ("beta1", "beta2", "tau"))
-    more = ", ".join(f"{name} {getattr(config, name):g}" for name in parts)
-    return f"server.optimizer={config.optimizer}: lr {config.rate:g}, {more}; buffers such as BatchNorm's are averaged"
-
-
 def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
     """Return the next values of one array, and its moments; every operation as Flower's strategy has it."""
-    if config.optimizer == "fedavgm":
-        return _fedavgm(config, merged, sent, moments)
-    b1, b2 = (0.0, 0.0) if config.optimizer == "fedadagrad" else (config.beta1, config.beta2)
-    zero = np.zeros_like(merged)
-    delta = merged - sent
-    square = delta**2
-    m = b1 * moments.get(FIRST, zero) + (1 - b1) * delta
-    v = moments.get(SECOND, zero)
     rate: Any = config.rate
+    if config.optimizer == "fedavgm":
+        m = sent - merged
+        if FIRST in moments:
+            m = config.momentum * moments[FIRST] + m
+        return sent - rate * m, {FIRST: m} if config.momentum else {}
+    b1, b2 = (0.0, 0.0) if config.optimizer == "fedadagrad" else (config.beta1, config.beta2)
+    zero, delta = np.zeros_like(merged), merged - sent
+    square = delta**2
+    m, v = b1 * moments.get(FIRST, zero) + (1 - b1) * delta, moments.get(SECOND, zero)
     if config.optimizer == "fedadagrad":
         v = v + square
     elif config.optimizer == "fedyogi":
@@ -97,14 +85,6 @@ def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_r
     return sent + rate * m / (np.sqrt(v) + config.tau), {FIRST: m, SECOND: v}
 
 
-def _fedavgm(config: Options, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
-    gradient = sent - merged
-    if not config.momentum:
-        return sent - config.rate * gradient, {}
-    m = config.momentum * moments[FIRST] + gradient if FIRST in moments else gradient
-    return sent - config.rate * m, {FIRST: m}
-
-
 class ServerOptimizer(ServerFeature):
     """Makes the average a step, as the section ``server`` says."""
 
@@ -112,7 +92,10 @@ class ServerOptimizer(ServerFeature):
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what it does in one line."""
-        return (description(Options.read(self.run.config)),)
+        rule = Options.read(self.run.config)
+        parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(rule.optimizer, ("beta1", "beta2", "tau"))
+        more = ", ".join(f"{name} {getattr(rule, name):g}" for name in parts)
+        yield f"server.optimizer={rule.optimizer}: lr {rule.rate:g}, {more}; buffers such as BatchNorm's are averaged"
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights."""

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from fedshift_core.shown import FromFile, History, Named, Shown, named
 from fedshift_core.wire.site_figures import (
     BY_CLASS,
@@ -234,7 +235,7 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
 
 def _of_sites(known: Any) -> str:
     """Return how many of the sites are behind a figure, where it is not all of them."""
-    return "" if known.all() else f", {known.sum()} of {len(known)} sites"
+    return "" if known.all() else f", {known.sum()} of {plural(len(known), 'site')}"
 
 
 def _proportion(triples: Numbers, images: Any) -> Numbers:

@@ -8,6 +8,7 @@ from pydantic import Field
 from fedshift_core import site_differences
 from fedshift_core.limits import BINS
 from fedshift_core.shown import FromFile, History, Named, Shown
+from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 
 KEY = "statistics"
@@ -79,15 +80,14 @@ def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], n
 
 
 def _site(site: Named, node: Node | None) -> dict[str, Any]:
-    report = site.given
+    report: SiteImages = site.given
     about: dict[str, Any] = {
         "site": site.name, "node": site.node, "domain": site.domain,
         "images": report.images if node is None else node.num_examples,
-        "images_of_class": [] if node is None else [str(count) for count in node.class_counts],
+        "images_of_class": [] if node is None else list(map(str, node.class_counts)),
     }  # fmt: skip
     if report.kept:
-        return {**about, "kept": report.kept}
-    return {
-        **about, **{name: list(row) for name, row in report.numbers.items()},
-        "histogram": [list(row) for row in report.histogram], "sizes": dict(report.sizes), "modes": dict(report.modes),
+        return about | {"kept": report.kept}
+    return about | {name: list(row) for name, row in report.numbers.items()} | {
+        "histogram": list(map(list, report.histogram)), "sizes": dict(report.sizes), "modes": dict(report.modes)
     }  # fmt: skip
