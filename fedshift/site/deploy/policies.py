@@ -61,22 +61,23 @@ def template(start: Policy) -> str:
     lines = [_HEAD]
     for name, field in Policy.model_fields.items():
         lines += textwrap.wrap(str(field.description), 110, initial_indent="# ", subsequent_indent="#   ")
-        value, parts = getattr(start, name), _parts(field)
+        value, parts = getattr(start, name), parts_of(field)
         if value is None and field.default is None and parts:
             examples = {key: {"epsilon": 8, "nodes": 3}.get(key, part.default) for key, part in parts.items()}
             lines.append(f"# {name}:")
-            lines += [f"#   {key}: {in_yaml(examples[key])}  # {_meaning(part)}" for key, part in parts.items()]
+            lines += [f"#   {key}: {in_yaml(examples[key])}  # {meaning(part)}" for key, part in parts.items()]
         else:
             lines.append(f"{name}: {in_yaml(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def _meaning(field: FieldInfo) -> str:
+def meaning(field: FieldInfo) -> str:
+    """Return what a key means, on one line."""
     return " ".join(str(field.description).split())
 
 
-def _parts(field: FieldInfo) -> dict[str, FieldInfo]:
+def parts_of(field: FieldInfo) -> dict[str, FieldInfo]:
     """Return the keys of a section that may be absent; none of any other key."""
     kinds = getattr(field.annotation, "__args__", ())
     return next((kind.model_fields for kind in kinds if hasattr(kind, "model_fields")), {})
@@ -93,7 +94,7 @@ def explained(loaded: Loaded) -> list[str]:
     for name, field in Policy.model_fields.items():
         value = getattr(allowed, name)
         rows.append((name, f"{in_yaml(value)}{but.get(name, '')}: {field.description}"))
-        for key, part in _parts(field).items() if value is not None else ():
+        for key, part in parts_of(field).items() if value is not None else ():
             rows.append((f"{name}.{key}", f"{in_yaml(getattr(value, key))}: {part.description}"))
     return [f"policy {loaded}", *tables.facts(rows), *_kept(allowed)]
 
@@ -101,18 +102,6 @@ def explained(loaded: Loaded) -> list[str]:
 def refused_methods(allowed: Policy) -> list[str]:
     """Return the methods that a policy refuses for what they send."""
     return [each.name for each in registry.listed() if policy_rules.refuse_method(allowed, each.strategy_class(), {})]
-
-
-def keys_table() -> str:
-    """Return the keys of a policy as the Markdown table of docs/deploy/policy.md."""
-    lines = ["| key | `strict` | `open` | meaning |", "| --- | --- | --- | --- |"]
-    for name, field in Policy.model_fields.items():
-        values = (f"`{in_yaml(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
-        lines.append(f"| `{name}` | {' | '.join(values)} | {_meaning(field)} |")
-        for key, part in _parts(field).items():
-            default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
-            lines.append(f"| `{name}.{key}` | | | {_meaning(part)} ({default} in `{name}`) |")
-    return "\n".join(lines)
 
 
 def _kept(allowed: Policy) -> list[str]:
