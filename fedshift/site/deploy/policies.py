@@ -16,7 +16,6 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 
-_QUOTES = "'\"\\"
 _HEAD = """\
 # What the owner of this node allows. Read docs/deploy/policy.md; try: fedshift policy explain FILE
 # Start the node with: fedshift supernode --policy FILE ...
@@ -35,20 +34,18 @@ def with_policy(options: Sequence[str], loaded: Loaded) -> list[str]:
         ConfigError: If the node's configuration names one already, is a file, is given twice or cannot be read, or the
             path has quotes.
     """
-    if any(letter in loaded.source for letter in _QUOTES):
-        raise ConfigError(f"--policy {shown(loaded.source, WHOLE_PATH)}: a path with quotes or a backslash")
     if policy.POLICY in supernode.node_config(options):
         raise ConfigError(f"{NODE_CONFIG} names a {policy.POLICY} already: leave it out, or leave out --policy")
     values, others = supernode.parsed(options, NODE_CONFIG)
     given = values.get(NODE_CONFIG, "")
-    if given.endswith(".toml"):
-        raise ConfigError(f"{NODE_CONFIG} {given}: write {policy.POLICY} into that file, or give key=value pairs")
     more = f'{policy.POLICY}="{loaded.source}" {policy.POLICY_SHA256}="{loaded.sha256}"'
     changed = [*others, NODE_CONFIG, f"{given} {more}".lstrip()]
-    if supernode.node_config(changed).get(policy.POLICY) != loaded.source:  # as with a quote that is not closed
+    read = supernode.node_config(changed).get(policy.POLICY)
+    if read != loaded.source or given.endswith(".toml"):  # a quote in either one; Flower would not read the file
         raise ConfigError(
-            f"{NODE_CONFIG} {as_found(given)}: cannot be read; expected are pairs such as "
-            "'domain=\"scan\" partition-id=0'"
+            f"{NODE_CONFIG} {as_found(given)} cannot be read with --policy {shown(loaded.source, WHOLE_PATH)}; "
+            f"expected are pairs such as 'domain=\"scan\" partition-id=0' (in a .toml write {policy.POLICY} yourself), "
+            "and a path without quotes and backslashes"
         )
     return changed
 

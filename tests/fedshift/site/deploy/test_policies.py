@@ -122,11 +122,13 @@ def test_a_policy_reaches_the_node_through_its_configuration(options: list[str])
 @pytest.mark.parametrize(
     ("options", "source", "message"),
     [
-        (["--node-config", "node.toml"], "strict", "write policy into that file"),
+        (["--node-config", "node.toml"], "strict", "in a .toml write policy yourself"),
         (["--node-config", 'domain="scan" policy="open"'], "strict", "names a policy already"),
-        ([], '/a"b', "a path with quotes"),
+        ([], '/a"b', "a path without quotes"),
+        ([], '/a" policy="open', "a path without quotes"),
+        ([], "/a\\b", "a path without quotes"),
         (["--node-config", "domain=1", "--node-c=partition-id=0"], "strict", "--node-config is given 2 times"),
-        (["--node-config", 'domain="scan'], "strict", "cannot be read; expected are pairs such as"),
+        (["--node-config", 'domain="scan'], "strict", "cannot be read with --policy strict; expected are pairs such as"),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused(options: list[str], source: str, message: str) -> None:
