@@ -79,9 +79,7 @@ def test_whatever_is_changed_removed_swapped_added_or_cut_off_is_noticed(
     folder = tmp_path_factory.mktemp("log") / "node"
     lines = written(folder, data.draw(st.integers(1, 4)))
     other = list(lines)
-    kind = data.draw(
-        st.sampled_from(["change", "remove", "swap", "repeat", "cut", "bytes", "head", "no-head", "no-log"])
-    )
+    kind = data.draw(st.sampled_from(KINDS))
     place = data.draw(st.integers(0, len(lines) - 1))
     match kind:
         case "change":
