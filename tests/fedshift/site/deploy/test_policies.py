@@ -128,7 +128,7 @@ def test_a_policy_reaches_the_node_through_its_configuration(options: list[str])
         ([], '/a" policy="open', "a path without quotes"),
         ([], "/a\\b", "a path without quotes"),
         (["--node-config", "domain=1", "--node-c=partition-id=0"], "strict", "--node-config is given 2 times"),
-        (["--node-config", 'domain="scan'], "strict", "cannot be read with --policy strict; expected are pairs such as"),
+        (["--node-config", 'domain="scan'], "strict", "cannot be read with --policy strict; expected are pairs"),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused(options: list[str], source: str, message: str) -> None:
