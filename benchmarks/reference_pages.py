@@ -21,7 +21,9 @@ from fedshift import cli
 from fedshift.cli import citations
 from fedshift.run.catalog import keys
 from fedshift.run.catalog import methods as catalog
+from fedshift.site.deploy import policies
 from fedshift_app.config import fits, registry
+from fedshift_app.node.policy import BUILT_IN, Policy, in_yaml
 from fedshift_app.run import exit_codes
 from fedshift_core import features
 from fedshift_core.extensions import OURS
@@ -329,9 +331,29 @@ PAGES: dict[str, Callable[[], str]] = {
     "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
     "python": python, "strategies": strategies,
 }  # fmt: skip
+POLICY = "docs/deploy/policy.md"
+
+
+def policy_page() -> str:
+    """Return the page of the owner's policy with its table of keys."""
+    head = "| key | `strict` | `open` | meaning |\n| --- | --- | --- | --- |\n"
+    page = (ROOT / POLICY).read_text(encoding="utf-8")
+    before, _, rest = page.partition(head)
+    lines = []
+    for name, field in Policy.model_fields.items():
+        values = (f"`{in_yaml(getattr(start, name))}`" for start in BUILT_IN.values())
+        lines.append(f"| `{name}` | {' | '.join(values)} | {policies.meaning(field)} |")
+        for key, part in policies.parts_of(field).items():
+            default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
+            lines.append(f"| `{name}.{key}` | | | {policies.meaning(part)} ({default} in `{name}`) |")
+    after, table = rest.partition("\n\n")[2], "\n".join(lines)
+    return f"{before}{head}{table}\n\n{after}"
+
+
 #: All files that are written, by their paths.
 FILES = {f"docs/reference/{name}.md": page for name, page in PAGES.items()} | {
     "README.md": readme, "CITATION.cff": citation, str(STUB.relative_to(ROOT)): lambda: strategies("stub"),
+    POLICY: policy_page,
 }  # fmt: skip
 
 

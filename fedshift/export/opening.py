@@ -61,7 +61,11 @@ def program_of(model: SavedModel, file: Path) -> Program:
         )
     if model.form != "safetensors":
         return programs.opened(file, model.form)
-    built = scorer_of(model, file)
+    return program_from(scorer_of(model, file))
+
+
+def program_from(built: Scorer) -> Program:
+    """Return the function that gives the scores of a network, wherever the images are."""
     device = built.get_buffer("mean").device
 
     def run(images: Tensor) -> Tensor:

@@ -1,13 +1,10 @@
 """The model of a node's report: a saved one, or the last that the node was sent."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from fedshift.export import opening, saved, saving, scorer
+from fedshift.export.programs import Program
 from fedshift.site.nodes import SiteNode
 from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
@@ -35,7 +32,7 @@ class Opened:
     """
 
     config: RunConfig
-    run: Callable[[Tensor], Tensor]
+    run: Program
     label: str
     sha256: str
 
@@ -72,18 +69,13 @@ def of_node(node: SiteNode) -> Opened:
             "`fedshift supernode --keep-model`"
         )
     config = validating.from_json(kept.run)
-    where = Place("", _number(node), -1, Source(), False, 0, str(node.config.get("model", "")))
+    number = node.config.get("partition-id", -1)
+    number = number if isinstance(number, int) else -1
+    where = Place("", number, -1, Source(), False, 0, str(node.config.get("model", "")))
     config = saving.with_network(config, setup.own_network(config, where))
     arrays = _arrays(node, kept, config)
     built = scorer.rebuilt(config, arrays, f"{shown(node.name)}: the received", kept.node_index)
-    built = built.to(precision.default_device())
-    device = built.get_buffer("mean").device
-
-    def run(images: Tensor) -> Tensor:
-        with torch.inference_mode():
-            scores: Tensor = built(images.to(device))
-        return scores.cpu()
-
+    run = opening.program_from(built.to(precision.default_device()))
     when = f"before round {kept.server_round}" if kept.trained else f"in round {kept.server_round}"
     when = f"as received {when} of {config.rounds}" if config.rounds else "as received to be scored, without training"
     label = f"{config.experiment}, {config.method['name']}, {when}"
@@ -116,8 +108,3 @@ def _arrays(node: SiteNode, kept: Received, config: RunConfig) -> Arrays:
             )
         arrays |= saving.personal_parts(memory, missing, shown(node.name))
     return arrays
-
-
-def _number(node: SiteNode) -> int:
-    number = node.config.get("partition-id", -1)
-    return number if isinstance(number, int) else -1

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedshift.run.launch import processes
 from fedshift_app.node import chained_log, state_folder
-from fedshift_core import atomic_io, private_files
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
 
@@ -59,10 +59,8 @@ def note_start(node_config: Mapping[str, Any]) -> None:
         )
     started = {"process": processes.this_process(), "started": chained_log.stamp(time.time())}
     content = json.dumps(started | {"node_config": {**node_config}})
-    with atomic_io.writing(folder):
-        private_files.make_folder(folder.parent)
-        private_files.make_folder(folder)
-    atomic_io.write_durably(folder / STARTED_FILE, content.encode(), private=True)
+    with atomic_io.writing(folder), chained_log.locked(folder):
+        atomic_io.write_durably(folder / STARTED_FILE, content.encode(), private=True)
 
 
 def undo_command(name: str) -> str:

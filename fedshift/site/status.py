@@ -11,7 +11,9 @@ from fedshift_core.limits import MOST_NAME, shown
 
 def table(here: list[SiteNode]) -> list[str]:
     """Return a table with a line for each node."""
-    rows = [[shown("-" if value in (None, "") else value, MOST_NAME) for value in fields(node).values()] for node in here]
+    rows = [
+        [shown("-" if value in (None, "") else value, MOST_NAME) for value in fields(node).values()] for node in here
+    ]
     return tables.columns([("node", "domain", "state", "started", "lines logged", "last sent"), *rows], "", ruled=True)
 
 

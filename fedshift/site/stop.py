@@ -18,7 +18,6 @@ from fedshift_app.node import chained_log, state_folder
 from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
-from fedshift_core.plural import plural
 from fedshift_datasets import catalog
 from fedshift_datasets.io import cache, kept
 
@@ -84,17 +83,14 @@ def _wait(family: Sequence[psutil.Process], seconds: float) -> list[psutil.Proce
 
 def stays(node: SiteNode) -> list[str]:
     """Return what the node keeps on this machine, a line each."""
-    log = node.folder / chained_log.LOG_FILE
-    private, features = _private(node), _features()
+    log, images = node.folder / chained_log.LOG_FILE, node.config.get("data-dir", "")
     lines = [f"{'the log of what left it' if log.is_file() else 'no log is here'}: {shown(log, WHOLE_PATH)}"]
-    if private:
-        size, names = sum(map(_size, _files(private))), ", ".join(shown(path.name) for path in private)
-        lines.append(f"what runs and reports left, {plural(size, 'byte', form=',')}: {names}")
-    for what, entries in (("decoded images", _cached(node)), ("features of images of this machine", features)):
+    if private := _private(node):
+        lines.append(f"what runs and reports left: {', '.join(shown(path.name) for path in private)}")
+    for what, entries in (("decoded images", _cached(node)), ("features of images of this machine", _features())):
         if entries:
-            size = sum(entry.bytes for entry in entries)
-            lines.append(f"{what}, {plural(size, 'byte', form=',')}: `fedshift cache` lists them")
-    return [*lines, f"its images: {shown(node.config['data-dir'])}" if "data-dir" in node.config else "its images"]
+            lines.append(f"{what}: `fedshift cache` lists them")
+    return [*lines, f"its images: {shown(images)}" if images else "its images"]
 
 
 def forget(node: SiteNode) -> tuple[int, int, list[str]]:
@@ -113,8 +109,7 @@ def forget(node: SiteNode) -> tuple[int, int, list[str]]:
     if node.runs:
         raise ConfigError(f"--forget: the SuperNode of {shown(node.name)} runs; stop it first")
     private, entries, left = _private(node), _cached(node), list[str]()
-    found = _files(private)
-    number, size = len(found), sum(map(_size, found))
+    number, size = _sums(private)
     with atomic_io.writing(node.folder):
         for path in private:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -123,9 +118,9 @@ def forget(node: SiteNode) -> tuple[int, int, list[str]]:
     elif _features():
         left.append("features of images: this machine has other nodes, and features do not say of which they are")
     for entry in entries:
-        count = len(_files([entry.path]))
+        count, taken = _sums([entry.path])
         if entry.delete():
-            number, size = number + count, size + entry.bytes
+            number, size = number + count, size + taken
         else:
             left.append(f"{shown(entry.name)}: a process is writing it")
     kept.remove_abandoned()  # of a process that was ended while it decoded
@@ -161,10 +156,8 @@ def _paths(path: str) -> set[Path]:
     return {Path(os.path.abspath(path)), Path(path).resolve()}  # noqa: PTH100
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
+def _sums(paths: Sequence[Path]) -> tuple[int, int]:
+    """Return how many files are there and below, and their bytes."""
     files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-    return [file for file in files if file.is_file()]
-
-
-def _size(file: Path) -> int:
-    return file.lstat().st_size
+    sizes = [file.lstat().st_size for file in files if file.is_file()]
+    return len(sizes), sum(sizes)

@@ -108,7 +108,7 @@ def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
 def _append(folder: Path, kind: str, msg: Message, entries: Sequence[dict[str, Any]], images: int, **more: Any) -> None:
     """Append the lines of a reply: what all say, the server's words among it, and in the first ``more``."""
     own, run = own_code.installed(), own_code.of_run()
-    code = {"code": own} | ({} if run is None or run.sha256 == own else {"code_of_run": run.sha256})
+    more |= {} if run is None or run.sha256 == own else {"code_of_run": run.sha256}
     config: Mapping[str, Any] = msg.content.config_records.get(CONFIG, {}) if msg.has_content() else {}
     number, run_id = config.get(SERVER_ROUND, 0), config.get(RUN_ID)  # the first message of a run has none yet
     about = {
@@ -119,8 +119,8 @@ def _append(folder: Path, kind: str, msg: Message, entries: Sequence[dict[str, A
         "message": kind,
         "to": plain(msg.metadata.message_id, MOST_NAME),
     }
-    lines = [{**about, **line, "images": images} for line in reply_lines(entries, **code, **more)]
-    chained_log.append(folder, lines)
+    lines = reply_lines(entries, code=own, **more)
+    chained_log.append(folder, [{**about, **line, "images": images} for line in lines])
 
 
 def _word(kind: str, name: str, config: RunConfig) -> str:

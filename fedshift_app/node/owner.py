@@ -114,11 +114,9 @@ class Owner:
         least, guard = self.least_images, self.where.guard
         if guard is not None and not guard.keeps_few:
             whole = own_images(self.config, replace(self.where, guard=replace(guard, keeps_few=True))).train
-            few = np.bincount(whole.y, minlength=len(said.class_counts)) - said.class_counts
-            if few.any():
-                left_out = plural(int(few.sum()), "training image")
-                classes = plural(int(np.count_nonzero(few)), "class", "classes")
-                log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
+            if few := len(whole) - sum(said.class_counts):
+                images = plural(few, "training image")
+                log.warning("%s of classes with fewer than least_images=%d stay at home", images, least)
         if guard is not None and self.ledger is not None and not self.ledger.with_images:
             log.warning("this node's images cannot be written: with another state folder it would spend again")
 

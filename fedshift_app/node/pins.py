@@ -41,14 +41,14 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
     kept: dict[str, Any] = dict(config_record(context.state, PINS) or {})
     if kept.get(_FLOWER_RUN) != flower_run:
         kept = {_FLOWER_RUN: flower_run}
-    new = {_CONFIGURATION: _digest(str(given[RUN]))} | {
-        key: given[key] for key in (RUN_ID, NODE_INDEX, START_DIGEST) if key in given
-    }
-    for key, value in new.items():
+    new = {key: given[key] for key in (RUN_ID, NODE_INDEX, START_DIGEST) if key in given}
+    for key, value in {_CONFIGURATION: _digest(str(given[RUN])), **new}.items():
         if kept.setdefault(key, value) != value:
-            what = "another configuration" if key == _CONFIGURATION else f"{key}={value!r}"
-            before = "" if key == _CONFIGURATION else f", it was {kept[key]!r} before"
-            raise RequestError(f"refused: the server sends {what} within one run{before}; a run has one from its start")
+            found, before = f"{key}={value!r}", f", it was {kept[key]!r} before"
+            found, before = ("another configuration", "") if key == _CONFIGURATION else (found, before)
+            raise RequestError(
+                f"refused: the server sends {found} within one run{before}; a run has one from its start"
+            )
     if trains and config.privacy.name != "none":
         server_round, last = int(given[SERVER_ROUND]), int(kept.get(_TRAINED, 0))
         if server_round <= last:

@@ -41,17 +41,12 @@ class ReceivedLog:
         self._path: Path | None = None
         self._sent: dict[int, tuple[int | None, int]] = {}  # by node id: its index, and the round of its last message
         # A grid that answers messages as they are sent has one call, Flower's have a queue.
-        sends, gives = ("send_and_receive",) * 2 if engine_name(grid) else ("push_messages", "pull_messages")
+        own = bool(engine_name(grid))
+        sends, gives = ("send_and_receive", "send_and_receive") if own else ("push_messages", "pull_messages")
         send = getattr(grid, sends)
         setattr(grid, sends, lambda messages, **options: send(self._noted(messages), **options))
         give = getattr(grid, gives)
-
-        def taken(*args: Any, **options: Any) -> Iterable[Message]:
-            replies = list(give(*args, **options))
-            self._take(replies)
-            return replies
-
-        setattr(grid, gives, taken)
+        setattr(grid, gives, lambda *args, **options: self._taken(list(give(*args, **options))))
 
     def open(self, folder: Path) -> None:
         """Write to the run folder from now on, what came before first.
@@ -60,7 +55,7 @@ class ReceivedLog:
             DiskError: If it cannot be written.
         """
         self._path = folder / RECEIVED_FILE
-        self._take(())
+        self._taken([])
 
     def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
         """Pass messages on, and note what each node was sent last."""
@@ -71,7 +66,7 @@ class ReceivedLog:
             self._sent[node_id] = index, config.get(SERVER_ROUND, 0)
             yield message
 
-    def _take(self, replies: Iterable[Message]) -> None:
+    def _taken(self, replies: list[Message]) -> list[Message]:
         for reply in replies:
             node_id = reply.metadata.src_node_id
             index, number = self._sent.get(node_id, (None, 0))
@@ -83,6 +78,7 @@ class ReceivedLog:
         if self._lines and self._path is not None:
             atomic_io.append_line(self._path, "\n".join(self._lines))
             self._lines = []
+        return replies
 
 
 def _entries(reply: Message) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,6 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 
-_QUOTES = "'\"\\"
 _HEAD = """\
 # What the owner of this node allows. Read docs/deploy/policy.md; try: fedshift policy explain FILE
 # Start the node with: fedshift supernode --policy FILE ...
@@ -35,20 +34,18 @@ def with_policy(options: Sequence[str], loaded: Loaded) -> list[str]:
         ConfigError: If the node's configuration names one already, is a file, is given twice or cannot be read, or the
             path has quotes.
     """
-    if any(letter in loaded.source for letter in _QUOTES):
-        raise ConfigError(f"--policy {shown(loaded.source, WHOLE_PATH)}: a path with quotes or a backslash")
     if policy.POLICY in supernode.node_config(options):
         raise ConfigError(f"{NODE_CONFIG} names a {policy.POLICY} already: leave it out, or leave out --policy")
     values, others = supernode.parsed(options, NODE_CONFIG)
     given = values.get(NODE_CONFIG, "")
-    if given.endswith(".toml"):
-        raise ConfigError(f"{NODE_CONFIG} {given}: write {policy.POLICY} into that file, or give key=value pairs")
     more = f'{policy.POLICY}="{loaded.source}" {policy.POLICY_SHA256}="{loaded.sha256}"'
     changed = [*others, NODE_CONFIG, f"{given} {more}".lstrip()]
-    if supernode.node_config(changed).get(policy.POLICY) != loaded.source:  # as with a quote that is not closed
+    read = supernode.node_config(changed).get(policy.POLICY)
+    if read != loaded.source or given.endswith(".toml"):  # a quote in either one; Flower would not read the file
         raise ConfigError(
-            f"{NODE_CONFIG} {as_found(given)}: cannot be read; expected are pairs such as "
-            "'domain=\"scan\" partition-id=0'"
+            f"{NODE_CONFIG} {as_found(given)} cannot be read with --policy {shown(loaded.source, WHOLE_PATH)}; "
+            f"expected are pairs such as 'domain=\"scan\" partition-id=0' (in a .toml write {policy.POLICY} yourself), "
+            "and a path without quotes and backslashes"
         )
     return changed
 
@@ -61,22 +58,23 @@ def template(start: Policy) -> str:
     lines = [_HEAD]
     for name, field in Policy.model_fields.items():
         lines += textwrap.wrap(str(field.description), 110, initial_indent="# ", subsequent_indent="#   ")
-        value, parts = getattr(start, name), _parts(field)
+        value, parts = getattr(start, name), parts_of(field)
         if value is None and field.default is None and parts:
             examples = {key: {"epsilon": 8, "nodes": 3}.get(key, part.default) for key, part in parts.items()}
             lines.append(f"# {name}:")
-            lines += [f"#   {key}: {in_yaml(examples[key])}  # {_meaning(part)}" for key, part in parts.items()]
+            lines += [f"#   {key}: {in_yaml(examples[key])}  # {meaning(part)}" for key, part in parts.items()]
         else:
             lines.append(f"{name}: {in_yaml(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def _meaning(field: FieldInfo) -> str:
+def meaning(field: FieldInfo) -> str:
+    """Return what a key means, on one line."""
     return " ".join(str(field.description).split())
 
 
-def _parts(field: FieldInfo) -> dict[str, FieldInfo]:
+def parts_of(field: FieldInfo) -> dict[str, FieldInfo]:
     """Return the keys of a section that may be absent; none of any other key."""
     kinds = getattr(field.annotation, "__args__", ())
     return next((kind.model_fields for kind in kinds if hasattr(kind, "model_fields")), {})
@@ -93,7 +91,7 @@ def explained(loaded: Loaded) -> list[str]:
     for name, field in Policy.model_fields.items():
         value = getattr(allowed, name)
         rows.append((name, f"{in_yaml(value)}{but.get(name, '')}: {field.description}"))
-        for key, part in _parts(field).items() if value is not None else ():
+        for key, part in parts_of(field).items() if value is not None else ():
             rows.append((f"{name}.{key}", f"{in_yaml(getattr(value, key))}: {part.description}"))
     return [f"policy {loaded}", *tables.facts(rows), *_kept(allowed)]
 
@@ -101,18 +99,6 @@ def explained(loaded: Loaded) -> list[str]:
 def refused_methods(allowed: Policy) -> list[str]:
     """Return the methods that a policy refuses for what they send."""
     return [each.name for each in registry.listed() if policy_rules.refuse_method(allowed, each.strategy_class(), {})]
-
-
-def keys_table() -> str:
-    """Return the keys of a policy as the Markdown table of docs/deploy/policy.md."""
-    lines = ["| key | `strict` | `open` | meaning |", "| --- | --- | --- | --- |"]
-    for name, field in Policy.model_fields.items():
-        values = (f"`{in_yaml(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
-        lines.append(f"| `{name}` | {' | '.join(values)} | {_meaning(field)} |")
-        for key, part in _parts(field).items():
-            default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
-            lines.append(f"| `{name}.{key}` | | | {_meaning(part)} ({default} in `{name}`) |")
-    return "\n".join(lines)
 
 
 def _kept(allowed: Policy) -> list[str]:

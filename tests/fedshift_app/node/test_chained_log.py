@@ -79,9 +79,7 @@ def test_whatever_is_changed_removed_swapped_added_or_cut_off_is_noticed(
     folder = tmp_path_factory.mktemp("log") / "node"
     lines = written(folder, data.draw(st.integers(1, 4)))
     other = list(lines)
-    kind = data.draw(
-        st.sampled_from(["change", "remove", "swap", "repeat", "cut", "bytes", "head", "no-head", "no-log"])
-    )
+    kind = data.draw(st.sampled_from(KINDS))
     place = data.draw(st.integers(0, len(lines) - 1))
     match kind:
         case "change":
@@ -131,7 +129,7 @@ def test_nothing_is_appended_to_a_log_that_is_not_what_its_head_says(tmp_path: P
     rewrite(tmp_path / "changed", [*lines[:-1], lines[-1].replace(b'"metrics/1"', b'"metrics/2"')])
     written(tmp_path / "headless")
     (tmp_path / "headless" / HEAD_FILE).unlink()
-    for name, why in (("cut", "line 12 is not the one"), ("changed", "line 12 is not the one"), ("headless", "is missing")):
+    for name, why in (("cut", "line 12 is not"), ("changed", "line 12 is not"), ("headless", "is missing")):
         before = (tmp_path / name / LOG_FILE).read_bytes()
         assert why in refusal_of(LogError, write, tmp_path / name, reply(5))
         assert (tmp_path / name / LOG_FILE).read_bytes() == before

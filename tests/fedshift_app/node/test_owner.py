@@ -231,8 +231,7 @@ def test_a_class_of_few_images_stays_at_home(node: OwnedNode, caplog: pytest.Log
     assert every[FEW_CLASS] == FEW_IMAGES
     assert counts == [number if number >= 5 else 0 for number in every]
     left_out = sum(number for number in every if number < 5)
-    few = sum(0 < number < 5 for number in every)
-    assert f"{left_out} training images of {few} classes with fewer than least_images=5 stay at home" in caplog.text
+    assert f"{left_out} training images of classes with fewer than least_images=5 stay at home" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])

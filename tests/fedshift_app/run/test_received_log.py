@@ -33,6 +33,7 @@ def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
 
 def test_messages_that_come_one_after_the_other_are_not_waited_for() -> None:
     order: list[str] = []
+    identify_process()
 
     class Queue:
         def push_messages(self, messages: Any) -> list[str]:
