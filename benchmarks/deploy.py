@@ -72,7 +72,7 @@ def held(node: psutil.Process) -> dict[str, float]:
     for process in (node, *node.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             words = " ".join(process.cmdline())
-            kind = "warm" if "fork_server.py" in words else "executor" if "superexec" in words else "supernode"
+            kind = "warm" if "deploy.warm" in words else "executor" if "superexec" in words else "supernode"
             megabytes[kind] = round(megabytes.get(kind, 0.0) + process.memory_full_info().pss / MB, 1)
     return megabytes
 

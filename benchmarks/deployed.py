@@ -52,7 +52,7 @@ ROUND_TRIP, LOSS = 0.2, 0.01
 GB = 1e9
 #: Programs of a federation, by a part of their command: a message's process counts as the fork server's child, the
 #: ServerApp as that of the SuperLink's executor.
-PROGRAMS = ("fork_server.py", "superexec.py", "deploy.supernode", "launch.superlink", "flower-superexec")
+PROGRAMS = ("deploy.warm", "superexec.py", "deploy.supernode", "launch.superlink", "flower-superexec")
 HEAD = (
     "nodes", "secure sums", "message MB", "network", "s a round", "arithmetic", "above", f"at most {ABOVE:g}",
     "CPU s a round", "of it arithmetic", "PSS a node MB", "equal",

@@ -36,7 +36,7 @@ POLL_SECONDS = 1.0
 #: What a process is, by a word of its command line.
 KINDS = {
     "serverapp": "flwr-serverapp", "supernodes": "fedshift.site.deploy.supernode", "executors": "superexec",
-    "superlink": "fedshift.run.launch.superlink", "warm": "fork_server.py",
+    "superlink": "fedshift.run.launch.superlink", "warm": "deploy.warm",
 }  # fmt: skip
 
 

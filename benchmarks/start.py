@@ -33,7 +33,8 @@ KINDS = (
     ("default_worker", "Ray's workers, with the ClientApps"), ("ray::", "Ray's servers"), ("/ray/", "Ray's servers"),
     ("superexec", "SuperExec"), ("flwr-simulation", "simulation, with the ServerApp"),
     ("flwr-serverapp", "simulation, with the ServerApp"), ("flwr ", "flwr run"),
-    ("fedshift.run.launch.fork_server", "fork server: torch, the app, Flower"), ("watchdog", "watchdog"),
+    ("fedshift.run.launch.fork_server", "fork server: torch, the app, Flower"),
+    ("multiprocessing.forkserver", "fork server: torch, the app, Flower"), ("watchdog", "watchdog"),
     ("-m fedshift run", "fedshift run"),
 )  # fmt: skip
 

@@ -22,11 +22,7 @@ THREADS = "FEDSHIFT_THREADS"
 KEEP_MODEL = "FEDSHIFT_KEEP_MODEL"
 #: The socket of the run's fork server, see ``fedshift.run.launch.fork_server``.
 FORK_SERVER = "FEDSHIFT_FORK_SERVER"
-#: The number of a file that a forked process keeps open as long as it lives: its end shows at the other end.
-LIFELINE = "FEDSHIFT_LIFELINE"
 #: The program that Ray starts in the place of its own worker, which it becomes; set by ``fedshift run``.
 RAY_WORKER = "FEDSHIFT_RAY_WORKER"
 #: 1 leaves Flower's simulation as it is, for comparisons.
 PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"
-#: The socket of a process from which the SuperNodes of a demo fork theirs, see ``fedshift.site.deploy.fork_server``.
-WARM = "FEDSHIFT_WARM"

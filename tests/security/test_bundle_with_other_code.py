@@ -90,7 +90,7 @@ def test_the_processes_that_work_on_messages_do_not_have_the_nodes_key(site: Fed
             environment, command = process.environ(), process.cmdline()
         except psutil.Error:  # another user's, or gone
             continue
-        program = next((word for word in command if word.endswith(("fork_server.py", "superexec.py"))), "")
+        program = next((word for word in command if "deploy.warm" in word or word.endswith("superexec.py")), "")
         if environment.get(processes.MARK) == mark and program:
             found[process.pid] = (program, " ".join([*command, *environment.values()]))
     assert len(found) == 5  # one of the nodes has no warm process

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -22,10 +21,9 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
 from support import APP_PATH, refusal_of
 
-from fedshift.run.launch import credentials
-from fedshift.site.deploy.superexec import NodeExecutor, SharedWarmProcess
+from fedshift.run.launch import credentials, forks
+from fedshift.site.deploy.superexec import NodeExecutor
 from fedshift_app.node import node_key
-from fedshift_core.env import WARM
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
 from fedshift_core.secure.group import Group
@@ -36,9 +34,9 @@ LIMIT = 30.0
 STATED = Statement(20, (True, False))
 #: The node's program, which in the place of a ClientApp writes down what it finds of the key, and signs.
 PROGRAM = """
-import functools, json, os, sys
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import json, os, sys
 from pathlib import Path
+import numpy
 from fedshift.site.deploy import fork_server
 from fedshift_app.node import node_key
 
@@ -51,11 +49,9 @@ def work(task):
     os.rename(task["address"] + ".part", task["address"])
     os._exit(0)
 
-fork_server.work, fork_server.import_app = work, lambda: None
-fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=work)
-fork_server.main()
+fork_server.work = work
 """
-COMMAND = [sys.executable, "-P", "-c", PROGRAM.replace("STATED", repr(STATED.written()))]
+COLD = "import json, sys, signs; signs.node_key.use(int(sys.argv[1])); signs.work(json.loads(sys.stdin.read()))"
 
 
 @pytest.fixture
@@ -82,24 +78,15 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(params=["warm", "cold", "shared"])
+@pytest.fixture(params=["warm", "cold"])
 def executor(
     request: pytest.FixtureRequest, signer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[NodeExecutor]:
-    monkeypatch.setenv("PYTHONPATH", APP_PATH)
-    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
-    sharing = None
-    if request.param == "shared":
-        sharing = Popen([*COMMAND, "--share", "warm"])
-        until(Path("warm").exists)
-        monkeypatch.setenv(WARM, "warm")
-    made = NodeExecutor(signer, warm=request.param != "cold", program=COMMAND)
-    assert (type(made._warm) is SharedWarmProcess) == (request.param == "shared")
-    yield made
-    made.close()
-    if sharing is not None:
-        sharing.kill()
-        sharing.wait()
+    (tmp_path / "signs.py").write_text(PROGRAM.replace("STATED", repr(STATED.written())))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{APP_PATH}")
+    program = [sys.executable, "-P", "-c", COLD]
+    yield NodeExecutor(signer, warm=request.param == "warm", modules=["signs"], program=program)
+    forks.end()
 
 
 def test_it_can_sign_but_not_read(executor: NodeExecutor, key: Path, tmp_path: Path) -> None:

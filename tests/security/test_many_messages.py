@@ -1,38 +1,42 @@
 """A server sends a node message after message: no process, open file or memory of one outlives its answer."""
 
+import gc
 import json
-import sys
+import multiprocessing
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support import ROOT, Run
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from support import APP_PATH, ROOT, Run
 
-from fedshift.run.launch import local_superlink, processes, runner
+from fedshift.run.launch import forks, local_superlink, processes, runner
 from fedshift.site.deploy import demo as deploy_demo
 from fedshift.site.deploy import exporting
-from fedshift.site.deploy.superexec import WarmProcess
+from fedshift.site.deploy.superexec import NodeExecutor
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_datasets.io import cache
 
 LIMIT = 30.0
 MEBIBYTE = 2**20
-#: A warm process whose children end as the message says, in the place of a ClientApp.
-PROGRAM = """
-import os, signal, socket, sys
+#: Processes that end as the message says, in the place of a ClientApp.
+LIBRARY = """
+import os, signal
+import numpy
 from fedshift.site.deploy import fork_server
 
-def run(task, *app):
+def run(task):
     if task["token"] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(int(task["token"]))
 
-fork_server.ForkServer(socket.socket(fileno=int(sys.argv[1])), run=run).serve()
+fork_server.work = run
 """
 
 
@@ -41,27 +45,27 @@ def held(process: psutil.Process) -> tuple[int, int]:
     return process.num_fds(), len(process.children())
 
 
-@pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmProcess]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    made = WarmProcess([sys.executable, "-P", "-c", PROGRAM])
-    yield made
-    made.end()
-
-
-def test_nothing_of_fifty_messages_stays_in_the_fork_server(warm: WarmProcess) -> None:
+def test_nothing_of_fifty_messages_stays_in_the_fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some end well, some fail, some are killed, and some come before others have ended."""
-    warm.wait()
-    process, ours = psutil.Process(warm.pid), psutil.Process()
-    before, of_ours = held(process), ours.num_fds()
+    (tmp_path / "ends.py").write_text(LIBRARY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{APP_PATH}")
+    executor = NodeExecutor(modules=["ends"])
+    executor.reconcile()
+    ours = psutil.Process()
+    living = (child for child in ours.children() if child.status() != psutil.STATUS_ZOMBIE)
+    (server,) = (child for child in living if "forkserver" in " ".join(child.cmdline()))
+    before, of_ours = held(server), ours.num_fds()
     for number in range(50):
         token = ("0", "1", "killed")[number % 3]
-        assert warm.start({"address": "", "token": token, "fab": ""}) > 0
+        spec = ExecutionSpec(TaskType.CLIENT_APP, "a", token, True, None, False, 1, False, 1, "one")
+        assert executor.launch(spec) == LaunchResult.accepted()
     deadline = time.monotonic() + LIMIT
-    while held(process) != before and time.monotonic() < deadline:
+    while (multiprocessing.active_children() or held(server) != before) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert held(process) == before
+    gc.collect()
+    assert held(server) == before
     assert ours.num_fds() == of_ours
+    forks.end()
 
 
 ROUNDS, EARLY = 125, 50  # the first rounds fill what allocators keep
@@ -74,7 +78,7 @@ def of_nodes() -> dict[int, tuple[str, int, int, int]]:
     for child in psutil.Process().children(recursive=True):
         try:
             line = " ".join(child.cmdline())
-            if any(word in line for word in ("supernode", "superexec", "fork_server")) or child.status() == "zombie":
+            if any(word in line for word in ("supernode", "superexec", "deploy.warm")) or child.status() == "zombie":
                 found[child.pid] = (
                     child.status(),
                     child.num_fds(),

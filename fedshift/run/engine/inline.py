@@ -17,7 +17,7 @@ from fedshift_app.node import feature_state
 from fedshift_core.wire.records import array_records
 
 _FIRST_ID = 1000  # of a node
-MOST_CONTEXTS = 1000  # of nodes that keep nothing
+MOST_CONTEXTS = 1000
 
 
 class LocalGrid(Grid):
@@ -62,16 +62,12 @@ class LocalGrid(Grid):
 
 
 class InlineGrid(LocalGrid):
-    """A Grid whose nodes are contexts in this process.
-
-    What a node keeps stays, and the contexts of the ``MOST_CONTEXTS`` others that answered last.
-    """
+    """A Grid whose nodes are contexts in this process; beyond ``MOST_CONTEXTS`` only those that keep something stay."""
 
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
         super().__init__(num_nodes)
         self._app = client_app
         self._contexts: dict[int, Context] = {}
-        self._without_state: dict[int, None] = {}  # ids of nodes that keep nothing, by their last answer
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Answer each message at once; ``timeout`` has no meaning here."""
@@ -85,12 +81,8 @@ class InlineGrid(LocalGrid):
         node_id = message.metadata.dst_node_id
         context = self.context_of(node_id)
         answer = self._app(message, context)
-        self._without_state.pop(node_id, None)
-        if not keeps_state(context):
-            self._without_state[node_id] = None
-        if len(self._without_state) > MOST_CONTEXTS:
-            oldest = next(iter(self._without_state))
-            del self._without_state[oldest], self._contexts[oldest]
+        if len(self._contexts) > MOST_CONTEXTS and not keeps_state(context):
+            del self._contexts[node_id]
         return answer
 
 

@@ -7,7 +7,6 @@ import io
 import pickle
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message
@@ -39,8 +38,8 @@ class Shared:
         held = self._numbers.get(id(thing))
         return None if held is None else held[0]
 
-    def parcel(self, known: set[int]) -> bytes | None:
-        """Return the parcel of bytes that a worker lacks or may drop; None if there are none.
+    def parcel(self, known: set[int]) -> list[bytes]:
+        """Return the parcel, if any, of bytes that a worker lacks or may drop.
 
         Args:
             known: The numbers that it has; updated to those that it has afterwards.
@@ -48,33 +47,19 @@ class Shared:
         held = dict(self._numbers.values())
         new = {number: data for number, data in held.items() if number not in known}
         gone = known - held.keys()
-        if not new and not gone:
-            return None
         known.clear()
         known.update(held)
-        return pack(ARRAYS, (gone, new))
+        return [pack(ARRAYS, (gone, new))] if new or gone else []
 
 
-@dataclass(frozen=True)
-class Job:
-    """A message on its way to a worker.
-
-    Attributes:
-        message: What the node is to answer.
-        fresh: The worker has no state of the node, or an outdated one.
-    """
-
-    message: Message
-    fresh: bool
-
-    def parcel(self, shared: Shared) -> bytes:
-        """Return it as bytes, without the shared arrays."""
-        file = io.BytesIO()
-        file.write(bytes([MESSAGE, self.fresh]))
-        pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = shared.number  # type: ignore[method-assign]
-        pickler.dump(self.message)
-        return file.getvalue()
+def job(message: Message, fresh: bool, shared: Shared) -> bytes:
+    """Return what a node is to answer, without the shared arrays; ``fresh``: the worker has no state of the node."""
+    file = io.BytesIO()
+    file.write(bytes([MESSAGE, fresh]))
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = shared.number  # type: ignore[method-assign]
+    pickler.dump(message)
+    return file.getvalue()
 
 
 class Opener:
@@ -90,36 +75,25 @@ class Opener:
             del self._shared[number]
         self._shared |= new
 
-    def open(self, parcel: bytes) -> Job:
-        """Read a message."""
+    def open(self, parcel: bytes) -> tuple[Message, bool]:
+        """Read a :func:`job`."""
         unpickler = pickle.Unpickler(io.BytesIO(memoryview(parcel)[2:]))
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        return Job(unpickler.load(), bool(parcel[1]))
+        return unpickler.load(), bool(parcel[1])
 
 
 #: What a worker keeps of a node after its answer: nothing, what is on disk too, or what no other worker can have.
 NOTHING, KEPT, BOUND = 0, 1, 2
 
 
-def reply(answer: Message, *, remembers: int) -> bytes:
-    """Return an answer as bytes; ``remembers`` tells what the worker keeps of the node."""
-    return bytes([REPLY, remembers]) + pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-
-
-def read_reply(parcel: bytes) -> Message:
-    """Read an answer; its flag is the second byte."""
-    answer: Message = pickle.loads(memoryview(parcel)[2:])
-    return answer
-
-
-def pack(kind: int, what: Any = None) -> bytes:
-    """Return any other message as bytes."""
-    return bytes([kind]) + pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+def pack(kind: int, what: Any = None, kept: int = NOTHING) -> bytes:
+    """Return any other parcel as bytes; ``kept`` is the second byte of an answer's."""
+    return bytes([kind, kept]) + pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
 
 
 def read(parcel: bytes) -> Any:
-    """Read the content of a :func:`pack`-ed message."""
-    return pickle.loads(memoryview(parcel)[1:])
+    """Read the content of a :func:`pack`-ed parcel."""
+    return pickle.loads(memoryview(parcel)[2:])
 
 
 def _data(message: Message) -> list[bytes]:

@@ -14,11 +14,11 @@ from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from fedshift.run.engine import inline, transport
+from fedshift.run.launch import forks
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import feature_state
 from fedshift_core.wire.records import array_records
@@ -33,9 +33,7 @@ def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mappi
         environment: That of the run's process; this process has an older one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the run closes the connection, which ends this process
-    os.environ.clear()
-    os.environ.update(environment)
-    np.random.seed()  # all workers are forked from one process; nothing of ours draws from it, a library might
+    forks.adopt(environment)
     arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, arrived), daemon=True).start()
     outbox = _Outbox(connection)
@@ -67,19 +65,18 @@ def _work(app: ClientApp, arrived: "queue.SimpleQueue[bytes]", outbox: "_Outbox"
         if parcel[0] == transport.ARRAYS:
             opener.take(parcel)
             continue
-        job = opener.open(parcel)
-        node_id = job.message.metadata.dst_node_id
-        context = None if job.fresh else contexts.get(node_id)
+        message, fresh = opener.open(parcel)
+        node_id = message.metadata.dst_node_id
+        context = None if fresh else contexts.get(node_id)
         context = context or inline.new_context(node_id, num_nodes)
-        answer = app(job.message, context)
-        kept = transport.KEPT if any(array_records(context.state).values()) else transport.NOTHING
-        remembers = transport.BOUND if feature_state.holds(context) else kept
-        if remembers:
+        answer = app(message, context)
+        on_disk = transport.KEPT if any(array_records(context.state).values()) else transport.NOTHING
+        kept = transport.BOUND if feature_state.holds(context) else on_disk
+        contexts.pop(node_id, None)
+        if kept:
             contexts[node_id] = context
-        else:
-            contexts.pop(node_id, None)
         sys.stdout.flush()  # output that a method printed; this process may end without a flush
-        outbox.send(transport.reply(answer, remembers=remembers))
+        outbox.send(transport.pack(transport.REPLY, answer, kept))
 
 
 class _Outbox(QueueHandler):

@@ -5,19 +5,20 @@ worker takes over another's node if the node also keeps its state in the run fol
 unless a feature keeps something of the node that must not be on any disk.
 """
 
+import contextlib
 import logging
 import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from multiprocessing import connection
-from typing import Any
 
 from flwr.app import Message
 
-from fedshift.run.engine import forking, transport
+from fedshift.run.engine import transport
 from fedshift.run.engine.inline import LocalGrid, index_of
 from fedshift.run.engine.worker import serve
+from fedshift.run.launch import forks
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
 from fedshift_core.plural import plural
@@ -43,35 +44,23 @@ class Worker:
         self.jobs: deque[int] = deque()
         self.known: set[int] = set()
         self.ready = False
-        self.connection, theirs = forking.context().Pipe()
-        self._process = forking.context().Process(
-            target=serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
-        )
-        forking.start(self._process)
+        self.connection, theirs = forks.context.Pipe()
+        self._process = forks.start(serve, theirs, num_nodes, dict(os.environ), name="fedshift-worker")
         theirs.close()
 
-    @property
-    def pid(self) -> int | None:
-        """The id of its process."""
-        return self._process.pid
-
-    def send(self, parcels_: Iterable[bytes]) -> None:
+    def send(self, *parcels: bytes) -> None:
         """Send parcels; a worker that is gone is noticed by its end."""
-        try:
-            for parcel in parcels_:
+        with contextlib.suppress(OSError):
+            for parcel in parcels:
                 self.connection.send_bytes(parcel)
-        except OSError:
-            return
 
     def end(self) -> str:
         """End it if it is running, and return how it ended."""
         self.connection.close()
         self._process.join(STOP_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self._process.kill()
+        self._process.join()
         code = self._process.exitcode or 0
-        self._process.close()
         if code >= 0:
             return f"ended with code {code}"
         return f"was ended by {signal.Signals(-code).name}{' (out of memory?)' if -code == signal.SIGKILL else ''}"
@@ -115,8 +104,7 @@ class WorkersGrid(LocalGrid):
         self.on_replies: Callable[[list[int]], None] = lambda node_ids: None
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
-        self._homes: dict[int, Worker] = {}  # by node: the worker that holds its state
-        self._bound: set[int] = set()  # nodes of which their worker holds what is nowhere else
+        self._homes: dict[int, tuple[Worker, int]] = {}  # by node: the worker that holds its state, and how it is kept
         self._shared = transport.Shared()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -146,7 +134,6 @@ class WorkersGrid(LocalGrid):
             worker.end()
         self._workers.clear()
         self._homes.clear()
-        self._bound.clear()
 
     def _hand_out(self, work: _Work) -> None:
         """Give each idle worker its next message, and a second one while many messages wait."""
@@ -162,25 +149,22 @@ class WorkersGrid(LocalGrid):
 
     def _next(self, worker: Worker, work: _Work) -> int | None:
         """Take the next message for a worker: of its own or a free node, else the last it may take over."""
-        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (worker, None))
-        theirs = (
-            place
-            for place in reversed(work.waiting)
-            if work.is_kept(place) and (work.node(place) not in self._bound or work.node(place) not in self._homes)
-        )
-        place = next(mine, None)
+        place = next((at for at in work.waiting if self._home(work.node(at), worker)[0] is worker), None)
         if place is None and not worker.jobs:
-            place = next(theirs, None)
+            theirs = (at for at in reversed(work.waiting) if self._home(work.node(at), worker)[1] != transport.BOUND)
+            place = next(filter(work.is_kept, theirs), None)
         if place is not None:
             work.waiting.remove(place)
         return place
 
+    def _home(self, node: int, usual: Worker) -> tuple[Worker, int]:
+        return self._homes.get(node, (usual, transport.NOTHING))
+
     def _give(self, worker: Worker, place: int, work: _Work) -> None:
-        fresh = self._homes.get(work.node(place)) is not worker
+        fresh = work.node(place) not in self._homes or self._homes[work.node(place)][0] is not worker
         worker.jobs.append(place)
         arrays = self._shared.parcel(worker.known)
-        job = transport.Job(work.messages[place], fresh).parcel(self._shared)
-        worker.send([job] if arrays is None else [arrays, job])
+        worker.send(*arrays, transport.job(work.messages[place], fresh, self._shared))
 
     def _receive(self, worker: Worker, work: _Work) -> None:
         """Handle a parcel of a worker, or its end."""
@@ -191,13 +175,11 @@ class WorkersGrid(LocalGrid):
             return
         if parcel[0] == transport.REPLY:
             place = worker.jobs.popleft()
-            if parcel[1]:
-                self._homes[work.node(place)] = worker
-            else:
-                self._homes.pop(work.node(place), None)
-            (self._bound.add if parcel[1] == transport.BOUND else self._bound.discard)(work.node(place))
+            self._homes.pop(work.node(place), None)
+            if kept := parcel[1]:
+                self._homes[work.node(place)] = worker, kept
             self._hand_out(work)  # before the answer is read, which takes a while
-            work.replies[place] = transport.read_reply(parcel)
+            work.replies[place] = transport.read(parcel)
             self.on_replies([work.node(place)])
         elif parcel[0] == transport.LINE:
             record = transport.read(parcel)
@@ -213,15 +195,15 @@ class WorkersGrid(LocalGrid):
     def _reassign(self, worker: Worker, work: _Work) -> None:
         """Give the work of a dead worker to others. Nodes say themselves what they no longer have (secure sums)."""
         self._workers.remove(worker)
-        gone = {node for node in self._bound if self._homes.get(node) is worker}
-        self._bound -= gone
-        self._homes = {node: home for node, home in self._homes.items() if home is not worker}
+        gone = [node for node, (home, _) in self._homes.items() if home is worker]
+        lost = sum(self._homes.pop(node)[1] == transport.BOUND for node in gone)
         how = worker.end()
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
-        fields: dict[str, Any] = {"event": "worker_died"}
-        lost = f"; what {plural(len(gone), 'node')} had in its memory alone is lost" if gone else ""
-        log.warning("a worker process %s; another one repeats its work%s", how, lost, extra=fields)
+        then = f"; what {plural(lost, 'node')} had in its memory alone is lost" if lost else ""
+        log.warning(
+            "a worker process %s; another one repeats its work%s", how, then, extra={"event": "worker_died"}
+        )  # fmt: skip
         if worker.jobs:
             first = worker.jobs[0]
             work.deaths[first] += 1

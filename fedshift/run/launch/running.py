@@ -45,9 +45,9 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(said_once.shared())  # before the first process starts
         if inline and (workers or worker_count.cores()) > 1:
-            from fedshift.run.engine import forking
+            from fedshift.run.launch import forks
 
-            forking.begin(resolving.libraries(flat))  # it imports torch while this process checks keys
+            forks.begin([forks.CLIENT, *resolving.libraries(flat)])  # it imports torch while this process checks keys
         if "resume" not in flat:  # a run that goes on is checked with its folder
             resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
         os.environ[COMMIT] = own_commit()

@@ -1,25 +1,22 @@
 """The deployment demo: a SuperLink and SuperNodes on loopback, each with only its own images."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedshift.run.launch import credentials, local_superlink, processes, runner
-from fedshift.site.deploy import exporting, fork_server
+from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import policy, state_folder
 from fedshift_app.run import naming
-from fedshift_core.env import WARM
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # the most SuperNodes of a demo
-MOST_ADDRESS = 107 - len(fork_server.NEW)  # bytes of a socket's path
 #: Keys of `fedshift run` that a demo refuses: it starts a new run, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
 #: A demo's images are nobody's: no owner hides anything, so that its numbers are those of a simulation.
@@ -70,10 +67,9 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes do not exist afterwards, so their decoded images and private parts are removed.
         own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
-        environment = local_superlink.environment(home) | own | shared(home)
+        environment = local_superlink.environment(home) | own
         with processes.group(local_superlink.empty_folder(home), environment, remove=home) as flower:
             link = local_superlink.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
-            share_libraries(flower)
             local_superlink.start_superlink(flower, link)
             local_superlink.connect(home, link)
             for folder in folders:
@@ -98,19 +94,6 @@ def planned(flat: dict[str, Any]) -> tuple[RunConfig, int, dict[str, Any]]:
     config.allocation.deal(config.dataset.domains, number, config.seed)
     waits = f"federation.min_nodes={number} {flat.get('set', '')}".strip()  # the typed value takes precedence
     return config, number, flat | {"set": waits}
-
-
-def shared(home: Path) -> dict[str, str]:
-    """Return the environment of SuperNodes that fork their processes from one; empty where they cannot."""
-    address = str(home / "warm")
-    fits = sys.platform == "linux" and len(os.fsencode(address)) <= MOST_ADDRESS
-    return {WARM: address} if fits else {}
-
-
-def share_libraries(flower: processes.Group) -> None:
-    """Start what the SuperNodes of a group fork their processes from, where its environment has it."""
-    if address := flower.env.get(WARM):
-        flower.start("warm", [sys.executable, "-P", fork_server.__file__, fork_server.SHARE, address])
 
 
 def make_credentials(home: Path) -> credentials.Credentials:

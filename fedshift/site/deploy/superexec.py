@@ -5,14 +5,13 @@ It is a program, run by its path: ``superexec.py EAR SIGNER warm|cold OPTIONS_OF
 
 import contextlib
 import json
+import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from logging import WARNING
-from pathlib import Path
 from typing import Any
 
 from flwr.supercore import log
@@ -20,13 +19,13 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 
-FORK_SERVER = Path(__file__).with_name("fork_server.py")
-START_SECONDS = 120.0  # to import torch, on a machine that does much else
-ANSWER_SECONDS = 30.0  # to fork
-DEATHS = 3  # of warm processes, after which each message gets a cold one
-MOST_BYTES = 65536  # of an answer
-SHARED = "FEDSHIFT_WARM"  # as in ``fedshift_core.env``
-ONE, NO_SIGNER = "--one", -1  # as in ``fork_server`` and ``fedshift_app.node.node_key``
+from fedshift.run.launch import forks
+from fedshift.site.deploy import fork_server
+from fedshift_core.errors import FedShiftError
+
+DEATHS = 3  # failures to fork, after which each message gets a cold process
+NO_SIGNER = -1  # as in ``fedshift_app.node.node_key``
+WARM = ("fedshift.site.deploy.warm",)
 
 
 def passed(signer: int) -> list[int]:
@@ -34,156 +33,25 @@ def passed(signer: int) -> list[int]:
     return [] if signer == NO_SIGNER else [signer]
 
 
-class LostError(Exception):
-    """There is no warm process, or it does not answer."""
-
-
-class Warm(ABC):
-    """A fork server with its libraries imported, of which children are requested through a socket.
-
-    Args:
-        control: The socket.
-    """
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control, self._ready = control, False
-
-    @abstractmethod
-    def is_running(self) -> bool:
-        """Tell whether it is running."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End it; the forked processes continue."""
-
-    def wait(self) -> None:
-        """Wait until it has finished its imports.
-
-        Raises:
-            LostError: If it fails; it is then ended.
-        """
-        try:
-            if not self._ready:
-                self._receive(START_SECONDS)
-                self._ready = True
-        except (OSError, ValueError) as error:
-            self.end()
-            raise LostError(str(error)) from None
-
-    def start(self, task: dict[str, Any]) -> int:
-        """Request a process for a task; return its id.
-
-        Raises:
-            LostError: If it fails to fork; it is then ended.
-        """
-        self.wait()
-        try:
-            self._control.sendall(json.dumps(task).encode())
-            return int(self._receive(ANSWER_SECONDS)["pid"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            self.end()
-            raise LostError(f"{type(error).__name__}: {error}") from None
-
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        self._control.settimeout(seconds)
-        data = self._control.recv(MOST_BYTES)
-        if not data:
-            raise OSError("it has ended")
-        answer = json.loads(data)
-        if refused := answer.get("refused"):
-            raise OSError(refused)
-        return dict(answer)
-
-
-class WarmProcess(Warm):
-    """A process of its own that runs ``fork_server.py``.
-
-    Args:
-        program: The command.
-        signer: The socket of the node's signer.
-    """
-
-    def __init__(self, program: list[str], signer: int = NO_SIGNER) -> None:
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [*program, str(theirs.fileno()), str(signer)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *passed(signer)],
-            )
-        super().__init__(control)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def is_running(self) -> bool:
-        """Tell whether it is running."""
-        return self._process.poll() is None
-
-    def end(self) -> None:
-        """End it; the forked processes continue."""
-        self._control.close()  # at which it ends by itself, unless it hangs
-        try:
-            self._process.wait(1)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-class SharedWarmProcess(Warm):
-    """A fork server that was forked from one which several SuperNodes of this user share (``fork_server.share``)."""
-
-    def __init__(self, address: str, signer: int = NO_SIGNER) -> None:
-        """Connect.
-
-        Args:
-            address: Of the process.
-            signer: The socket of the node's signer.
-
-        Raises:
-            OSError: If there is none.
-        """
-        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        request = {
-            "origin": [sys.executable, os.environ.get("PYTHONPATH", "")], "environment": dict(os.environ),
-            "folder": str(Path.cwd()),
-        }  # fmt: skip
-        try:
-            self._control.connect(address)
-            with Path(os.devnull).open() as nothing:
-                files = [nothing.fileno(), sys.stdout.fileno(), sys.stderr.fileno(), *passed(signer)]
-                socket.send_fds(self._control, [json.dumps(request).encode()], files)
-        except OSError:
-            self._control.close()
-            raise
-
-    def is_running(self) -> bool:
-        """Tell whether it is running."""
-        try:
-            self._control.setblocking(False)
-            return bool(self._control.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    def end(self) -> None:
-        """End it; the forked processes continue."""
-        self._control.close()
-
-
 class NodeExecutor:
     """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported it.
 
     If that fails, a task gets a newly started process of the same program. No task gets another one.
+
+    Args:
+        signer: The socket of the node's signer.
+        warm: Fork.
+        modules: What the process imports from which others are forked.
+        program: The command of a newly started process.
     """
 
-    def __init__(self, signer: int = NO_SIGNER, *, warm: bool = True, program: list[str] | None = None) -> None:
-        self._signer, self._program = signer, program or [sys.executable, "-P", str(FORK_SERVER)]
+    def __init__(
+        self, signer: int = NO_SIGNER, *, warm: bool = True, modules: Sequence[str] = WARM,
+        program: Sequence[str] = (sys.executable, "-P", fork_server.__file__),
+    ) -> None:  # fmt: skip
+        self._signer, self._modules, self._program = signer, modules, program
         self._deaths = 0 if warm else DEATHS
-        self._warm: Warm | None = None
+        self._ready = False
         self._begin()
 
     def get_eligible_capacity(
@@ -203,19 +71,20 @@ class NodeExecutor:
             "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
             "certificates": spec.root_certificates_path, "parent": spec.parent_pid,
         }  # fmt: skip
-        try:
-            if self._warm is not None and not spec.suppress_output:
-                self._warm.start(task)
+        if self._deaths < DEATHS and not spec.suppress_output:
+            try:
+                signer = [forks.File(os.dup(number)) for number in passed(self._signer)]
+                forks.start(fork_server.forked, task, *signer, name="flwr-clientapp")
                 return LaunchResult.accepted()
-        except LostError as problem:
-            self._count(str(problem))
+            except (OSError, EOFError) as problem:
+                self._count(problem)
         self._start_cold(task, subprocess.DEVNULL if spec.suppress_output else None)
         return LaunchResult.accepted()
 
     def _start_cold(self, task: dict[str, Any], output: int | None) -> None:
         """Start a process for one task, which it reads: others may see a command."""
         process = subprocess.Popen(
-            [*self._program, ONE, str(self._signer)],
+            [*self._program, str(self._signer)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -226,44 +95,35 @@ class NodeExecutor:
             given.write(json.dumps(task).encode())
 
     def reconcile(self) -> None:
-        """Start a warm process if there is none, and wait for it.
+        """Start the process that others are forked from if there is none, and wait for its imports once.
 
         It is called before each request for work: the token of a task is valid for half a minute only.
         """
-        if self._warm is not None and not self._warm.is_running():
-            self._warm.end()
-            self._count("it was ended")
         self._begin()
         try:
-            if self._warm is not None:
-                self._warm.wait()
-        except LostError as problem:
-            self._count(str(problem))
+            if self._deaths < DEATHS and not self._ready:
+                forks.start(int).join()
+                self._ready = True
+        except (OSError, EOFError) as problem:
+            self._count(problem)
 
     def close(self) -> None:
-        """End the warm process."""
-        if self._warm is not None:
-            self._warm.end()
-        self._warm, self._deaths = None, DEATHS
+        """End the processes that work on messages, whose SuperExec ends: it would wait for them."""
+        for child in multiprocessing.active_children():
+            child.terminate()
+        self._deaths = DEATHS
 
     def _begin(self) -> None:
-        if self._warm is None and self._deaths < DEATHS:
-            self._warm = self._made()
-
-    def _made(self) -> Warm:
-        """Return a warm process, of the shared one where there is one."""
-        address = os.environ.get(SHARED, "")
         try:
-            if address and not self._deaths:
-                return SharedWarmProcess(address, self._signer)
-        except OSError as error:
-            log(WARNING, "No shared warm process at %s (%s); this node has its own.", address, error.strerror)
-        return WarmProcess(self._program, self._signer)
+            if self._deaths < DEATHS:
+                forks.begin(self._modules, {fork_server.BLAS_THREADS: os.environ.get(fork_server.BLAS_THREADS, "1")})
+        except (OSError, FedShiftError) as problem:
+            self._count(problem)
 
-    def _count(self, problem: str) -> None:
-        self._warm, self._deaths = None, self._deaths + 1
-        then = "another one is started" if self._deaths < DEATHS else "from now on every message gets a new one"
-        log(WARNING, "The warm process is lost (%s); %s.", problem, then)
+    def _count(self, problem: Exception) -> None:
+        self._deaths += 1
+        then = "it is tried again" if self._deaths < DEATHS else "from now on every message gets a new process"
+        log(WARNING, "No process can be forked (%s: %s); %s.", type(problem).__name__, problem, then)
 
 
 class Ear:

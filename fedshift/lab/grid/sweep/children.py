@@ -1,21 +1,20 @@
 """Starts each run as its own process, with a log and environment marks, and ends it."""
 
 import os
-import select
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import typer
 
-from fedshift.lab.grid.sweep.forks import NO_FORKS, Forks
-from fedshift.run.launch import processes
+from fedshift.run.launch import forks, processes
 from fedshift_app.run import exit_codes
-from fedshift_core.env import COMMAND, LIFELINE, SWEEP_PROCESS
+from fedshift_core.env import COMMAND, SWEEP_PROCESS
 from fedshift_core.plural import plural
 
 MARK = (
@@ -62,26 +61,6 @@ class Attempt:
         """End what a run that ended badly left running."""
 
 
-class Lifeline:
-    """A pipe that a run keeps open as long as it lives."""
-
-    def __init__(self) -> None:
-        self._ours, self.theirs = os.pipe()
-        self._ended = False
-
-    def hand_over(self) -> None:
-        """Close the end that the run has now."""
-        os.close(self.theirs)
-
-    @property
-    def ended(self) -> bool:
-        """Whether nobody holds the other end any more."""
-        if not self._ended and select.select([self._ours], [], [], 0)[0]:
-            self._ended = True
-            os.close(self._ours)
-        return self._ended
-
-
 @dataclass
 class Child(Attempt):
     """A run in progress as a process of this one.
@@ -90,23 +69,26 @@ class Child(Attempt):
         process: Its process.
         mark: What all its processes have in their environment.
         begin: Where in the log this attempt begins, in bytes.
-        lifeline: Tells when a forked run has ended, which may be later than the process that stands for it.
     """
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkServerProcess"
     mark: str
     begin: int
-    lifeline: "Lifeline | None" = None
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None before its end."""
+        return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
 
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self.process.poll() is not None and (self.lifeline is None or self.lifeline.ended)
+        return self.code is not None
 
     @property
     def refused(self) -> bool:
         """Whether it ended because its configuration or data are refused; a retry would end the same way."""
-        return self.process.returncode == exit_codes.REFUSED
+        return self.code == exit_codes.REFUSED
 
     def last_error(self) -> str:
         """Return what the last line of this attempt's log with ``error:`` says, else its last line."""
@@ -114,12 +96,12 @@ class Child(Attempt):
             file.seek(self.begin)
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
         named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return named[-1] if named else f"ended with code {self.process.returncode} without a message"
+        return named[-1] if named else f"ended with code {self.code} without a message"
 
     def clean_up(self) -> None:
         """End the processes that a run which ended badly left running."""
-        if self.process.returncode:
-            processes.stop_marked(RUN_MARK, self.mark)
+        if self.code:
+            processes.stop_marked(RUN_MARK, self.mark, also=[self.process.pid or 0])
 
 
 def environment(sweep: str, *, alone: bool) -> dict[str, str]:
@@ -147,7 +129,7 @@ def start(
     attempt: int,
     alone: bool,
     env: Mapping[str, str] | None = None,
-    forks: Forks = NO_FORKS,
+    fork: bool = False,
 ) -> Child:
     """Start a run.
 
@@ -160,27 +142,23 @@ def start(
         attempt: How often it was started, with this time.
         alone: It may take all cores; otherwise its threads are one.
         env: What its environment says where the user's does not.
-        forks: What it is forked from.
+        fork: Fork it (``forks.begun``).
     """
     mark = f"{sweep}:{key}"
-    marked = {**(env or {}), **environment(sweep, alone=alone), RUN_MARK: mark, **forks.env}
-    lifeline = None
-    if forks.address is not None:
-        lifeline = Lifeline()
-        marked[LIFELINE] = str(lifeline.theirs)
+    marked = {**(env or {}), **environment(sweep, alone=alone), RUN_MARK: mark}
+    process: subprocess.Popen[bytes] | ForkServerProcess
     with log.open("ab") as file:
         begin = file.tell()
         file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
         file.flush()
-        process = subprocess.Popen(
-            [*forks.command(command), *arguments], env=marked, stdin=subprocess.DEVNULL,
-            stdout=file, stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
-            pass_fds=[] if lifeline is None else [lifeline.theirs],
-        )  # fmt: skip
-    if lifeline is not None:
-        lifeline.hand_over()
-    return Child(log, process, mark, begin, lifeline)
+        if fork:
+            process = forks.run(arguments, marked, file)
+        else:
+            process = subprocess.Popen(
+                [*command, *arguments], env=marked, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
+            )  # fmt: skip
+    return Child(log, process, mark, begin)
 
 
 def end_leftovers(mark: str, what: str) -> str:

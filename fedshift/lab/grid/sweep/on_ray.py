@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedshift.lab.grid.sweep import grid, listing, running, sweeping
 from fedshift.lab.grid.sweep.children import POLL_SECONDS, STARTER, STOP_SECONDS, Attempt
-from fedshift.lab.grid.sweep.forks import NO_FORKS, Forks
 from fedshift.lab.grid.sweep.records import Record
 from fedshift.run.engine import NAME as INLINE
 from fedshift.run.launch import processes
@@ -116,9 +115,9 @@ class RaySweep(sweeping.Sweep):
             raise ConfigError(f"--ray: a run takes {cores} cores (workers x train.threads), and no node has so many")
         return rooms
 
-    def begin_forks(self, left: Sequence[grid.Point]) -> contextlib.AbstractContextManager[Forks]:
+    def begin_forks(self, left: Sequence[grid.Point]) -> contextlib.AbstractContextManager[bool]:
         """Fork nothing: the runs are elsewhere."""
-        return contextlib.nullcontext(NO_FORKS)
+        return contextlib.nullcontext(False)
 
     def start(self, record: Record, waiting: int) -> None:
         """Hand out a run; it takes a GPU where there are any."""

@@ -14,7 +14,6 @@ import typer
 
 from fedshift.lab.grid.sweep import children, forks
 from fedshift.lab.grid.sweep.children import MARK, Child
-from fedshift.lab.grid.sweep.forks import NO_FORKS, Forks
 from fedshift.lab.grid.sweep.grid import Options, Point
 from fedshift.lab.grid.sweep.records import Images, Record, progress, read_run
 from fedshift.run.launch import forked, processes, worker_count
@@ -45,7 +44,7 @@ class Runner:
         self.jobs = options.jobs or self.places(points)
         self.images = Images()
         self._known: dict[Path, tuple[str, dict[str, Any]] | None] = {}
-        self._forks = NO_FORKS
+        self._fork = False
         if ended := children.end_leftovers(self.mark, self.what):
             typer.echo(ended)
 
@@ -113,7 +112,7 @@ class Runner:
         record.state = "running"
         record.child = children.start(
             run_command(), arguments, record.log, sweep=self.mark, key=point.key, attempt=record.attempts,
-            alone=self.jobs == 1, env=self.env, forks=self._forks,
+            alone=self.jobs == 1, env=self.env, fork=self._fork,
         )  # fmt: skip
         self.running.append(record)
 
@@ -152,10 +151,10 @@ class Runner:
     @contextmanager
     def working(self, left: Sequence[Point]) -> Iterator[None]:
         """Do runs in the block; a failure, Ctrl-C or SIGTERM ends those in progress."""
-        with self.begin_forks(left) as self._forks, children.guarded(self._stop):
+        with self.begin_forks(left) as self._fork, children.guarded(self._stop):
             yield
 
-    def begin_forks(self, left: Sequence[Point]) -> AbstractContextManager[Forks]:
+    def begin_forks(self, left: Sequence[Point]) -> AbstractContextManager[bool]:
         """Begin the process that the runs which are left are forked from."""
         return forks.begun(left, children.environment(self.mark, alone=self.jobs == 1))
 

@@ -80,21 +80,21 @@ def test_what_all_messages_hold_goes_once_and_what_is_a_nodes_own_goes_with_its_
     shared, opener, known = transport.Shared(), transport.Opener(), set[int]()
     shared.renew(requested)
     arrays = shared.parcel(known)
-    assert arrays is not None and len(arrays) > 20_000
-    opener.take(arrays)
-    assert shared.parcel(known) is None  # this worker has them
+    assert len(arrays[0]) > 20_000
+    opener.take(*arrays)
+    assert not shared.parcel(known)  # this worker has them
     for asking in requested:
-        parcel = transport.Job(asking, fresh=True).parcel(shared)
+        parcel = transport.job(asking, True, shared)
         assert len(parcel) < 3000
-        result = opener.open(parcel)
-        assert result.fresh
-        assert result.message.content == asking.content
-        assert result.message.metadata.dst_node_id == asking.metadata.dst_node_id
+        received, fresh = opener.open(parcel)
+        assert fresh
+        assert received.content == asking.content
+        assert received.metadata.dst_node_id == asking.metadata.dst_node_id
     shared.renew([message(1000, whole), message(1001, whole)])
-    assert shared.parcel(known) is None  # the same object in the next round
+    assert not shared.parcel(known)  # the same object in the next round
     later = encode({"w": np.zeros(5000, np.float32)})
     shared.renew([message(1000, later), message(1001, later)])
-    opener.take(shared.parcel(known) or b"")
+    opener.take(*shared.parcel(known))
     assert len(opener._shared) == 1  # what nobody sends any more is let go
 
 
@@ -108,7 +108,8 @@ class Idle:
 def test_a_node_goes_to_who_has_what_it_remembers_and_an_idle_worker_takes_over_what_is_on_disk() -> None:
     grid = WorkersGrid(6, 2)
     one, other = Idle(), Idle()
-    grid._homes = {1000: other, 1001: one, 1002: other, 1003: other}  # type: ignore[dict-item]
+    homes: Any = {1000: (other, 1), 1001: (one, 1), 1002: (other, 1), 1003: (other, 1)}
+    grid._homes = homes
     kept = {KEPT_IN: "/runs/1"}
     work = workers._Work([message(1000 + i, encode({}), **(kept if i == 2 else {})) for i in range(5)])
     taken = [grid._next(one, work) for _ in range(4)]  # type: ignore[arg-type]
@@ -121,7 +122,8 @@ def test_what_only_a_dead_worker_had_is_named(caplog: pytest.LogCaptureFixture) 
     grid = WorkersGrid(6, 2)
     one: Any = SimpleNamespace(jobs=deque([2]), ready=True, end=lambda: "was ended by SIGKILL")
     other: Any = Idle()
-    grid._workers, grid._homes, grid._bound = [one, other], {1000: one, 1001: one, 1002: other}, {1000, 1001, 1002}
+    bound = transport.BOUND
+    grid._workers, grid._homes = [one, other], {1000: (one, bound), 1001: (one, bound), 1002: (other, bound)}
     work = workers._Work([message(1000 + i, encode({})) for i in range(3)])
     work.waiting.clear()
     grid._reassign(one, work)
@@ -130,7 +132,7 @@ def test_what_only_a_dead_worker_had_is_named(caplog: pytest.LogCaptureFixture) 
         "a worker process was ended by SIGKILL; another one repeats its work; what 2 nodes had in its memory alone is "
         "lost"
     )
-    assert (list(work.waiting), grid._homes, grid._bound) == ([2], {1002: other}, {1002})
+    assert (list(work.waiting), grid._homes) == ([2], {1002: (other, bound)})
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from support import refusal_of
 
-from fedshift.run.engine import forking
-from fedshift.run.launch import local_superlink
+from fedshift.run.launch import forks, local_superlink
 from fedshift.run.launch.credentials import Credentials
 from fedshift_app.run import flwr_run
 from fedshift_core.errors import ConfigError
@@ -64,5 +63,5 @@ def test_a_long_tmpdir_without_another_place_is_named(long_tmpdir: Path, monkeyp
 
     line = refusal_of(ConfigError, enter)
     assert line.startswith("TMPDIR: ") and "(at most 41)" in line and "engine=inline" in line
-    line = refusal_of(ConfigError, forking.begin)
+    line = refusal_of(ConfigError, forks.begin, [])
     assert "(at most 75): " in line and line.endswith("\nset TMPDIR to a shorter folder, or run with workers=1")
