@@ -1,9 +1,9 @@
 """Nodes of a secure sum as the server tells all of them alike, how many must stay, and commitments to shares."""
 
+import struct
 from dataclasses import dataclass
 
 from fedshift_core.errors import RequestError
-from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.statement import Statement, check_effective
 
@@ -20,6 +20,25 @@ def threshold(nodes: int, fewest: int) -> int:
     ``fewest``.
     """
     return max(fewest, 2 * nodes // 3 + 1)
+
+
+#: What one node gives another, before it is encrypted, as Flower writes it: from whom, for whom, the length of the
+#: first share, and both shares: of the seed, of the private key.
+_LENGTHS = crypto.SHARE_BYTES[crypto.SEED_BYTES], crypto.SHARE_BYTES[crypto.SECRET_BYTES]
+_PAIR = struct.Struct(f"<QQI{_LENGTHS[0]}s{_LENGTHS[1]}s")
+
+
+def pack_shares(dealer: int, holder: int, seed: bytes, secret: bytes) -> bytes:
+    """Return the shares of a seed and of a private key for another node, as they are encrypted."""
+    return _PAIR.pack(dealer, holder, len(seed), seed, secret)
+
+
+def unpack_shares(text: bytes | None, dealer: int, holder: int) -> tuple[bytes, bytes]:
+    """Return the shares that one node gave another, seed and private key; both empty where it gave something else."""
+    if text is None or len(text) != _PAIR.size:
+        return b"", b""
+    *head, seed, secret = _PAIR.unpack(text)
+    return (seed, secret) if head == [dealer, holder, _LENGTHS[0]] else (b"", b"")
 
 
 def seed_digest(dealer: int, holder: int, share: bytes) -> bytes:
@@ -93,7 +112,6 @@ class Group:
             raise RequestError("refused: weights of nodes in a secure sum are above 0 and at most 1")
         if len(self.nodes) < self.fewest:
             raise RequestError(
-                f"refused: a sum of {plural(len(self.nodes), 'node')}, {self.fewest} must hide each other "
-                "(federation.secure_sums_nodes)"
+                f"refused: nodes in the sum: {len(self.nodes)}, needed: {self.fewest} (federation.secure_sums_nodes)"
             )
         check_effective(self.factors, self.least)

@@ -21,15 +21,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import WHOLE_PATH, shown
-from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import Group
 
 FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
-PUBLIC = 49  # bytes of a compressed point of P-384
+PUBLIC = crypto.PUBLIC_BYTES
 MOST_SIGNATURE = 104  # bytes of ECDSA over P-384, in DER
+_ECDSA = ec.ECDSA(hashes.SHA384())
 _DOMAIN = b"fedshift secure sums: "  # before each digest: with its key a node also signs times for the SuperLink
-_CURVE = ec.SECP384R1()  # of ``fedshift credentials node``; the only one that is taken
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,13 @@ class Key:
             key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise FedShiftError(f"node key {shown(str(path), WHOLE_PATH)}: cannot be read: {error}") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE.name:
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != crypto.CURVE.name:
             raise FedShiftError(f"node key {shown(str(path), WHOLE_PATH)}: it is no key on the curve P-384")
         self._key = key
 
     def sign(self, digest: bytes) -> Signed:
         """Return the public key and a signature under a digest, in a form that the SuperLink takes for nothing."""
-        public = self._key.public_key().public_bytes(
-            serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
-        )
-        return Signed(public, self._key.sign(_DOMAIN + digest, ec.ECDSA(hashes.SHA384())))
+        return Signed(crypto.compressed(self._key.public_key()), self._key.sign(_DOMAIN + digest, _ECDSA))
 
 
 class Signer:
@@ -108,9 +104,7 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
         RequestError: With the node.
     """
     if len(signed) != len(group.nodes):
-        raise RequestError(
-            f"refused: {plural(len(signed), 'signature')} under the keys of {plural(len(group.nodes), 'node')}"
-        )
+        raise RequestError(f"refused: signatures under keys of a secure sum: {len(signed)}, nodes: {len(group.nodes)}")
     seen: set[bytes] = set()
     stated = [statement.written() for statement in group.statements]
     for node, own, *parts in zip(group.nodes, signed, stated, group.cipher_keys, group.mask_keys, strict=True):
@@ -137,19 +131,12 @@ def _why_not(own: Signed, digest: bytes, trusted: Sequence[str]) -> str:
     if not own.signature:
         return "has not signed its keys"
     try:
-        public = _public(own.public)
-        name = fingerprint(public)
-        public.verify(own.signature, _DOMAIN + digest, ec.ECDSA(hashes.SHA384()))
+        public = crypto.point(own.public)
+        public.verify(own.signature, _DOMAIN + digest, _ECDSA)
     except (FedShiftError, InvalidSignature):
         return "has a signature that is not right"
+    name = fingerprint(public)
     return "" if name in trusted else f"has the key {name}, which is not among those"
-
-
-def _public(public: bytes) -> ec.EllipticCurvePublicKey:
-    try:
-        return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, public)
-    except ValueError:
-        raise RequestError("secure sums: a node's public key is no point of the curve") from None
 
 
 def _signed(run: str, index: int, group: tuple[int, str], parts: Sequence[bytes]) -> bytes:

@@ -173,6 +173,11 @@ def of_powers(sizes: Mapping[str, int], powers: Mapping[str, int], most: float, 
     return Layout(tuple(Segment(name, (size,), most ** powers[name]) for name, size in sizes.items()), nodes)
 
 
+def has_rows(sums: Mapping[str, Sum]) -> bool:
+    """Return whether some contributions have rows of single classes."""
+    return any(how in BY_CLASS for how in sums.values())
+
+
 def row_weights(sums: Sum, counts: NDArray[np.int64], largest: int, ndim: int) -> NDArray[Any] | float:
     """Return by what a node multiplies a contribution, in the form that its array takes; at most 1.
 

@@ -15,9 +15,7 @@ both kinds in all, and c more where c nodes work with it, as these give both. It
 two thirds of n (:func:`threshold`): with c < 2 t - n, and so with up to a third of the nodes, it gets no x_i.
 
 Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each node; its shares, encrypted, to the
-server), training (y), ``unmask``. Everything is of one sum: keys, seeds and shares are drawn anew and wiped. With the
-shares that unmask a sum a node sends its public keys for training in the next round, which spares that round the first
-stage (:meth:`Member.ahead`). They serve that sum alone, once, as keys that were asked for do.
+server), training (y), ``unmask``. Everything is of one sum: keys, seeds and shares are drawn anew and wiped.
 
 What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
 s_ij depends on the digest of what the server sent all nodes (:class:`Group`), of the shared weights that it sent, and
@@ -32,50 +30,122 @@ A round may have two sums, one after the other (``PURPOSES``). Each has keys, se
 
 import hashlib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.errors import ForgottenError, RequestError
-from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
-from fedshift_core.secure.group import PURPOSES, TRAINING, Group, secret_digest, seed_digest
-from fedshift_core.secure.statement import Statement, check_effective, check_rows, summed
+from fedshift_core.secure.group import PURPOSES, TRAINING, Group, pack_shares, secret_digest, seed_digest, unpack_shares
+from fedshift_core.secure.statement import Statement, check_effective, check_rows, largest, summed
 from fedshift_core.wire import names as wire
 
 KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
 #: How vectors are made, by key of a message to train: which all nodes must get alike.
 COMMON = (wire.SECURE_SUMS, wire.SECURE_TERMS)
-
-# A node's state between the messages of a round; all values are numbers, texts, bytes and lists of them.
-_STAGE, _ROUND, _RUN, _PURPOSE = "stage", "round", "run", "purpose"
-_CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
-_GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
-_THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
-#: What hides a node: by node of the group its weight, its statement and who it is; the number of classes and of nodes;
-#: and of the vector, of which weights it is, and whether it has rows by class.
-_FACTORS, _STATEMENTS, _MEMBERS = "factors", "statements", "members"
-_CLASSES, _LEAST, _WEIGHTS, _ROWS = "classes", "least", "weights", "rows"
-#: Keys that were drawn ahead, for training in a round; and whether the current ones replace others of the same sum.
-_NEXT_ROUND, _NEXT_CIPHER, _NEXT_MASK, _AGAIN = "next-round", "next-cipher-secret", "next-mask-secret", "again"
-State = MutableMapping[str, Any]
 #: Takes what was summed and over which nodes, and notes it; False where it was summed over others before.
 Once = Callable[[bytes, bytes], bool]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a node keeps between the messages of a sum; of one that is over its first four values.
+
+    Attributes:
+        run: Names the run.
+        round: The round.
+        purpose: What is summed.
+        stage: The one that the node is at.
+        cipher_secret: Private key for encryption.
+        mask_secret: Private key for masks.
+        seed: Of the node's own mask.
+        group: Digest of what the server sent all nodes.
+        nodes: Of the group.
+        cipher_keys: Their public keys for encryption.
+        mask_keys: Their public keys for masks.
+        statements: What they state of their images, as it travels.
+        factors: By what their numbers are multiplied.
+        members: Who each of them is.
+        threshold: How many are needed.
+        classes: Number of classes.
+        least: Least effective number of nodes.
+        sources: Nodes whose shares the node has, itself first.
+        seed_shares: Theirs; empty of those that were wrong.
+        secret_shares: Likewise.
+        weights: Digest of the weights of the vector that was masked.
+        rows: Whether it has rows of single classes.
+    """
+
+    run: str = ""
+    round: int = 0
+    purpose: str = TRAINING
+    stage: str = ""
+    cipher_secret: bytes = b""
+    mask_secret: bytes = b""
+    seed: bytes = b""
+    group: bytes = b""
+    nodes: list[int] = field(default_factory=list)
+    cipher_keys: list[bytes] = field(default_factory=list)
+    mask_keys: list[bytes] = field(default_factory=list)
+    statements: list[bytes] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+    members: list[bytes] = field(default_factory=list)
+    threshold: int = 0
+    classes: int = 0
+    least: float = 0.0
+    sources: list[int] = field(default_factory=list)
+    seed_shares: list[bytes] = field(default_factory=list)
+    secret_shares: list[bytes] = field(default_factory=list)
+    weights: bytes = b""
+    rows: bool = False
+
+    @property
+    def stated(self) -> list[Statement]:
+        """What the nodes of the group state."""
+        return [Statement.read(data, self.classes) for data in self.statements]
+
+    def check_sum(self, alive: set[int], once: Once) -> None:
+        """Refuse a sum over these nodes that would tell of single ones, alone or with one that was unmasked before."""
+        if len(alive) < self.threshold:
+            raise RequestError(f"refused: nodes in the sum: {len(alive)}, {self.needed}")
+        places = [place for place, node in enumerate(self.nodes) if node in alive]
+        check_effective([self.factors[place] for place in places], self.least)
+        if self.rows:
+            check_rows(self.stated, [self.stated[place] for place in places])
+        over = crypto.digest("over", *(self.members[place] for place in places))
+        if self.weights and not once(crypto.digest("summed", self.purpose, self.weights), over):
+            raise RequestError(
+                "refused: the same weights were summed over other nodes before, and the difference tells of single "
+                "ones: take all nodes of then, another checkpoint or another seed"
+            )
+
+    @property
+    def needed(self) -> str:
+        """How many nodes a sum needs, for messages."""
+        return (
+            f"needed: {self.threshold} (more than two thirds of the round's {len(self.nodes)}, "
+            "federation.secure_sums_nodes at least)"
+        )
 
 
 class Member:
     """A node in a round.
 
     Args:
-        state: What it keeps between messages; changed in place.
+        state: What it keeps between messages (:class:`State`); changed in place.
         index: The node's.
         purpose: What is summed, of ``PURPOSES``.
     """
 
-    def __init__(self, state: State, index: int, purpose: str = TRAINING) -> None:
+    def __init__(self, state: MutableMapping[str, Any], index: int, purpose: str = TRAINING) -> None:
         self._state, self._index, self._purpose = state, index, purpose
+
+    @property
+    def _at(self) -> State:
+        return State(**self._state)
 
     def keys(self, run: str, server_round: int) -> tuple[bytes, bytes]:
         """Draw the keys of a round and return the public ones: for encryption, for masks.
@@ -88,56 +158,17 @@ class Member:
             RequestError: If the node has taken part in the sum before, or in a later one: two sums that differ in one
                 node tell it.
         """
-        again = False
-        if self._state.get(_RUN) == run:
-            before = int(self._state[_ROUND]), str(self._state[_PURPOSE])
-            again = self._may_begin_again(server_round)
-            if not again and (server_round, PURPOSES.index(self._purpose)) <= (
-                before[0],
-                PURPOSES.index(before[1]),
-            ):
-                raise RequestError(
-                    f"refused: the server asks for keys of round {server_round} ({self._purpose}), but this node has "
-                    f"given keys of round {before[0]} ({before[1]}): what is in a sum leaves a node once"
-                )
+        at, asked = self._at, (server_round, PURPOSES.index(self._purpose))
+        if at.run == run and asked <= (at.round, PURPOSES.index(at.purpose)):
+            raise RequestError(
+                f"refused: keys of round {server_round} ({self._purpose}), as this node has given keys of round "
+                f"{at.round} ({at.purpose}): what is in a sum leaves a node once"
+            )
         secrets = crypto.new_secret(), crypto.new_secret()
         self._state.clear()
-        self._state.update({
-            _RUN: run, _ROUND: server_round, _PURPOSE: self._purpose, _STAGE: KEYS, _CIPHER_SECRET: secrets[0],
-            _MASK_SECRET: secrets[1], _AGAIN: again,
-        })  # fmt: skip
+        self._state.update(run=run, round=server_round, purpose=self._purpose, stage=KEYS, cipher_secret=secrets[0],
+                           mask_secret=secrets[1])  # fmt: skip
         return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
-
-    def _may_begin_again(self, server_round: int) -> bool:
-        """Return whether the sum of training may begin again with other keys: once, and before a vector is masked.
-
-        Another node may have lost the keys that it drew ahead. Then all deal again, this node too, whether its own keys
-        were drawn ahead or asked for.
-        """
-        at = self._state.get(_ROUND), self._state.get(_PURPOSE), self._purpose
-        begun = self._state.get(_STAGE) in (KEYS, SHARES) and at == (server_round, TRAINING, TRAINING)
-        return begun and not self._state.get(_AGAIN)
-
-    def ahead(self, server_round: int) -> tuple[bytes, bytes]:
-        """Draw the keys for training in a later round, after a sum, and return the public ones as :meth:`keys` does.
-
-        They are used if that round begins with :meth:`deal`; :meth:`keys` wipes them.
-        """
-        secrets = crypto.new_secret(), crypto.new_secret()
-        self._state.update({_NEXT_ROUND: server_round, _NEXT_CIPHER: secrets[0], _NEXT_MASK: secrets[1]})
-        return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
-
-    def _take_ahead(self, group: Group) -> None:
-        """Begin a sum with the keys that were drawn ahead for it, if there are any."""
-        expected = self._state.get(_STAGE), self._state.get(_NEXT_ROUND), self._purpose
-        if expected != (DONE, group.server_round, TRAINING):
-            return
-        run, cipher, mask = self._state[_RUN], self._state[_NEXT_CIPHER], self._state[_NEXT_MASK]
-        self._state.clear()
-        self._state.update({
-            _RUN: run, _ROUND: group.server_round, _PURPOSE: TRAINING, _STAGE: KEYS, _CIPHER_SECRET: cipher,
-            _MASK_SECRET: mask,
-        })  # fmt: skip
 
     def deal(self, group: Group) -> tuple[list[bytes], list[bytes], bytes]:
         """Return the node's shares for the others, encrypted, in their order; its commitments; that to its seed.
@@ -148,27 +179,27 @@ class Member:
         Raises:
             RequestError: If this is not the next message of the round, or the group is not to be trusted.
         """
-        self._take_ahead(group)
-        self._expect(KEYS, group.server_round)
+        at = self._expect(KEYS, group.server_round)
         group.check()
-        place = self._place(group)
-        seed, secret = crypto.new_seed(), bytes(self._state[_MASK_SECRET])
-        number = len(group.nodes)
-        seeds = crypto.shares_of(seed, group.threshold, number)
-        secrets = crypto.shares_of(secret, group.threshold, number)
+        own = self._index, crypto.public_of(at.cipher_secret), crypto.public_of(at.mask_secret)
+        members = list(zip(group.nodes, group.cipher_keys, group.mask_keys, strict=True))
+        if own not in members:
+            raise RequestError("refused: this node's keys are not among those of the secure sum")
+        place, seed = members.index(own), crypto.new_seed()
+        seeds, secrets = (crypto.shares_of(hidden, group.threshold, len(members)) for hidden in (seed, at.mask_secret))
         texts, digests = [], []
-        for node, key, of_seed, of_secret in zip(group.nodes, group.cipher_keys, seeds, secrets, strict=True):
+        for (node, key, _), of_seed, of_secret in zip(members, seeds, secrets, strict=True):
             digests += [seed_digest(self._index, node, of_seed), secret_digest(self._index, node, of_secret)]
             if node != self._index:
-                shared = crypto.agreed(self._state[_CIPHER_SECRET], key)
-                texts.append(crypto.encrypted(shared, crypto.pair_of_shares(self._index, node, of_seed, of_secret)))
-        self._state.update({
-            _STAGE: SHARES, _SEED: seed, _GROUP: group.digest(), _NODES: list(group.nodes),
-            _MASK_KEYS: list(group.mask_keys), _CIPHER_KEYS: list(group.cipher_keys), _THRESHOLD: group.threshold,
-            _SOURCES: [self._index], _SEED_SHARES: [seeds[place]], _SECRET_SHARES: [secrets[place]],
-            _FACTORS: list(group.factors), _STATEMENTS: [statement.written() for statement in group.statements],
-            _CLASSES: len(group.statements[place].classes), _LEAST: group.least, _MEMBERS: group.members(),
-        })  # fmt: skip
+                text = pack_shares(self._index, node, of_seed, of_secret)
+                texts.append(crypto.encrypted(crypto.agreed(at.cipher_secret, key), text))
+        self._state.update(
+            stage=SHARES, seed=seed, group=group.digest(), nodes=list(group.nodes), mask_keys=list(group.mask_keys),
+            cipher_keys=list(group.cipher_keys), threshold=group.threshold, sources=[self._index],
+            seed_shares=[seeds[place]], secret_shares=[secrets[place]], factors=list(group.factors),
+            statements=[statement.written() for statement in group.statements],
+            classes=len(group.statements[place].classes), least=group.least, members=group.members(),
+        )  # fmt: skip
         return texts, digests, crypto.digest("own", self._index, seed)
 
     def receive(
@@ -185,25 +216,28 @@ class Member:
         Raises:
             RequestError: If this is not the next message of the round, or too few nodes have dealt.
         """
-        self._expect(SHARES, server_round)
-        nodes = [int(node) for node in self._state[_NODES]]
-        known = {*sources} <= {*nodes} - {self._index} and list(sources) == sorted({*sources})
+        at = self._expect(SHARES, server_round)
+        known = {*sources} <= {*at.nodes} - {self._index} and list(sources) == sorted({*sources})
         if not known or not len(sources) == len(texts) == len(digests) / 2:
             raise RequestError("refused: secure sums need the shares of the round's other nodes, each once")
-        if len(sources) + 1 < int(self._state[_THRESHOLD]):
-            raise RequestError(
-                f"refused: {plural(len(sources) + 1, 'node has', 'nodes have')} dealt their shares, {self._needed}"
-            )
+        if len(sources) + 1 < at.threshold:
+            raise RequestError(f"refused: nodes that have dealt shares: {len(sources) + 1}, {at.needed}")
+        keys = dict(zip(at.nodes, at.cipher_keys, strict=True))
         pairs = [
-            self._opened(source, text, digests[2 * place : 2 * place + 2])
-            for place, (source, text) in enumerate(zip(sources, texts, strict=True))
+            unpack_shares(crypto.decrypted(crypto.agreed(at.cipher_secret, keys[source]), text), source, self._index)
+            for source, text in zip(sources, texts, strict=True)
         ]
-        self._state.update({
-            _STAGE: TRAIN, _SOURCES: [*self._state[_SOURCES], *sources],
-            _SEED_SHARES: [*self._state[_SEED_SHARES], *(pair[0] if pair else b"" for pair in pairs)],
-            _SECRET_SHARES: [*self._state[_SECRET_SHARES], *(pair[1] if pair else b"" for pair in pairs)],
-        })  # fmt: skip
-        return [source for source, pair in zip(sources, pairs, strict=True) if pair is None]
+        bad = []
+        for place, (source, (seed, secret)) in enumerate(zip(sources, pairs, strict=True)):
+            committed = seed_digest(source, self._index, seed), secret_digest(source, self._index, secret)
+            if committed != (digests[2 * place], digests[2 * place + 1]):
+                bad.append(source)
+                pairs[place] = b"", b""
+        self._state.update(
+            stage=TRAIN, sources=[*at.sources, *sources], seed_shares=[*at.seed_shares, *(seed for seed, _ in pairs)],
+            secret_shares=[*at.secret_shares, *(secret for _, secret in pairs)],
+        )  # fmt: skip
+        return bad
 
     def mask(self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", rows: bool = False) -> Residues:
         """Add the node's masks to its vector, in place, and return it.
@@ -217,16 +251,15 @@ class Member:
         Raises:
             RequestError: If the shares of this round have not been received, or the vector was masked before.
         """
-        if (self._state.get(_STAGE), self._state.get(_PURPOSE)) != (TRAIN, self._purpose):
+        at = self._at
+        if (at.stage, at.purpose) != (TRAIN, self._purpose):
             raise RequestError("refused: a vector is masked once in a round, after its shares are there")
-        keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
-        context = bytes(self._state[_GROUP]) + sent
-        crypto.add_mask(vector, bytes(self._state[_SEED]))
-        for other in self._state[_SOURCES]:
-            if other != self._index:
-                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], context)
-                crypto.add_mask(vector, key, minus=other < self._index)
-        self._state.update({_STAGE: UNMASK, _WEIGHTS: weights, _ROWS: rows})
+        keys = dict(zip(at.nodes, at.mask_keys, strict=True))
+        crypto.add_mask(vector, at.seed)
+        for other in at.sources[1:]:
+            key = pair_key(at.mask_secret, keys[other], at.group + sent)
+            crypto.add_mask(vector, key, minus=other < self._index)
+        self._state.update(stage=UNMASK, weights=weights, rows=rows)
         return vector
 
     def reveal(
@@ -246,108 +279,53 @@ class Member:
         Raises:
             RequestError: If this is not the next message of the round, or the sum does not hide each node in it.
         """
-        self._expect(UNMASK, server_round)
-        both = {*alive} | {*lost}
-        if len(both) != len(alive) + len(lost) or both != {*self._state[_SOURCES]} or self._index not in alive:
+        at = self._expect(UNMASK, server_round)
+        if sorted([*alive, *lost]) != sorted(at.sources) or self._index not in alive:
             raise RequestError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
-        if len(alive) < int(self._state[_THRESHOLD]):
-            raise RequestError(f"refused: the sum is of {plural(len(alive), 'node')}, {self._needed}")
-        self._check_sum({*alive}, once)
+        at.check_sum({*alive}, once)
         shares = {
-            source: bytes(seed if source in alive else secret)
-            for source, seed, secret in zip(
-                self._state[_SOURCES], self._state[_SEED_SHARES], self._state[_SECRET_SHARES], strict=True
-            )
+            source: seed if source in alive else secret
+            for source, seed, secret in zip(at.sources, at.seed_shares, at.secret_shares, strict=True)
         }
-        self.forget()
-        return [shares[node] for node in sorted(both)]
-
-    def forget(self) -> None:
-        """Wipe keys and shares; only which round it was stays."""
-        kept = {key: self._state[key] for key in (_RUN, _ROUND, _PURPOSE) if key in self._state}
         self._state.clear()
-        self._state.update(kept | {_STAGE: DONE})
+        self._state.update(run=at.run, round=at.round, purpose=at.purpose, stage=DONE)
+        return [shares[node] for node in sorted(shares)]
 
     @property
     def nodes(self) -> int:
         """How many nodes the vectors of the round are made for."""
-        return len(self._state.get(_NODES, ()))
+        return len(self._at.nodes)
 
     @property
     def factor(self) -> float:
         """By what the node's numbers are multiplied, as all nodes of the round work it out."""
-        return float(self._state[_FACTORS][self._state[_NODES].index(self._index)])
+        return self._at.factors[self._at.nodes.index(self._index)]
 
     @property
     def largest(self) -> int:
         """The largest number of images that a node of the round states."""
-        return max(statement.images for statement in self._statements)
+        return largest(self._at.stated)
 
     @property
     def summed(self) -> NDArray[np.bool_]:
         """Of which classes the sum has rows, (C,)."""
-        return summed(self._statements)
+        return summed(self._at.stated)
 
-    @property
-    def _statements(self) -> list[Statement]:
-        return [Statement.read(bytes(data), int(self._state[_CLASSES])) for data in self._state[_STATEMENTS]]
-
-    def _check_sum(self, alive: set[int], once: Once) -> None:
-        """Refuse a sum over these nodes that would tell of single ones, alone or with one that was unmasked before."""
-        places = [place for place, node in enumerate(self._state[_NODES]) if int(node) in alive]
-        check_effective([float(self._state[_FACTORS][place]) for place in places], float(self._state[_LEAST]))
-        if self._state[_ROWS]:
-            stated = self._statements
-            check_rows(stated, [stated[place] for place in places])
-        weights = bytes(self._state[_WEIGHTS])
-        over = crypto.digest("over", *(bytes(self._state[_MEMBERS][place]) for place in places))
-        if weights and not once(crypto.digest("summed", self._purpose, weights), over):
-            raise RequestError(
-                "refused: the same weights were summed over other nodes before, and the difference tells of single "
-                "ones: take all nodes of then, another checkpoint or another seed"
-            )
-
-    @property
-    def _needed(self) -> str:
-        """How many nodes a sum needs, for messages."""
-        return (
-            f"{self._state[_THRESHOLD]} are needed (more than two thirds of the round's {self.nodes}, "
-            "federation.secure_sums_nodes at least)"
-        )
-
-    def _expect(self, stage: str, server_round: int) -> None:
-        if _STAGE not in self._state:
+    def _expect(self, stage: str, server_round: int) -> State:
+        """Return what the node keeps, if the message is the next one."""
+        at = self._at
+        if not at.stage:
             raise ForgottenError(
                 f"this node has no keys of round {server_round} ({self._purpose}): it has given none, or its process "
                 "has ended since, and keys are on no disk"
             )
-        at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
-        purpose = self._state.get(_PURPOSE, TRAINING)
-        if (at, of, purpose) != (stage, server_round, self._purpose):
+        if (at.stage, at.round, at.purpose) != (stage, server_round, self._purpose):
             raise RequestError(
                 f"refused: a message of secure sums in round {server_round} ({self._purpose}) that follows the stage "
-                f"{stage!r}; this node is at {at!r} of round {of} ({purpose}): each message comes once, in its order"
+                f"{stage!r}; this node is at {at.stage!r} of round {at.round} ({at.purpose}): each message comes once, "
+                "in its order"
             )
-
-    def _place(self, group: Group) -> int:
-        """Return the node's place in a group that has its own keys."""
-        own = crypto.public_of(self._state[_CIPHER_SECRET]), crypto.public_of(self._state[_MASK_SECRET])
-        for place, node in enumerate(group.nodes):
-            if node == self._index and (group.cipher_keys[place], group.mask_keys[place]) == own:
-                return place
-        raise RequestError("refused: this node's keys are not among those of the secure sum")
-
-    def _opened(self, source: int, text: bytes, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
-        """Return both shares that another node sent; None where they are not what it should have sent."""
-        keys: Mapping[int, bytes] = dict(zip(self._state[_NODES], self._state[_CIPHER_KEYS], strict=True))
-        plain = crypto.decrypted(crypto.agreed(self._state[_CIPHER_SECRET], keys[source]), text)
-        if plain is None:
-            return None
-        dealer, holder, seed, secret = crypto.read_pair(plain)
-        sizes = crypto.SHARE_BYTES[crypto.SEED_BYTES], crypto.SHARE_BYTES[crypto.SECRET_BYTES]
-        right = (dealer, holder) == (source, self._index) and (len(seed), len(secret)) == sizes
-        committed = [seed_digest(dealer, holder, seed), secret_digest(dealer, holder, secret)]
-        return (seed, secret) if right and committed == list(digests) else None
+        return at
 
 
 def pair_key(secret: bytes, public: bytes, context: bytes) -> bytes:

@@ -66,6 +66,11 @@ def num_bytes(classes: int) -> int:
     return _IMAGES_BYTES + (classes + 7) // 8
 
 
+def largest(statements: Sequence[Statement]) -> int:
+    """Return the largest number of images that one of these nodes states."""
+    return max(statement.images for statement in statements)
+
+
 def effective(factors: Sequence[float]) -> float:
     """Return the effective number of nodes that weigh so much, above 0."""
     return sum(factors) ** 2 / sum(factor**2 for factor in factors)

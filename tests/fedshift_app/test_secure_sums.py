@@ -168,7 +168,7 @@ def test_a_reply_holds_noise_and_no_number_of_a_single_node(run_inline: InlineRu
     assert len(heard) == 4
 
 
-# --- keys that are sent ahead ------------------------------------------------------------------------
+# --- nodes that lose their keys, or send false ones ----------------------------------------------------
 
 
 class Staged(ListeningGrid):
@@ -203,24 +203,6 @@ def staged(run_inline: InlineRun, *, restarts: bool, **flat: Any) -> tuple[Run, 
     return run_inline(grid=grid, **flat), grid.stages
 
 
-def test_only_the_first_round_asks_for_keys(run_inline: InlineRun) -> None:
-    run, stages = staged(run_inline, restarts=False, rounds=3, set=ON)
-    later = [f"{number} {stage}" for number in (2, 3) for stage in ("shares", "train", "unmask")]
-    assert stages == ["1 keys", "1 shares", "1 train", "1 unmask", *later]
-    plain = run_inline(rounds=3, set=SHORT)
-    errors = [line["secure_sums"]["error"] for line in run.rounds]
-    assert distance(kept(run, "weights"), kept(plain, "weights")) <= 100 * sum(errors) + ROUNDING
-
-
-def test_a_node_that_was_started_anew_takes_part_with_other_keys(run_inline: InlineRun) -> None:
-    run, stages = staged(run_inline, restarts=True, rounds=2, set=ON)
-    assert stages[4:] == ["2 shares", "2 keys", "2 train", "2 unmask"]
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2
-    assert [line["left_out"] for line in run.rounds] == [[], []]
-    whole, _ = staged(run_inline, restarts=False, rounds=2, set=ON)
-    assert distance(kept(run, "weights"), kept(whole, "weights")) == 0  # masks change no bit
-
-
 @pytest.mark.parametrize("stage", ["shares", "train", "unmask"])
 def test_a_simulated_node_whose_process_ended_with_its_keys_is_counted_as_lost(
     stage: str, run_inline: InlineRun
@@ -231,24 +213,6 @@ def test_a_simulated_node_whose_process_ended_with_its_keys_is_counted_as_lost(
     (reason,) = run.rounds[0]["left_out"]
     assert "no fault of its own: this node has no keys of round 1 (training): it has given none, or its" in reason
     assert run.results["lost"] == {"1": [1]}
-
-
-def test_a_node_that_had_sent_no_keys_ahead_deals_again_with_the_others(run_inline: InlineRun) -> None:
-    """Node 1 has lost the keys that it sent ahead; node 2 is asked for keys of the round, and then asked again."""
-
-    class Grid(Staged):
-        stages: ClassVar[list[str]] = []
-        restarts = True
-
-        def pass_on(self, message: Message, reply: Message) -> Message:
-            if stage_of(message) == "unmask" and index_of(message) == 2:
-                reply.content.config_records["config"].pop(names.SECURE_KEYS, None)
-            return reply
-
-    run = run_inline(nodes=3, rounds=2, grid=Grid, set=f"{ON} dataset.domains=[scan,texture,street]")
-    assert Grid.stages[4:6] == ["2 keys", "2 shares"]
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2]] * 2
-    assert [line["left_out"] for line in run.rounds] == [[], []]
 
 
 @pytest.mark.parametrize("false", ["the same twice", "no point", "of another node"])

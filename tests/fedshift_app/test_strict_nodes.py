@@ -41,7 +41,7 @@ def test_nodes_refuse_a_sum_with_a_node_that_has_no_key(sites: Sites) -> None:
     sites.keys["west"] = None
     with pytest.raises(FederationError) as caught:
         sites.run(1)
-    assert "round 1: secure sums: 1 node dealt their shares, 3 are needed" in str(caught.value)
+    assert "round 1: secure sums: 1 nodes dealt their shares, 3 are needed" in str(caught.value)
 
 
 def test_nodes_refuse_keys_that_the_server_has_put_in_the_place_of_a_nodes(

@@ -16,16 +16,16 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
 from fedshift_core.features import ours
 from fedshift_core.secure import identity, protocol
-from fedshift_core.secure.group import ANSWERS, PURPOSES, TRAINING, Group
+from fedshift_core.secure.group import ANSWERS, PURPOSES, Group
 from fedshift_core.secure.identity import Signed
 from fedshift_core.secure.layout import (
-    BY_CLASS,
     COUNTS,
     KNOWLEDGE,
     LOSSES,
     REPORTS,
     WEIGHTS,
     Sum,
+    has_rows,
     layout_of,
     of_powers,
     read,
@@ -81,8 +81,7 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
         member = Member(call.state(self.name), call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
-            keys = member.keys(call.run, call.server_round)
-            return _signed_keys(call, keys, (call.server_round, call.options[wire.SECURE_PURPOSE]))
+            return _signed_keys(call, member.keys(call.run, call.server_round))
         if stage == protocol.SHARES:
             flat = call.options.get(wire.SECURE_SIGNED, ())
             signed = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
@@ -92,11 +91,7 @@ class SecureSumsOnNode(NodeFeature):
             texts, digests, seed = member.deal(group)
             return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
         alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
-        answer = {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost, call.once)}
-        following = call.server_round + 1
-        if following > call.config.rounds:
-            return answer
-        return answer | _signed_keys(call, member.ahead(following), (following, TRAINING))
+        return {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost, call.once)}
 
     def on_train(self, call: Call, next: Next) -> Reply:
         """Return the masked vector in the place of weights, contributions and losses.
@@ -125,7 +120,7 @@ class SecureSumsOnNode(NodeFeature):
         common = [str(options[key]) for key in protocol.COMMON]
         masked = member.mask(
             layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
-            rows=any(how in BY_CLASS for how in sums.values()),
+            rows=has_rows(sums),
         )  # fmt: skip
         return Reply(reply.images, _without_losses(reply.metrics), {wire.MASKED: masked}, {})
 
@@ -162,13 +157,13 @@ def _receive(member: Member, call: Call) -> None:
                     call.server_round, ", ".join(map(str, bad)))  # fmt: skip
 
 
-def _signed_keys(call: Question, keys: tuple[bytes, bytes], of_sum: tuple[int, str]) -> dict[str, Any]:
-    """Return a node's statement and its public keys of a sum (round, purpose), signed if it has a long-term key."""
-    statement = call.statement().written()
+def _signed_keys(call: Question, keys: tuple[bytes, bytes]) -> dict[str, Any]:
+    """Return a node's statement and its public keys of a sum, signed if it has a long-term key."""
+    statement, signer = call.statement().written(), call.signer()
     answer = {wire.SECURE_KEYS: list(keys), wire.SECURE_STATEMENTS: [statement]}
-    signer = call.signer()
     if signer is None:
         return answer
+    of_sum = call.server_round, call.options[wire.SECURE_PURPOSE]
     signed = signer.sign(call.run, call.index, of_sum, (statement, *keys))
     return answer | {wire.SECURE_SIGNED: [signed.public, signed.signature]}
 

@@ -18,43 +18,29 @@ which ends the run. It may be resumed.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from fedshift_app.features.bn_statistics.server import statistics_of
 from fedshift_app.features.secure_sums import Options
-from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides
-from fedshift_app.features.secure_sums.replies import Keys, stated
+from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides, stated
 from fedshift_app.features.secure_sums.show import KEY
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
-from fedshift_core.secure import protocol
+from fedshift_core.secure import layout, protocol
 from fedshift_core.secure.group import ANSWERS, TRAINING
-from fedshift_core.secure.layout import (
-    BY_CLASS,
-    COUNTS,
-    KNOWLEDGE,
-    LOSSES,
-    REPORTS,
-    WEIGHTS,
-    Layout,
-    Sum,
-    layout_of,
-    of_powers,
-    range_of_answers,
-    written,
-)
-from fedshift_core.secure.statement import LEAST_HOLDERS, summed
+from fedshift_core.secure.layout import COUNTS, KNOWLEDGE, LOSSES, REPORTS, WEIGHTS, Sum
+from fedshift_core.secure.statement import LEAST_HOLDERS, largest, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_strategies import weighting
-from fedshift_strategies.contributions import Declaration, check_contribution
+from fedshift_strategies.contributions import check_contribution
 from fedshift_strategies.features.base import Gather, Question, Scoring, ServerFeature, Steps, Training, Weigh
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.context import RunContext
@@ -68,65 +54,35 @@ log = logging.getLogger("fedshift")
 TOGETHER = "all nodes of the secure sum"
 
 
-@dataclass
-class _Round:
-    """A round on its way.
-
-    Attributes:
-        dealing: Its secure sum.
-        sums: How each contribution is a sum, of those that nodes send.
-        terms: Names of losses in the sum.
-    """
-
-    dealing: Dealing
-    sums: dict[str, Sum]
-    terms: tuple[str, ...]
-
-    @property
-    def largest(self) -> int:
-        """The largest number of images that a node of the round states."""
-        return max(statement.images for statement in self.dealing.statements)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether nodes send rows of single classes."""
-        return any(how in BY_CLASS for how in self.sums.values())
-
-    @property
-    def common(self) -> dict[str, Any]:
-        """How vectors are made, alike for all nodes."""
-        return {wire.SECURE_SUMS: written(self.sums), wire.SECURE_TERMS: list(self.terms)}
-
-
 class SecureSums(ServerFeature):
     """Deals keys and shares among the nodes of a round, adds their masked vectors and unmasks the sum."""
 
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         super().__init__(name, run, params)
-        self._round: _Round
-        self._ahead: tuple[int, dict[int, Keys]] = 0, {}  # a round, and keys that nodes sent for it ahead
+        self._options = Options.read(run.config)
+        self._dealing: Dealing  # of the round's training
+        self._sums: dict[str, Sum]  # how each contribution is a sum
         self._unsummed: list[str] = []  # classes that are in no sum, as a line has said
 
     @property
-    def _fewest(self) -> int:
-        return Options.read(self.run.config).secure_sums_nodes
-
-    @property
-    def _range(self) -> float:
-        return Options.read(self.run.config).secure_sums_range
+    def _common(self) -> dict[str, Any]:
+        """How vectors are made, alike for all nodes."""
+        terms = [wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms)]
+        return {wire.SECURE_SUMS: layout.written(self._sums), wire.SECURE_TERMS: terms}
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what the server learns in one line; raise ``FederationError`` if too few would hide each other."""
         self._check_number(self.run.number(len(nodes)))
         yield (
-            f"federation.secure_sums=on: the server learns sums over {plural(self._fewest, 'node')} or more of "
-            "weights, contributions and losses, and no node's own"
+            f"federation.secure_sums=on: the server learns sums over {plural(self._options.secure_sums_nodes, 'node')} "
+            "or more of weights, contributions and losses, and no node's own"
         )
 
     def _check_number(self, nodes: int) -> None:
-        if nodes < self._fewest:
+        fewest = self._options.secure_sums_nodes
+        if nodes < fewest:
             raise FederationError(
-                f"federation.secure_sums=on needs {plural(self._fewest, 'node')} or more in each round "
+                f"federation.secure_sums=on needs {plural(fewest, 'node')} or more in each round "
                 f"(federation.secure_sums_nodes), found {nodes}"
             )
 
@@ -139,18 +95,24 @@ class SecureSums(ServerFeature):
             FederationError: If fewer remain than are needed, or nothing would hide single ones.
         """
         self._check_number(len(training.nodes))
-        method, number, config = training.method, training.server_round, self.run.config
+        method, config, purposes = training.method, self.run.config, [TRAINING]
         alike = method.weighs_alike(method.params)
-        self._check_weights(training.nodes, alike=alike)
-        dealing = Dealing(number, TRAINING, config, training.query, training.leave_out, alike=alike)
-        dealing.begin(training.nodes, self._ahead[1] if self._ahead[0] == number else None)
-        terms = (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
+        if wire.RETAKEN in statistics_of(self.run):
+            purposes.append(ANSWERS)
+        for purpose in purposes:  # before anything is asked for
+            check_hides(
+                config, weighting.factors(config, [*map(stated, training.nodes)], purpose, alike=alike), purpose
+            )
+        self._dealing = Dealing(
+            training.server_round, TRAINING, config, training.query, training.leave_out, alike=alike
+        )
+        self._dealing.begin(training.nodes)
         sums = method.sums(method.params)
-        around = self._round = _Round(dealing, {name: sums[name] for name in method.expected()}, terms)
-        if around.has_rows:
-            self._check_classes(around)
-        training.nodes = list(dealing.nodes.values())
-        yield Asked(lambda node: {**dealing.options(node), **around.common})
+        self._sums = {name: sums[name] for name in method.expected()}
+        if layout.has_rows(self._sums):
+            self._check_classes()
+        training.nodes = list(self._dealing.nodes.values())
+        yield Asked(lambda node: {**self._dealing.options(node), **self._common})
 
     def gather(self, replies: list[Message], training: Training, sent: SentWeights, next: Gather) -> Sifted:
         """Return one update that stands for all nodes whose vectors arrived, and why others are not in it.
@@ -158,25 +120,23 @@ class SecureSums(ServerFeature):
         Raises:
             FederationError: If too few vectors or shares arrived, or the sum is out of the run's bounds.
         """
-        around = self._round
-        dealing, layout = around.dealing, self._layout(sent.arrays, training)
+        dealing, vectors = self._dealing, self._layout(sent.arrays, training)
 
         def read(node: Node, reply: Message) -> Mapping[str, Any]:
             return training.numbers(node, checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
 
         asked = {node.node_id: node for node in training.nodes}
-        added = dealing.added(asked, replies, layout, wire.ARRAYS, read, training.observe)
+        added = dealing.added(asked, replies, vectors, wire.ARRAYS, read, training.observe)
         training.result.bytes_up += added.total.nbytes * len(added.nodes)
-        common = [str(around.common[key]) for key in protocol.COMMON]
-        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common), rows=around.has_rows)
+        common = [str(self._common[key]) for key in protocol.COMMON]
+        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common))
         try:
-            update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, training)
+            update = self._update(vectors.values(total, len(added.nodes)), added.nodes, sent, training)
         except Refused as refused:
             raise FederationError(
                 f"round {training.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
-        self._ahead = training.server_round + 1, dealing.ahead
-        training.result.shown[KEY] = self._shown(dealing, added, layout.error(self._range))
+        training.result.shown[KEY] = _shown(dealing, added, vectors.error(self._options.secure_sums_range))
         return Sifted([update], added.problems, 0, len(replies))
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
@@ -191,54 +151,38 @@ class SecureSums(ServerFeature):
         Raises:
             FederationError: If too few nodes answer.
         """
-        number, config = scoring.server_round, self.run.config
-        dealing = Dealing(number, ANSWERS, config, scoring.query, scoring.leave_out, alike=False)
+        number, most = scoring.server_round, self._options.secure_sums_range
+        dealing = Dealing(number, ANSWERS, self.run.config, scoring.query, scoring.leave_out, alike=False)
         try:
             dealing.begin([*question.work])
         except FederationError as error:
             raise FederationError(f"round {number}: {error}") from None
         asked = {node: question.work[node] for node in dealing.nodes.values()}
         replies = scoring.ask(asked, question.options, {node: dealing.options(node) for node in asked})
-        layout = of_powers(question.sizes, question.powers, self._range, dealing.number)
+        vectors = layout.of_powers(question.sizes, question.powers, most, len(dealing.group.nodes))
 
         def read(node: Node, reply: Message) -> Mapping[str, Any]:
             metrics = checks.metrics_of(checks.opened(reply, (wire.KNOWLEDGE, wire.METRICS)))
-            images = question.work[node]
             if wire.NUM_EXAMPLES not in metrics:
                 raise Refused(f"the reply lacks {wire.NUM_EXAMPLES!r}")
-            checks.check_numbers_of(metrics, {wire.NUM_EXAMPLES: checks.Range(images, images)})
+            checks.check_numbers_of(metrics, {wire.NUM_EXAMPLES: checks.Range(asked[node], asked[node])})
             return metrics
 
         by_id = {node.node_id: node for node in asked}
-        added = dealing.added(by_id, replies, layout, wire.KNOWLEDGE, read, scoring.observe)
+        added = dealing.added(by_id, replies, vectors, wire.KNOWLEDGE, read, scoring.observe)
         for node, reason in added.problems:
-            lost = checks.is_lost(reason)
-            scoring.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
+            scoring.leave_out(node, f"secure sums: could not answer: {reason}", lost=checks.is_lost(reason))
         total = dealing.unmasked(added, protocol.digest_of(decode(scoring.weights)))
-        self._ahead = number + 1, dealing.ahead  # those that came with the first sum are wiped
+        answers = _shown(dealing, added, vectors.error(layout.range_of_answers(most)))
+        scoring.result.shown[KEY] = scoring.result.shown.get(KEY, {}) | {ANSWERS: answers}
         weight = dealing.weight(added.nodes)
-        answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
-        shown = scoring.result.shown
-        shown[KEY] = shown.get(KEY, {}) | {ANSWERS: answers}
-        sums = layout.values(total, len(added.nodes))
-        return {name: value / weight for name, value in sums.items()}
+        return {name: value / weight for name, value in vectors.values(total, len(added.nodes)).items()}
 
     # --- parts -------------------------------------------------------------------------------------
 
-    def _check_weights(self, nodes: list[Node], *, alike: bool) -> None:
-        """Refuse a round before anything is asked for, if nodes would not hide each other in one of its sums."""
-        config, purposes = self.run.config, [TRAINING]
-        if wire.RETAKEN in statistics_of(self.run):
-            purposes.append(ANSWERS)
-        for purpose in purposes:
-            factors = weighting.factors(config, [*map(stated, nodes)], purpose, alike=alike)
-            check_hides(config, factors, purpose)
-
-    def _check_classes(self, around: _Round) -> None:
+    def _check_classes(self) -> None:
         """Say which classes are in no sum; refuse a round in which none is."""
-        names = self.run.config.dataset.known().classes
-        kept = summed(around.dealing.statements)
-        unsummed = [name for name, is_summed in zip(names, kept, strict=True) if not is_summed]
+        kept = summed(self._dealing.group.statements)
         few = f"fewer than {plural(LEAST_HOLDERS, 'node')} of the round"
         if not kept.any():
             raise FederationError(
@@ -246,50 +190,44 @@ class SecureSums(ServerFeature):
                 "method would be FedAvg; what helps: more nodes with the same classes, or a method that needs no rows "
                 "by class"
             )
+        names = self.run.config.dataset.known().classes
+        unsummed = [name for name, is_summed in zip(names, kept, strict=True) if not is_summed]
         if unsummed and unsummed != self._unsummed:
             self._unsummed = unsummed
             log.info("secure sums: rows of %s are in no sum: %s hold them", ", ".join(unsummed), few)
 
     def _update(self, sums: Arrays, arrived: list[Node], sent: SentWeights, training: Training) -> Update:
         """Return the update that stands for the nodes, checked as that of a node is."""
-        federation, declared = self.run.config.federation, training.method.expected()
-        weight = self._round.dealing.weight(arrived)
+        declared, weight = training.method.expected(), self._dealing.weight(arrived)
         arrays: Arrays = {}
         for name, base in sent.arrays.items():
             moved = base.astype(np.float64) + sums[WEIGHTS + name] / weight
             arrays[name] = (moved if base.dtype.kind == "f" else np.rint(moved)).astype(base.dtype)
-        knowledge = self._knowledge(sums, arrived, declared)
+        knowledge = {name: self._mean(name, sums, len(arrived)) for name in declared}
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
-        check_contribution(knowledge, declared, self.run.sizes, announced, federation.max_value)
+        check_contribution(knowledge, declared, self.run.sizes, announced, self.run.config.federation.max_value)
         metrics = {
-            name.removeprefix(LOSSES): float(value) / float(sums[REPORTS + name.removeprefix(LOSSES)])
-            for name, value in sums.items()
-            if name.startswith(LOSSES) and sums[REPORTS + name.removeprefix(LOSSES)] > 1e-3
-        }
+            term: float(sums[LOSSES + term]) / float(sums[REPORTS + term])
+            for term in self._common[wire.SECURE_TERMS] if sums[REPORTS + term] > 1e-3
+        }  # fmt: skip
         images = sum(node.num_examples for node in arrived)
-        return Update(
-            arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived)
-        )  # fmt: skip
+        return Update(arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived))
 
-    def _knowledge(self, sums: Arrays, arrived: list[Node], declared: Declaration) -> Arrays:
-        """Return the mean of each contribution, as its kind of sum says."""
-        counts = sums.get(KNOWLEDGE + COUNTS, np.zeros(0))
-        knowledge: Arrays = {}
-        for name in declared:
-            total, how = sums[KNOWLEDGE + name], self._round.sums[name]
-            if name == COUNTS:
-                knowledge[name] = total
-                continue
-            if how in ("images", "nodes"):
-                rows = counts / self._round.largest if how == "images" else counts.astype(np.float64)
-                rows = rows.reshape(-1, *(1,) * (total.ndim - 1))
-                total = np.where(rows > 0, total / np.where(rows > 0, rows, 1), 0)
-            elif how == "each":
-                total = total / len(arrived)
-            knowledge[name] = total.astype(np.float32)
-        return knowledge
+    def _mean(self, name: str, sums: Arrays, nodes: int) -> NDArray[Any]:
+        """Return the mean of a contribution, as its kind of sum says."""
+        total, how = sums[KNOWLEDGE + name], self._sums[name]
+        if name == COUNTS:
+            return total
+        if how in layout.BY_CLASS:
+            counts = sums.get(KNOWLEDGE + COUNTS, np.zeros(0))
+            rows = counts / largest(self._dealing.group.statements) if how == "images" else counts.astype(np.float64)
+            rows = rows.reshape(-1, *(1,) * (total.ndim - 1))
+            total = np.where(rows > 0, total / np.where(rows > 0, rows, 1), 0)
+        elif how == "each":
+            total = total / nodes
+        return total.astype(np.float32)
 
-    def _layout(self, weights: Mapping[str, Any], training: Training) -> Layout:
+    def _layout(self, weights: Mapping[str, Any], training: Training) -> layout.Layout:
         sizes, declared = self.run.sizes, training.method.expected()
         for name, shape in declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
@@ -298,12 +236,14 @@ class SecureSums(ServerFeature):
             name: tuple(sizes[part] if isinstance(part, str) else part for part in shape)
             for name, shape in declared.items()
         }
-        return layout_of(weights, shapes, self._round.terms, self._range, self._round.dealing.number)
+        terms, most = self._common[wire.SECURE_TERMS], self._options.secure_sums_range
+        return layout.layout_of(weights, shapes, terms, most, len(self._dealing.group.nodes))
 
-    def _shown(self, dealing: Dealing, added: Added, error: float) -> dict[str, Any]:
-        """Return what the round's line says of a sum, by the error of one node's number."""
-        return {
-            "nodes": len(added.nodes), "threshold": dealing.threshold,
-            "error": len(added.nodes) * error / dealing.weight(added.nodes),
-            "bytes_up": dealing.bytes_up, "bytes_down": dealing.bytes_down,
-        }  # fmt: skip
+
+def _shown(dealing: Dealing, added: Added, error: float) -> dict[str, Any]:
+    """Return what the round's line says of a sum, by the error of one node's number."""
+    return {
+        "nodes": len(added.nodes), "threshold": dealing.group.threshold,
+        "error": len(added.nodes) * error / dealing.weight(added.nodes),
+        "bytes_up": dealing.bytes_up, "bytes_down": dealing.bytes_down,
+    }  # fmt: skip

@@ -82,7 +82,7 @@ def test_keys_that_were_not_signed_for_this_sum_are_refused(sites: Sites) -> Non
     assert "node 3 of the secure sum has not signed its keys" in sites.refusal(
         signed=sites.with_signed(1, Signed(b"", b""))
     )
-    assert "2 signatures under the keys of 3 nodes" in sites.refusal(signed=sites.signed[:2])
+    assert "under keys of a secure sum: 2, nodes: 3" in sites.refusal(signed=sites.signed[:2])
 
 
 def test_one_node_cannot_stand_for_two(sites: Sites) -> None:

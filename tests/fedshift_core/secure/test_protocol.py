@@ -13,7 +13,7 @@ from support import ROOT, refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError, ForgottenError
 from fedshift_core.secure import crypto
-from fedshift_core.secure.group import ANSWERS, Group, threshold
+from fedshift_core.secure.group import ANSWERS, Group, pack_shares, threshold, unpack_shares
 from fedshift_core.secure.protocol import Member, digest_of, pair_key
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
 from fedshift_core.secure.statement import Statement
@@ -135,14 +135,14 @@ def test_fewer_shares_than_the_threshold_unmask_no_single_reply() -> None:
         play.train()
         victim, *others = play.nodes
         colluding = others[: play.group.threshold - 1]
-        shares = [play.states[node]["seed-shares"][play.states[node]["sources"].index(victim)] for node in colluding]
+        shares = [play.states[node]["seed_shares"][play.states[node]["sources"].index(victim)] for node in colluding]
         joined = crypto.joined(shares)
         assert joined is None or crypto.digest("own", victim, joined) != play.dealt.seeds[victim]
         # With the pairs' masks that colluders know taken off, what is left is still uniform.
         left = play.masked[victim].copy()
         keys = dict(zip(play.group.nodes, play.group.mask_keys, strict=True))
         for node in colluding:
-            key = pair_key(play.states[node]["mask-secret"], keys[victim], play.group.digest())
+            key = pair_key(play.states[node]["mask_secret"], keys[victim], play.group.digest())
             crypto.add_mask(left, key, minus=victim < node)
         guesses.append(left - play.vectors[victim])
     residues = np.concatenate(guesses)
@@ -161,6 +161,22 @@ def test_masks_are_under_all_bits_of_the_key() -> None:
         masks.append(empty(9))
         crypto.add_mask(masks[-1], key)
     assert not np.array_equal(*masks)
+
+
+def test_keys_and_shares_are_those_of_flower() -> None:
+    from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
+    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
+
+    one, two, seed = crypto.new_secret(), crypto.new_secret(), crypto.new_seed()
+    keys = crypto._private(one), crypto.point(crypto.public_of(two))
+    assert symmetric_encryption.generate_shared_key(*keys) == crypto.agreed(two, crypto.public_of(one))
+    for secret in (one, seed):
+        ours, theirs = crypto.shares_of(secret, 3, 5), shamir.create_shares(secret, 3, 5)
+        assert shamir.combine_shares(ours[1:4]) == crypto.joined(theirs[2:]) == secret
+        assert {len(share) for share in (*ours, *theirs)} == {crypto.SHARE_BYTES[len(secret)]}
+    first, second = crypto.shares_of(seed, 3, 5)[0], crypto.shares_of(one, 3, 5)[1]
+    assert pack_shares(7, 4, first, second) == share_keys_plaintext_concat(7, 4, first, second)
+    assert unpack_shares(pack_shares(7, 4, first, second), 7, 4) == (first, second)
 
 
 def test_masks_longer_than_a_block_are_taken_off_again() -> None:
@@ -211,7 +227,7 @@ def test_a_share_that_is_not_what_it_should_be_is_recognised_by_who_receives_it(
     elif damage == "swapped":
         texts[second, first], texts[third, first] = texts[third, first], texts[second, first]
     elif damage == "short":
-        key = crypto.agreed(play.states[second]["cipher-secret"], play.group.cipher_keys[0])
+        key = crypto.agreed(play.states[second]["cipher_secret"], play.group.cipher_keys[0])
         texts[second, first] = crypto.encrypted(key, b"too short")
     else:
         digests[second, first] = digests[third, first]
@@ -243,12 +259,12 @@ def test_a_round_has_two_sums_in_their_order_with_keys_of_their_own() -> None:
     first, second = Member(state, 1), Member(state, 1, ANSWERS)
     drawn = {first.keys("run", 3)}
     assert "comes once" in refusal_of(FedShiftError, second.receive, 3, [], [], [])
-    before = state["mask-secret"]
+    before = state["mask_secret"]
     drawn.add(second.keys("run", 3))
-    assert len(drawn) == 2 and state["mask-secret"] != before
+    assert len(drawn) == 2 and state["mask_secret"] != before
     for member in (first, second):
         text = refusal_of(FedShiftError, member.keys, "run", 3)
-        assert "has given keys of round 3 (answers): what is in a sum leaves a node once" in text
+        assert "given keys of round 3 (answers): what is in a sum leaves a node once" in text
     assert "comes once" in refusal_of(FedShiftError, first.receive, 3, [], [], [])
     assert len({*first.keys("run", 4), *second.keys("run", 4), *first.keys("run", 5)}) == 6
     group = Group(1, (1, 2), (b"a", b"b"), (b"c", b"d"), (STATED, STATED), (1.0, 1.0), 2, 2)
@@ -276,10 +292,7 @@ def test_a_node_refuses_to_unmask_a_sum_of_too_few() -> None:
     play.set_up()
     play.train()
     text = refusal_of(FedShiftError, play.member(1).reveal, 1, play.nodes[:3], play.nodes[3:])
-    assert (
-        "the sum is of 3 nodes, 4 are needed (more than two thirds of the round's 5, federation.secure_sums_nodes"
-        in text
-    )
+    assert "nodes in the sum: 3, needed: 4 (more than two thirds of the round's 5, federation.secure_sums_nodes" in text
 
 
 def test_the_threshold_leaves_a_server_and_a_third_of_the_nodes_too_few_shares() -> None:
@@ -307,8 +320,8 @@ def test_a_server_that_tells_nodes_different_things_and_a_third_of_them_get_no_v
     seeds, secrets = [], []
     for node in helpers:
         place = play.states[node]["sources"].index(victim)
-        seeds.append(play.states[node]["seed-shares"][place])
-        secrets.append(play.states[node]["secret-shares"][place])
+        seeds.append(play.states[node]["seed_shares"][place])
+        secrets.append(play.states[node]["secret_shares"][place])
     honest = play.nodes[: number - len(helpers)]
     half = (len(honest) + 1) // 2  # the first, who knows that it has arrived, is among them
     seeds += [play.member(node).reveal(1, play.nodes, [])[0] for node in honest[:half]]
@@ -387,7 +400,7 @@ def test_a_group_that_would_not_hide_a_node_is_refused() -> None:
 
     text = refusal_of(FedShiftError, other(factors=(1.0, 1.0, 1e-3, 1e-3), least=3.0).check)
     assert "the 4 nodes of a sum hide each other as 2.004" in text and "3 are needed" in text
-    assert "a sum of 4 nodes, 5 must hide each other" in refusal_of(FedShiftError, other(fewest=5).check)
+    assert "nodes in the sum: 4, needed: 5" in refusal_of(FedShiftError, other(fewest=5).check)
     assert "above 0 and at most 1" in refusal_of(FedShiftError, other(factors=(1.0, 1.0, 0.0, 1.0)).check)
     for changes in ({"nodes": (1, 4, 4, 10)}, {"nodes": (4, 1, 7, 10)}, {"mask_keys": group.cipher_keys},
                     {"factors": (1.0,)}, {"statements": (STATED,)}, {"publics": (b"a",)}):  # fmt: skip
@@ -409,7 +422,7 @@ def test_messages_out_of_order_are_refused() -> None:
                    (sources, texts, digests[:3])):  # fmt: skip
         assert "each once" in refusal_of(FedShiftError, play.member(1).receive, 1, *given_)
     few = (sources[:1], texts[:1], digests[:2])
-    assert "2 nodes have dealt their shares, 3 are needed" in refusal_of(FedShiftError, play.member(1).receive, 1, *few)
+    assert "nodes that have dealt shares: 2, needed: 3" in refusal_of(FedShiftError, play.member(1).receive, 1, *few)
 
 
 def test_the_bytes_of_a_round_are_those_that_are_calculated() -> None:
@@ -427,100 +440,3 @@ def test_the_bytes_of_a_round_are_those_that_are_calculated() -> None:
 def test_what_is_no_key_is_refused() -> None:
     assert "no point of the curve" in refusal_of(FedShiftError, crypto.agreed, crypto.new_secret(), b"\x02" + b"x" * 48)
     assert "private key" in refusal_of(FedShiftError, crypto.public_of, bytes(48))
-
-
-# --- keys that are drawn ahead -----------------------------------------------------------------------
-
-
-def after_a_round(number: int = 4) -> tuple[Play, dict[int, tuple[bytes, bytes]]]:
-    """Return a round that is over, and the keys that its nodes have drawn for the next one."""
-    play = Play(number)
-    play.set_up()
-    play.train()
-    play.unmask()
-    return play, {node: play.member(node).ahead(2) for node in play.nodes}
-
-
-def group_of(play: Play, keys: dict[int, tuple[bytes, bytes]], server_round: int = 2) -> Group:
-    return Group(
-        server_round, tuple(play.nodes), tuple(keys[n][0] for n in play.nodes), tuple(keys[n][1] for n in play.nodes),
-        (STATED,) * play.number, (1.0,) * play.number, play.fewest, 2,
-    )  # fmt: skip
-
-
-def deal(play: Play, group: Group) -> None:
-    play.group, play.dealt, play.masked = group, Dealt(group), {}
-    for node in play.nodes:
-        play.dealt.take(node, *play.member(node).deal(group))
-
-
-def test_keys_that_are_drawn_ahead_serve_one_sum() -> None:
-    play, keys = after_a_round()
-    first = {*play.group.cipher_keys, *play.group.mask_keys}
-    assert first.isdisjoint(key for pair in keys.values() for key in pair)
-    deal(play, group_of(play, keys))
-    play.train()
-    total, _ = play.unmask()
-    assert np.array_equal(total, play.plain())
-    for node in play.nodes:
-        assert set(play.states[node]) == {"run", "round", "purpose", "stage"}  # the secrets are wiped
-        with pytest.raises(FedShiftError, match="each message comes once"):
-            play.member(node).deal(group_of(play, keys))
-
-
-def test_keys_that_are_drawn_ahead_are_of_their_round_and_purpose() -> None:
-    play, keys = after_a_round()
-    node = play.nodes[0]
-    with pytest.raises(FedShiftError, match="each message comes once"):
-        play.member(node).deal(group_of(play, keys, 3))
-    with pytest.raises(FedShiftError, match="each message comes once"):
-        Member(play.states[node], node, ANSWERS).deal(replace(group_of(play, keys), purpose=ANSWERS))
-    play.member(node).deal(group_of(play, keys))
-
-
-def test_keys_that_are_asked_for_wipe_those_that_were_drawn_ahead() -> None:
-    play, keys = after_a_round()
-    node = play.nodes[0]
-    asked = Member(play.states[node], node, ANSWERS).keys("run", 1)  # the second sum of round 1
-    assert not {*asked} & {*keys[node]}
-    with pytest.raises(FedShiftError, match="each message comes once"):
-        play.member(node).deal(group_of(play, keys))
-
-
-def test_a_sum_begins_again_with_other_keys_before_a_vector_is_masked_and_never_after() -> None:
-    """A node that was started anew has lost its keys; the others have dealt by then."""
-    play, keys = after_a_round()
-    deal(play, group_of(play, keys))
-    again = {node: play.member(node).keys("run", 2) for node in play.nodes}
-    assert {*again.values()}.isdisjoint(keys.values())
-    deal(play, group_of(play, again))
-    with pytest.raises(FedShiftError, match="leaves a node once"):  # and that once
-        play.member(play.nodes[0]).keys("run", 2)
-    play.train()
-    total, _ = play.unmask()
-    assert np.array_equal(total, play.plain())
-
-    play, keys = after_a_round()
-    deal(play, group_of(play, keys))
-    play.train()
-    with pytest.raises(FedShiftError, match="leaves a node once"):
-        play.member(play.nodes[0]).keys("run", 2)
-
-
-@pytest.mark.parametrize("dealt", [False, True])
-def test_a_node_that_was_asked_for_keys_begins_again_with_the_others(dealt: bool) -> None:
-    """It had sent none ahead: its keys of the round were asked for, and maybe it has dealt."""
-    play, keys = after_a_round()
-    node = play.nodes[3]
-    keys[node] = play.member(node).keys("run", 2)
-    if dealt:
-        deal(play, group_of(play, keys))
-    again = {node: play.member(node).keys("run", 2) for node in play.nodes}
-    with pytest.raises(FedShiftError, match="leaves a node once"):
-        play.member(node).keys("run", 2)
-    deal(play, group_of(play, again))
-    play.train()
-    total, _ = play.unmask()
-    assert np.array_equal(total, play.plain())
-    with pytest.raises(FedShiftError, match="leaves a node once"):
-        play.member(node).keys("run", 2)
