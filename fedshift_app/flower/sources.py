@@ -3,6 +3,7 @@
 A correction steps aside, with a line, where a function that it replaces or relies on has another source.
 """
 
+import functools
 import hashlib
 import inspect
 from importlib.metadata import entry_points, version
@@ -70,6 +71,7 @@ def other_source(*modules: str) -> str:
     return ""
 
 
+@functools.cache
 def program(name: str) -> Any:
     """Return the function behind one of Flower's commands, which reads ``sys.argv``."""
     (entry,) = entry_points(group="console_scripts", name=name)

@@ -148,19 +148,17 @@ def be(arguments: Sequence[str], environment: Mapping[str, str], folder: str, fi
 
 
 def _simulation() -> None:
-    from flwr.simulation.app import flwr_simulation
-
-    from fedshift_app.flower import simulating
+    from fedshift_app.flower import simulating, sources
 
     simulating.prepare()
-    flwr_simulation()
+    sources.program("flwr-simulation")()
 
 
 def _flwr() -> None:
-    from flwr.cli.app import app
+    from fedshift_app.flower import sources
 
     warnings.simplefilter("ignore", DeprecationWarning)  # as Python does; another library has changed it
-    app()
+    sources.program("flwr")()
 
 
 def _ray_worker() -> None:
