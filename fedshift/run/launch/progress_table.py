@@ -16,7 +16,6 @@ from typing import Any, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -117,15 +116,12 @@ def _json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def bar(watched: Watched) -> RenderableType:
-    """Return a line that shows how far the features of images are, which are computed once before round 1."""
-    done, number = watched.features["done"], watched.features["of"]
-    line = Table.grid(padding=(0, 1))
-    left = "" if watched.left is None else f"left {duration(watched.left)}"
-    line.add_row(
-        "features", ProgressBar(total=number, completed=done, width=WIDEST), f"{done:,}/{number:,}", left
-    )  # fmt: skip
-    return line
+def features_line(watched: Watched) -> str:
+    """Return how far the features of images are, which are computed once before round 1; empty in all rounds."""
+    if not watched.features:
+        return ""
+    left = "" if watched.left is None else f"  left {duration(watched.left)}"
+    return f"features of images, computed once: {watched.features['done']:,} of {watched.features['of']:,}{left}"
 
 
 def picture(watched: Watched, console: Console) -> RenderableType:
@@ -136,8 +132,8 @@ def picture(watched: Watched, console: Console) -> RenderableType:
         console: The terminal, for its size and its encoding.
     """
     run, rounds = watched.status, watched.rounds
-    if not run:
-        return Text("")
+    if watched.features or not run:
+        return Text(features_line(watched))
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
     cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
     head = Text.assemble(
@@ -202,7 +198,7 @@ class Screen:
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._watched.look()
-        return bar(self._watched) if self._watched.features else picture(self._watched, self._console)
+        return picture(self._watched, self._console)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
         """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""
