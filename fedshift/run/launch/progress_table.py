@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -74,13 +74,14 @@ class Watched:
         self._read = 0
         self._folder: Path | None = None
 
-    def find(self) -> None:
+    def find(self) -> Path | None:
         """Look where the run folder is; the file that names it may be deleted as soon as the run is over."""
         if self._folder is None:
             run = _json(self._status_file)
             named = run.get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
             self.features = {} if self._folder else run.get("features") or {}
+        return self._folder
 
     def look(self) -> None:
         """Read the new lines."""
@@ -175,7 +176,12 @@ class Screen:
     Args:
         console: Where the table is drawn.
         out: Where the lines of a program go; None for standard output and error.
+
+    Attributes:
+        note: Is handed the run folder at the end of a run, also where it fails.
     """
+
+    note: Callable[[Path], None] | None = None
 
     def __init__(self, console: Console | None = None, out: TextIO | None = None) -> None:
         self._console, self._out = console, out
@@ -186,10 +192,9 @@ class Screen:
         """Show the run whose folder ``status_file`` names."""
         self._watched = Watched(status_file)
 
-    def find(self) -> None:
-        """Look where the run folder is, before the file that names it goes: a short run is over before any look."""
-        if self._watched is not None:
-            self._watched.find()
+    def find(self) -> Path | None:
+        """Return the run folder, if there is one yet."""
+        return None if self._watched is None else self._watched.find()
 
     def draw(self) -> RenderableType:
         """Return the current table."""
