@@ -1,5 +1,6 @@
 """docs/guide/ci.md: its files for CI are YAML of the right form, and every command in them is one that is taken."""
 
+import json
 import re
 import shlex
 from typing import Any
@@ -58,7 +59,7 @@ def test_the_check_of_scores_reads_what_the_command_prints(name: str, tmp_path: 
     (check,) = [shlex.split(line)[2] for line in lines(name) if line.startswith("python -c ")]
     for average, enough in ((90.0, True), (10.0, False)):
         content = json_line.Outcome().content(0, None) | {"scores": {"average": average}}
-        (tmp_path / "outcome.json").write_text(json_line.line(content))
+        (tmp_path / "outcome.json").write_text(json.dumps(content))
         if enough:
             exec(check, {})
         else:

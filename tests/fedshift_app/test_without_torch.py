@@ -101,6 +101,6 @@ def test_a_wrong_key_is_refused_before_anything_starts(monkeypatch: pytest.Monke
     def begin(*_: object) -> None:
         pytest.fail("a SuperLink was started")
 
-    monkeypatch.setattr(running, "_begin", begin)
+    monkeypatch.setattr(running, "_begun", begin)
     with pytest.raises(ConfigError, match=r"unknown key train\.lrr"):
         running.run({"experiment": "handwritten", "set": "train.lrr=1"}, {})

@@ -3,7 +3,6 @@
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.limits import some
-from fedshift_core.plural import plural
 
 MANY = 20  # clients that train in a round
 SHORT = 500  # images that one of them passes through its network in a round
@@ -22,14 +21,12 @@ def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
         nodes: How many nodes there are.
         images: How many training images one of them holds, on average.
     """
-    clients = max(1, round(config.federation.participation * nodes))
-    passed = images * config.train.epochs
-    names = config.model.per_node or (config.model.name,)
-    small = all((NETWORKS[name].size or SMALL + 1) <= SMALL for name in names)
-    if clients < MANY or passed > SHORT or not small:
+    clients, passed = max(1, round(config.federation.participation * nodes)), images * config.train.epochs
+    sizes = [NETWORKS[name].size or SMALL + 1 for name in config.model.per_node or (config.model.name,)]
+    if clients < MANY or passed > SHORT or max(sizes) > SMALL:
         return ""
     return (
-        f"hint: {plural(clients, 'client')} a round, each with a small network and {passed:.0f} images to pass, "
+        f"hint: {clients} clients a round, each with a small network and {passed:.0f} images to pass, "
         "wait for messages most of the time; engine=inline would be much faster, with the same numbers"
     )
 
@@ -44,15 +41,11 @@ def network_by_domain(config: RunConfig, nodes: int) -> str:
         config: The run.
         nodes: How many nodes there are.
     """
-    if len(set(config.model.per_node)) < 2:
-        return ""
-    dealt = config.allocation.deal(config.dataset.domains, nodes, config.seed)
     of_domain: dict[str, set[str]] = {}
-    for place, domain in enumerate(dealt):
+    for place, domain in enumerate(config.allocation.deal(config.dataset.domains, nodes, config.seed)):
         of_domain.setdefault(domain, set()).add(config.model.network_at(place))
-    if len(of_domain) == len(dealt) or any(len(names) > 1 for names in of_domain.values()):
-        return ""
-    if len(set().union(*of_domain.values())) < 2:
+    several = len(set().union(*of_domain.values())) > 1
+    if not several or len(of_domain) == nodes or any(len(names) > 1 for names in of_domain.values()):
         return ""
     pairs = [f"{domain} {min(names)}" for domain, names in of_domain.items()]
     return (

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,28 +42,18 @@ class Outcome:
             code: The exit code.
             error: What went wrong; None for nothing.
         """
-        state, rounds, reported = self._status()
-        if state is None:
-            state = status.INTERRUPTED if code in exit_codes.STOPPED_BY else status.FAILED
+        reported: dict[str, Any] = {}
+        with contextlib.suppress(ConfigError):
+            reported = status.read(self.folder) if self.folder else {}
         return {
-            "folder": None if self.folder is None else str(self.folder),
-            "state": state,
+            "folder": self.folder and str(self.folder),
+            "state": reported.get("state") or (status.INTERRUPTED if code in exit_codes.STOPPED_BY else status.FAILED),
             "exit_code": code,
-            "rounds": rounds,
+            "rounds": int(reported.get("full_rounds") or 0),
             "seconds": round(time.monotonic() - self._started, 3),
-            "scores": None if self.folder is None else scores(self.folder / RESULTS_FILE),
-            "error": error if error is not None or code == exit_codes.OK else reported,
+            "scores": self.folder and scores(self.folder / RESULTS_FILE),
+            "error": error if error is not None or code == exit_codes.OK else reported.get("error"),
         }
-
-    def _status(self) -> tuple[str | None, int, str | None]:
-        """Return the state of the run, its full rounds and its error, as far as ``status.json`` says them."""
-        if self.folder is None:
-            return None, 0, None
-        try:
-            content = status.read(self.folder)
-        except ConfigError:
-            return None, 0, None
-        return content["state"], int(content.get("full_rounds") or 0), content.get("error")
 
 
 def scores(results: Path) -> dict[str, Any] | None:
@@ -82,11 +72,11 @@ def scores(results: Path) -> dict[str, Any] | None:
         for name in ("balanced_accuracy", "macro_f1")
     }
     losses = Losses.of(content)
+    lines = losses.lines()
     return {
         "domains": content["domains"], "average": losses.overall(content["domains"]).avg,
-        "averaged_rounds": content["averaged_rounds"],
-        "final": content["final"], **by_class, **({"losses": lines} if (lines := losses.lines()) else {}),
-        **({AVERAGED_OVER: content[AVERAGED_OVER]} if AVERAGED_OVER in content else {}),
+        "averaged_rounds": content["averaged_rounds"], "final": content["final"], **by_class,
+        **({"losses": lines} if lines else {}), **{key: content[key] for key in (AVERAGED_OVER,) if key in content},
     }  # fmt: skip
 
 
@@ -101,21 +91,15 @@ def printed(*, on: bool) -> Iterator[Outcome]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield outcome
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else exit_codes.OK if stop.code is None else exit_codes.FAILED
-        error = exit_codes.STOPPED_BY.get(code)
-        raise
-    except FedShiftError as refusal:
-        code, error = exit_codes.FAILED, str(refusal)
-        raise
     except BaseException as failure:
         code, error = exit_codes.FAILED, f"{type(failure).__name__}: {failure}"
+        if isinstance(failure, FedShiftError):
+            error = str(failure)
+        if isinstance(failure, SystemExit):
+            code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+            error = exit_codes.STOPPED_BY.get(code)
         raise
     finally:
+        line = json.dumps(finite(outcome.content(code, error)), ensure_ascii=False)
         with contextlib.suppress(OSError):  # nobody reads it
-            print(line(outcome.content(code, error)), file=out, flush=True)
-
-
-def line(content: Mapping[str, Any]) -> str:
-    """Return the object as one line of JSON."""
-    return json.dumps(finite(content), ensure_ascii=False)
+            print(line, file=out, flush=True)

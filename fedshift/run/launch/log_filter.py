@@ -1,5 +1,7 @@
 """Filters the output of `flwr run --stream`: no colours in pipes and files, no misleading or repeated lines."""
 
+import logging
+import os
 import re
 import subprocess
 import threading
@@ -8,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedshift_app.run.console import coloured
-from fedshift_core.env import ALL_WRITTEN
+from fedshift_core.env import ALL_WRITTEN, LIVE
 
 #: Control sequences of terminals (ECMA-48): colours, the cursor, the title of the window.
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -23,27 +25,28 @@ MISLEADING = (
 FULL_DISK = re.compile(
     r"file_system_monitor\.cc:\d+: (.+) is over (\d+(?:\.\d+)?)% full, available space: (\d+(?:\.\d+)?) GB;"
 )
+DISK_IS_FULL = (
+    "the disk of {} is more than {} % full, {:.1f} GB are left: a simulation whose messages do not fit in memory "
+    "writes them there, and fails if it cannot\n"
+)
+_ROUND = re.compile(r"round +\d+/\d+  ")  # the line of a round (``console.round_line``)
 
 
 def cleaned(line: str, *, colour: bool) -> str | None:
     """Return a line as it is shown; None for a misleading one of Flower's, and for the sign of the run's end.
+
+    A line of a round is not shown either where the rounds have a display of their own.
 
     Args:
         line: With the end of the line, if it has one.
         colour: Keep control sequences.
     """
     bare = ANSI.sub("", line)
-    if is_end(bare) or (_is_flowers(bare) and any(part in bare for part in MISLEADING)):
+    level = bare.partition(":")[0].strip()  # with which each line of Flower's logger begins
+    misleading = logging.getLevelNamesMapping().get(level) and any(part in bare for part in MISLEADING)
+    if is_end(bare) or misleading or (os.environ.get(LIVE) and _ROUND.match(bare)):
         return None
     return line if colour else bare
-
-
-def full_disk(folder: str, per_cent: str, left: str) -> str:
-    """Return the line that is shown once in place of Ray's."""
-    return (
-        f"the disk of {folder} is more than {per_cent} % full, {float(left):.1f} GB are left: a simulation whose "
-        "messages do not fit in memory writes them there, and fails if it cannot\n"
-    )
 
 
 def is_end(line: str) -> bool:
@@ -74,16 +77,10 @@ def call(
     with process.stdout, process.stderr:
         errors_thread.start()
         try:
-            if _pass_on(process.stdout, out, early=early):
-                process.kill()
-                process.wait()
-                return 0
-            return process.wait()
-        except BaseException:  # as subprocess.run does
+            return 0 if _pass_on(process.stdout, out, early=early) else process.wait()
+        finally:  # as subprocess.run does
             process.kill()
             process.wait()
-            raise
-        finally:
             errors_thread.join()
 
 
@@ -95,14 +92,8 @@ def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
             return True
         shown = cleaned(line, colour=colour)
         if found := FULL_DISK.search(line):
-            shown, disk_shown = None if disk_shown else full_disk(*found.groups()), True
+            shown, disk_shown = None if disk_shown else DISK_IS_FULL.format(found[1], found[2], float(found[3])), True
         if shown is not None:
             to.write(shown)
             to.flush()
     return False
-
-
-def _is_flowers(bare: str) -> bool:
-    """Tell whether a line without control sequences is of Flower's logger, which begins it with its level."""
-    level, sep, _ = bare.partition(":")
-    return bool(sep) and level.strip() in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -3,13 +3,13 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from fedshift.run.launch.processes import MARK, OWNER, is_running
+from fedshift.run.launch import processes
 from fedshift_app.run.files import LOCK_FILE
 from fedshift_core import atomic_io
 from fedshift_core.env import STATUS_FILE
@@ -21,12 +21,15 @@ class Leftover:
     """Some of this user's processes.
 
     Attributes:
-        what: A description of them.
         pids: Their ids, ascending.
     """
 
-    what: str
     pids: tuple[int, ...]
+
+    @property
+    def what(self) -> str:
+        """Return a description of them."""
+        return f"{plural(len(self.pids), 'process', 'processes')} of a command that was killed"
 
     @property
     def command(self) -> str:
@@ -42,16 +45,14 @@ def leftovers() -> list[Leftover]:
 
     A process without our mark is somebody else's work, however it is called: it is never listed.
     """
-    orphans: dict[str, set[int]] = {}
-    for process, environment in _own():
-        mark = environment.get(MARK)
-        if mark is None or is_running(environment.get(OWNER, "")) or _goes_on(environment.get(STATUS_FILE, "")):
-            continue
-        orphans.setdefault(mark, set()).update(_with_children(process))
-    return [
-        Leftover(f"{plural(len(pids), 'process', 'processes')} of a command that was killed", tuple(sorted(pids)))
-        for pids in orphans.values()
-    ]
+    orphans: dict[str, set[int]] = defaultdict(set)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # another user's, or gone already
+            env = {} if process.uids().real != os.getuid() or processes.has_ended(process) else process.environ()
+            waited_for = processes.is_running(env.get(processes.OWNER, ""))
+            if processes.MARK in env and not waited_for and not _goes_on(env.get(STATUS_FILE, "")):
+                orphans[env[processes.MARK]] |= {one.pid for one in processes.family(process)}
+    return [Leftover(tuple(sorted(pids))) for pids in orphans.values()]
 
 
 def _goes_on(status_file: str) -> bool:
@@ -64,16 +65,3 @@ def _goes_on(status_file: str) -> bool:
         return folder is not None and atomic_io.is_locked(Path(folder) / LOCK_FILE)
     except OSError:  # a file system that does not tell
         return True
-
-
-def _own() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """Return this user's processes with their environments."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # another user's, or gone already
-            if process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
-                yield process, process.environ()
-
-
-def _with_children(process: psutil.Process) -> set[int]:
-    # Ray's workers overwrite their environment with their title.
-    return {process.pid, *(child.pid for child in process.children(recursive=True))}

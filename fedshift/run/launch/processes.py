@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -206,7 +206,7 @@ def stop_marked(
         members |= _marked(variable, value)
         for child in also:
             with contextlib.suppress(psutil.Error):
-                members |= _family(psutil.Process(child))
+                members |= family(psutil.Process(child))
         for process in members:
             with contextlib.suppress(psutil.Error):
                 getattr(process, method)()
@@ -214,27 +214,22 @@ def stop_marked(
     return len(members - left_out)
 
 
-def _marked(variable: str, value: str) -> set[psutil.Process]:
-    marked: set[psutil.Process] = set()
+def _marked(variable: str, value: str, among: Iterable[psutil.Process] | None = None) -> set[psutil.Process]:
+    found: set[psutil.Process] = set()
     starting: list[psutil.Process] = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter() if among is None else among:
         with contextlib.suppress(psutil.Error):  # another user's, or gone already
             environment = process.environ()
-            if environment.get(variable) == value:
-                marked |= _family(process)
-            elif not environment:
-                starting.append(process)
-    if starting:  # a program that has just been started shows no environment for a moment
+            found |= family(process) if environment.get(variable) == value else set()
+            starting += [process] * (not environment)
+    if starting and among is None:  # a program that has just been started shows no environment for a moment
         time.sleep(LOADING_SECONDS)
-    for process in starting:
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(variable) == value:
-                marked |= _family(process)
-    return marked
+        found |= _marked(variable, value, starting)
+    return found
 
 
-def _family(process: psutil.Process) -> set[psutil.Process]:
-    # Ray's workers overwrite their environment with their title; they are included as children.
+def family(process: psutil.Process) -> set[psutil.Process]:
+    """Return a process with its children: Ray's workers overwrite their environment with their title."""
     return {process, *process.children(recursive=True)}
 
 

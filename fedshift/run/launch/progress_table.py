@@ -5,25 +5,23 @@ It reads the files of the run folder, so it is the same for every engine, wherev
 
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from fedshift.run.launch import log_filter
 from fedshift_app.run import status
-from fedshift_app.run.console import coloured, duration
+from fedshift_app.run.console import duration
 from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
 from fedshift_core.accuracies import average, mean, percent
@@ -57,44 +55,58 @@ def spark(values: Sequence[float | None], cells: int, blocks: str = BLOCKS) -> s
 
 
 class Watched:
-    """The files of a run in progress; a missing or incomplete one is read again later."""
+    """The files of a run in progress; a missing or incomplete one is read again later.
+
+    Attributes:
+        status: ``status.json``; empty before the run has begun.
+        rounds: The lines of ``metrics.jsonl``, one per full round.
+        features: How far kept features are, before round 1.
+        left: Estimated seconds left; None if unknown.
+    """
 
     def __init__(self, status_file: Path) -> None:
         """Watch the run whose folder ``status_file`` names."""
         self.status: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
-        self.features: dict[str, Any] = {}  # how far kept features are, before round 1
+        self.features: dict[str, Any] = {}
+        self.left: float | None = None
         self._status_file = status_file
         self._read = 0
         self._folder: Path | None = None
 
-    def find(self) -> None:
+    def find(self) -> Path | None:
         """Look where the run folder is; the file that names it may be deleted as soon as the run is over."""
         if self._folder is None:
             run = _json(self._status_file)
             named = run.get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
             self.features = {} if self._folder else run.get("features") or {}
+        return self._folder
 
     def look(self) -> None:
         """Read the new lines."""
         self.find()
-        if self._folder is None:
-            return
-        self.status = _json(self._folder / status.FILE) or self.status
+        file = self._status_file if self._folder is None else self._folder / status.FILE
         try:
-            with (self._folder / METRICS_FILE).open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read:  # the run has gone back to an earlier round
-                    self._read, self.rounds = 0, []
-                file.seek(self._read)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._read += len(line)
-                    metrics = json.loads(line)
-                    self.rounds.append({key: metrics.get(key) for key in ("round", "accuracy", "losses", "seconds")})
+            self.status = self.status if self._folder is None else _json(file) or self.status
+            left = (self.features or self.status).get("seconds_left")
+            self.left = None if left is None else max(0.0, left - (time.time() - file.stat().st_mtime))
+            if self._folder is not None:
+                self._read_rounds(self._folder / METRICS_FILE)
         except (OSError, ValueError, AttributeError):
             return
+
+    def _read_rounds(self, metrics: Path) -> None:
+        with metrics.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._read:  # the run has gone back to an earlier round
+                self._read, self.rounds = 0, []
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                content = json.loads(line)
+                self.rounds.append({name: content.get(name) for name in ("round", "accuracy", "losses")})
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -105,127 +117,97 @@ def _json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def bar(features: Mapping[str, Any], left: float | None) -> RenderableType:
-    """Return a line that shows how far the features of images are, which are computed once before round 1.
-
-    Args:
-        features: ``done`` of ``of`` images and views.
-        left: Estimated seconds left; None if unknown.
-    """
-    done, number = features["done"], features["of"]
-    line = Table.grid(padding=(0, 1))
-    line.add_row(
-        "features", ProgressBar(total=number, completed=done, width=WIDEST), f"{done:,}/{number:,}",
-        "" if left is None else f"left {duration(left)}",
-    )  # fmt: skip
-    return line
+def features_line(watched: Watched) -> str:
+    """Return how far the features of images are, which are computed once before round 1; empty in all rounds."""
+    if not watched.features:
+        return ""
+    left = "" if watched.left is None else f"  left {duration(watched.left)}"
+    return f"features of images, computed once: {watched.features['done']:,} of {watched.features['of']:,}{left}"
 
 
-def picture(
-    run_status: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
-) -> RenderableType:
+def picture(watched: Watched, console: Console) -> RenderableType:
     """Return the table of a run: its state, and the accuracy of each domain over the rounds.
 
     Args:
-        run_status: ``status.json``; empty before the run has begun.
-        rounds: The lines of ``metrics.jsonl``, one per full round.
+        watched: The run.
         console: The terminal, for its size and its encoding.
-        left: Estimated seconds left; None if unknown.
     """
-    if not run_status:
-        return Text("")
+    run, rounds = watched.status, watched.rounds
+    if watched.features or not run:
+        return Text(features_line(watched))
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
     cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
     head = Text.assemble(
-        (f"{run_status.get('method')} on {run_status.get('experiment')}", "bold"),
-        f"  round {run_status.get('round')} of {run_status.get('rounds')}, {run_status.get('state')}: "
-        f"{run_status.get('answered')} of {run_status.get('asked')} answered",
-        "" if left is None else f"  left {duration(left)}",
+        (f"{run.get('method')} on {run.get('experiment')}", "bold"),
+        f"  round {run.get('round')} of {run.get('rounds')}, {run.get('state')}: "
+        f"{run.get('answered')} of {run.get('asked')} answered",
+        "" if watched.left is None else f"  left {duration(watched.left)}",
         no_wrap=False, overflow="fold",
     )  # fmt: skip
-    scored = [line for line in rounds if line["accuracy"]]
+    if not rounds:
+        return head
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (("domain", "left"), ("now", "right"), ("best", "right"), ("rounds", "left")):
-        table.add_column(name, justify="left" if side == "left" else "right", no_wrap=True)
-    domains = list(scored[-1]["accuracy"]) if scored else []
+    for name in ("domain", "now", "best", "rounds"):
+        table.add_column(name, justify="right" if name in ("now", "best") else "left", no_wrap=True)
+
+    def add(name: str, values: Sequence[float | None], style: str = "") -> None:
+        best = max((value for value in values if value is not None), default=None)
+        line = Text(spark(values, cells, blocks), style="cyan")
+        table.add_row(Text(name), percent(values[-1]), percent(best), line, style=style)
+
+    scored = [line["accuracy"] for line in rounds if line["accuracy"]]
+    domains = list(scored[-1]) if scored else []
     shown = domains[: max(1, min(MOST_SHOWN, console.height - AROUND))]
     for domain in shown:
-        values = [line["accuracy"].get(domain) for line in scored]
-        _add(table, plain(domain, MOST_NAME), values, cells, blocks)
+        add(plain(domain, MOST_NAME), [accuracy.get(domain) for accuracy in scored])
     if len(domains) > len(shown):
         table.add_row(f"and {len(domains) - len(shown)} more", "", "", "")
     if domains:
-        _add(table, "AVG", [average(line["accuracy"]) for line in scored], cells, blocks, style="bold")
+        add("AVG", [average(accuracy) for accuracy in scored], "bold")
     losses = [(line["losses"] or {}).get("loss") for line in rounds]
-    if losses and losses[-1] is not None:
+    if losses[-1] is not None:
         table.add_row("loss", f"{losses[-1]:.3f}", "", spark(losses, cells, blocks), style="dim")
-    return Group(head, table) if rounds else head
-
-
-def _add(table: Table, name: str, values: Sequence[float | None], cells: int, blocks: str, style: str = "") -> None:
-    best = max((value for value in values if value is not None), default=None)
-    now, most = percent(values[-1]), percent(best)
-    table.add_row(Text(name), now, most, Text(spark(values, cells, blocks), style="cyan"), style=style)
+    return Group(head, table)
 
 
 class Screen:
-    """Draws the table of the watched run; without a console it passes all lines through unchanged."""
+    """Shows the watched run; this one passes all lines on, and draws a table where there is a console.
 
-    def __init__(self, console: Console | None = None) -> None:
-        """Draw on this console; None for not at all."""
-        self._console = console
+    Args:
+        console: Where the table is drawn.
+        out: Where the lines of a program go; None for standard output and error.
+
+    Attributes:
+        note: Is handed the run folder at the end of a run, also where it fails.
+    """
+
+    note: Callable[[Path], None] | None = None
+
+    def __init__(self, console: Console | None = None, out: TextIO | None = None) -> None:
+        self._console, self._out = console, out
         self._watched: Watched | None = None
-        self._looked = self._since = 0.0
-        self._left: float | None = None
+        self._looked = 0.0
 
     def watch(self, status_file: Path) -> None:
         """Show the run whose folder ``status_file`` names."""
         self._watched = Watched(status_file)
 
-    def find(self) -> None:
-        """Look where the run folder is, before the file that names it goes: a short run is over before any look."""
-        if self._watched is not None:
-            self._watched.find()
+    def find(self) -> Path | None:
+        """Return the run folder, if there is one yet."""
+        return None if self._watched is None else self._watched.find()
 
     def draw(self) -> RenderableType:
         """Return the current table."""
         if self._watched is None or self._console is None:
             return Text("")
-        now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
             self._watched.look()
-            seconds_left = (self._watched.features or self._watched.status).get("seconds_left")
-            if seconds_left != self._left:
-                self._left, self._since = seconds_left, now
-        left = None if self._left is None else max(0.0, self._left - (now - self._since))
-        if self._watched.features:
-            return bar(self._watched.features, left)
-        return picture(self._watched.status, self._watched.rounds, self._console, left)
+        return picture(self._watched, self._console)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
         """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""
-        if self._console is None:
-            return log_filter.call(command, folder, env, sys.stdout, sys.stderr, early=early)
-        process = subprocess.Popen(
-            command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
-        )  # fmt: skip
-        try:
-            assert process.stdout is not None
-            colour = coloured(sys.stdout)
-            for line in process.stdout:
-                if early and log_filter.is_end(log_filter.ANSI.sub("", line)):
-                    process.kill()
-                    process.wait()
-                    return 0
-                if (shown := log_filter.cleaned(line, colour=colour)) is not None:
-                    print(shown.rstrip("\n"), flush=True)  # rich, in the place of standard output, moves it up
-            return process.wait()
-        except BaseException:  # as subprocess.run does
-            process.kill()
-            process.wait()
-            raise
+        return log_filter.call(command, folder, env, self._out or sys.stdout, self._out or sys.stderr, early=early)
 
 
 def possible() -> bool:

@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,6 @@ from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShif
 
 if TYPE_CHECKING:
     from fedshift.run.engine import inline
-
-Note = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -75,22 +74,19 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     import torch
 
     cores, devices = os.cpu_count() or 1, torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if actors is None:  # else Ray is told how many cores there are
-        if cpus is not None and cpus > cores:
-            raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
-        cpus = cpus or min(config.train.threads, cores)
-    cpus = cpus or config.train.threads or 1
+    most = math.inf if actors else cores  # with actors Ray is given as many cores as they take
+    if cpus is not None and cpus > most:
+        raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
     if gpus is not None and gpus > devices:
         raise ConfigError(f"gpus-per-client: PyTorch can use no GPU of this machine, found {gpus:g}; leave it out")
-    if gpus is None:
-        side_by_side = max(1, min(nodes, cores // cpus))
-        gpus = devices / side_by_side
-    return Resources(cpus, min(gpus, 1.0), actors)
+    cpus = cpus or int(min(config.train.threads, most)) or 1
+    share = devices / max(1, min(nodes, cores // cpus)) if gpus is None else gpus
+    return Resources(cpus, min(share, 1.0), actors)
 
 
 def run_simulation(
     begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources],
-    screen: Screen | None = None, note: Note | None = None,
+    screen: Screen | None = None,
 ) -> Path:  # fmt: skip
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
@@ -100,7 +96,6 @@ def run_simulation(
         nodes: The number of simulated nodes.
         settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
         screen: The display of the run; None for lines.
-        note: Is handed the run folder at the end, also where the run fails.
 
     Returns:
         The run folder.
@@ -113,7 +108,7 @@ def run_simulation(
     await_forks(begun.flower)
     connect(begun.home, begun.link)
     options = ["--federation-config", each.federation_config(nodes)]
-    return submit(begun.flower, begun.home, run_config, options, screen, alone=True, note=note)
+    return submit(begun.flower, begun.home, run_config, options, screen, alone=True)
 
 
 def register(flower: processes.Group, public_key: Path) -> None:
@@ -131,8 +126,8 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(
-    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None,
-    *, grid: "inline.LocalGrid | None" = None,
+    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, *,
+    grid: "inline.LocalGrid | None" = None,
 ) -> Path:  # fmt: skip
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
@@ -141,7 +136,6 @@ def run_inline(
         nodes: The number of simulated nodes.
         number: The number of worker processes.
         screen: The display of the run; None for lines.
-        note: Is handed the run folder at the end, also where the run fails.
         grid: The nodes, where they are other ones.
 
     Raises:
@@ -153,35 +147,25 @@ def run_inline(
     from fedshift_app import client_app, server_app
     from fedshift_app.flower.internals import make_context
 
-    with temporary_folder() as home:
+    with temporary_folder() as home, contextlib.ExitStack() as stack:
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
-        if screen is not None:
-            screen.watch(status_file)
+        stack.callback(os.environ.pop, STATUS_FILE)
+        screen = stack.enter_context(_followed(status_file, screen))
+        if grid is None and number > 1:
+            grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
         try:
-            with contextlib.ExitStack() as stack:
-                if grid is None and number > 1:
-                    grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
-                grid = grid or inline.InlineGrid(client_app.app, nodes)
-                server_app.app(grid, make_context(0, {}, run_config))
-        except (KeyboardInterrupt, SystemExit):
-            _print_interrupted(status_file)
-            raise
+            server_app.app(grid or inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
         except FedShiftError as error:
-            if (path := _begun(status_file)) is None:
+            if (folder := screen.find()) is None:
                 raise
-            raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
-        finally:
-            if screen is not None:
-                screen.find()
-            _note(status_file, note)
-            del os.environ[STATUS_FILE]
+            raise _failure(isinstance(error, REFUSALS), str(error), folder) from None
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
 def submit(
     flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
-    *, alone: bool = False, note: Note | None = None,
+    *, alone: bool = False,
 ) -> Path:  # fmt: skip
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
@@ -196,42 +180,29 @@ def submit(
     command = run_command(home, CONNECTION, run_config)
     if FORK_SERVER in flower.env:
         command = [*forked.command(forked.FLWR), *command[1:]]
-    screen = screen or Screen()
-    screen.watch(home / "status.json")
-    try:
-        returncode = screen.call([*command, *options], flower.folder, flower.env, early=alone)
-    except (KeyboardInterrupt, SystemExit):
-        _print_interrupted(home / "status.json")
-        raise
-    finally:
-        _note(home / "status.json", note)
+    with _followed(home / "status.json", screen) as shown:
+        returncode = shown.call([*command, *options], flower.folder, flower.env, early=alone)
     folder = _outcome(home / "status.json", returncode, flower)
     flower.done = alone
     return folder
 
 
-def _print_interrupted(status_file: Path) -> None:
-    """Print to standard error where an interrupted run is, and how to resume it."""
-    path = _begun(status_file)
-    if path is None:
-        message = "interrupted before the first round: there is no run folder"
-    else:
-        go_on = _go_on(path)
-        message = f"interrupted; {go_on}" if go_on else ""
-    if message:
+@contextlib.contextmanager
+def _followed(status_file: Path, shown: Screen | None) -> Iterator[Screen]:
+    """Show the run in the block; at its end hand its folder on, and print how to resume it if it was interrupted."""
+    screen = shown or Screen()
+    screen.watch(status_file)
+    try:
+        yield screen
+    except (KeyboardInterrupt, SystemExit):
+        folder = screen.find()
+        how = f"; {_go_on(folder)}" if folder else " before the first round: there is no run folder"
         with contextlib.suppress(OSError):  # its terminal is gone
-            print(message, file=sys.stderr)
-
-
-def _note(status_file: Path, note: Note | None) -> None:
-    if note is not None and (folder := _begun(status_file)) is not None:
-        note(folder)
-
-
-def _begun(status_file: Path) -> Path | None:
-    """Return the run folder that the ServerApp reported; None if there is none."""
-    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
-    return None if path is None else Path(path)
+            print(f"interrupted{how}".rstrip("; "), file=sys.stderr)
+        raise
+    finally:
+        if (folder := screen.find()) is not None and screen.note is not None:
+            screen.note(folder)
 
 
 def _go_on(folder: Path) -> str:
@@ -242,22 +213,18 @@ def _go_on(folder: Path) -> str:
         return ""
 
 
-def _next_steps(folder: Path) -> str:
-    """Return the folder of a run that ended early, and how to resume it."""
-    return "\n".join(filter(None, [f"the results so far are in {folder}", _go_on(folder)]))
-
-
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
     """Read the ServerApp's last status; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
-    last_status = json.loads(status_file.read_text())
-    if last_status["state"] not in (status.COMPLETED, status.DEGRADED):
-        path = last_status["run_folder"]
-        raise _kind(bool(last_status.get("refused")))(last_status["error"], _next_steps(Path(path)) if path else "")
-    return Path(last_status["run_folder"])
+    last = json.loads(status_file.read_text())
+    if last["state"] not in (status.COMPLETED, status.DEGRADED):
+        folder = last["run_folder"]
+        raise _failure(bool(last.get("refused")), last["error"], folder and Path(folder))
+    return Path(last["run_folder"])
 
 
-def _kind(refused: bool) -> type[FedShiftError]:
-    """Return the error class of a failed run: a sweep must know what would fail again."""
-    return ConfigError if refused else FederationError
+def _failure(refused: bool, error: str, folder: Path | None) -> FedShiftError:
+    """Return the error of a failed run, with its folder; of a class by which a sweep knows what would fail again."""
+    lines = [f"the results so far are in {folder}", _go_on(folder)] if folder else []
+    return (ConfigError if refused else FederationError)(error, "\n".join(filter(None, lines)))

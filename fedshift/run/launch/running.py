@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from fedshift_core.env import COMMIT
 if TYPE_CHECKING:
     from fedshift.run.launch.local_superlink import Begun
     from fedshift.run.launch.progress_table import Screen
+    from fedshift.run.launch.runner import Resources
+    from fedshift_app.config.sections import RunConfig
 
 
 def run(
@@ -39,42 +42,46 @@ def run(
     from fedshift_app.run.versions import own_commit
     from fedshift_datasets.io import looks
 
-    inline = launch.get("engine", "simulation") == "inline"
+    simulated, new = launch.get("engine", "simulation") != "inline", "resume" not in flat
     worker_count.check(launch)
     workers = worker_count.requested(launch)
     with ExitStack() as stack:
         stack.enter_context(said_once.shared())  # before the first process starts
-        if inline and (workers or worker_count.cores()) > 1:
+        if not simulated and (workers or worker_count.cores()) > 1:
             from fedshift.run.launch import forks
 
             forks.begin([forks.CLIENT, *resolving.libraries(flat)])  # it imports torch while this process checks keys
-        if "resume" not in flat:  # a run that goes on is checked with its folder
+        if new:  # a run that goes on is checked with its folder
             resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
         os.environ[COMMIT] = own_commit()
         stack.enter_context(looks.handed_on())  # nodes in this process take what the check has seen of the files
-        new = "resume" not in flat  # a run that goes on is checked with its folder first
         if new:
             naming.check_free(Path(flat["output-dir"]), flat.get("name", ""))
-        begun = _begin(flat, launch, stack) if new and not inline else None
-        return _run(flat, launch, begun, stack, workers, screen, note)
+        begun = stack.enter_context(_begun(flat, launch)) if new and simulated else None
+        config, nodes = _checked(flat, launch)
+        from fedshift.run.checking import check_data
+        from fedshift.run.launch import progress_line, runner
+
+        with (screen or progress_line.usual)() as shown:
+            shown.note = note
+            if not simulated:
+                check_data(config, nodes)
+                return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown)
+            begun = begun or stack.enter_context(_begun(flat, launch))
+            return runner.run_simulation(begun, flat, nodes, partial(_settled, config, nodes, launch, new), shown)
 
 
-def _begin(flat: dict[str, Any], launch: dict[str, Any], stack: ExitStack) -> "Begun":
+def _begun(flat: dict[str, Any], launch: dict[str, Any]) -> "AbstractContextManager[Begun]":
     """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
     from fedshift.run.launch import local_superlink
     from fedshift_app.config import resolving
 
-    threads = launch.get("cpus-per-client", 1)
-    return stack.enter_context(local_superlink.for_simulation(threads, resolving.libraries(flat)))
+    return local_superlink.for_simulation(launch.get("cpus-per-client", 1), resolving.libraries(flat))
 
 
-def _run(
-    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None,
-    screen: "Callable[[], AbstractContextManager[Screen]] | None", note: Callable[[Path], None] | None,
-) -> Path:  # fmt: skip
-    """Check a run against its data and run it; without a SuperLink in this process."""
-    from fedshift.run.checking import check_data
-    from fedshift.run.launch import advice, progress_line, runner, worker_count
+def _checked(flat: dict[str, Any], launch: dict[str, Any]) -> "tuple[RunConfig, int]":
+    """Return the configuration of a run and its number of nodes, which fit the run that it goes on with."""
+    from fedshift.run.launch import advice, runner
     from fedshift_app.run import naming, resuming
 
     config, past = resuming.resolve(flat, hold=False)
@@ -85,19 +92,18 @@ def _run(
     if past is not None:
         resuming.check_number(past, nodes)
         resuming.check_images(past, config)
-
-    if past is None and (hint := advice.network_by_domain(config, nodes)):
+    elif hint := advice.network_by_domain(config, nodes):
         typer.echo(hint, err=True)
+    return config, nodes
 
-    def settled() -> runner.Resources:
-        images = check_data(config, nodes)
-        if past is None and (hint := advice.faster_inline(config, nodes, images)):
-            typer.echo(hint, err=True)
-        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-        return runner.resources(config, nodes, *limits)
 
-    with (screen or progress_line.usual)() as shown:
-        if launch.get("engine", "simulation") == "inline":
-            check_data(config, nodes)
-            return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown, note)
-        return runner.run_simulation(begun or _begin(flat, launch, stack), flat, nodes, settled, shown, note)
+def _settled(config: "RunConfig", nodes: int, launch: dict[str, Any], new: bool) -> "Resources":
+    """Check the data of a simulation, and return the resources of its clients."""
+    from fedshift.run.checking import check_data
+    from fedshift.run.launch import advice, runner
+
+    images = check_data(config, nodes)
+    if new and (hint := advice.faster_inline(config, nodes, images)):
+        typer.echo(hint, err=True)
+    limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+    return runner.resources(config, nodes, *limits)

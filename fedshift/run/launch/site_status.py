@@ -46,14 +46,11 @@ def _ask(*arguments: str) -> dict[str, Any]:
             [processes.command("flwr"), *arguments, "--format", "json"], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
+        answer: dict[str, Any] = dict(json.loads(ended.stdout))
     except subprocess.TimeoutExpired:
         raise FederationError(f"{command}: no answer within {TIMEOUT_SECONDS} s") from None
-    try:
-        answer = json.loads(ended.stdout)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise FederationError(f"{command}: {plain((ended.stderr or ended.stdout).strip())}")
+    except (ValueError, TypeError):
+        answer = {"error-message": ended.stderr or ended.stdout}
     if not answer.get("success"):
         raise FederationError(f"{command}: {plain(str(answer.get('error-message', answer)).strip())}")
     return answer

@@ -3,9 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedshift.run.launch import orphans, site_status
 from fedshift_app.config.arguments import not_empty
@@ -33,28 +31,20 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         raise ConfigError("give either a run folder or --site: a site's SuperLink has no run folders")
     try:
         folder = None if site else _folder(arguments)
-    except ConfigError:
-        _print_leftovers()
-        raise
-    while True:
-        report = status.read(folder) if folder else site_status.read(site)
-        print(json.dumps(report, ensure_ascii=False) if as_json else _block(report, site), flush=True)
+        going_on = True
+        while going_on:
+            report = status.read(folder) if folder else site_status.read(site)
+            block = status.block(report) if folder else site_status.block(report)
+            print(json.dumps(report, ensure_ascii=False) if as_json else block, flush=True)
+            going_on = watch and (
+                report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
+            )  # fmt: skip
+            time.sleep(WATCH_SECONDS if going_on else 0)
+        return status.exit_code(report) if folder else exit_codes.OK
+    finally:
         if not watch:
-            _print_leftovers()
-        going_on = report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
-        if not watch or not going_on:
-            return status.exit_code(report) if folder else exit_codes.OK
-        time.sleep(WATCH_SECONDS)
-
-
-def _print_leftovers() -> None:
-    """Print to standard error the processes that no command waits for."""
-    for left in orphans.leftovers():
-        print(left, file=sys.stderr, flush=True)
-
-
-def _block(report: Mapping[str, Any], site: str) -> str:
-    return site_status.block(report) if site else status.block(report)
+            for left in orphans.leftovers():
+                print(left, file=sys.stderr, flush=True)
 
 
 def _folder(arguments: list[str]) -> Path:

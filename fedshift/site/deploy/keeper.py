@@ -29,9 +29,8 @@ class Keeper:
         self._start, self._clock = start, clock
         self._again: Callable[[], Process] | None = None
         self._process: Process | None = None
-        self._began = 0.0
+        self._began, self._pause = 0.0, FIRST_PAUSE
         self._due: float | None = None  # when it is started again; None while it runs
-        self._pause = FIRST_PAUSE
 
     def start(self, command: list[str], **options: Any) -> Process:
         """Start the executor in place of Flower, and keep it running."""
@@ -41,36 +40,25 @@ class Keeper:
 
     def look(self) -> None:
         """Restart it if it has ended and its pause is over; the SuperNode calls this between its polls."""
+        now = self._clock()
         if self._process is None or self._again is None:
             return
-        now = self._clock()
-        if self._due is None:
-            code = self._process.poll()
-            if code is None:
-                return
+        if self._due is None and (code := self._process.poll()) is not None:
             if now - self._began >= STEADY:
                 self._pause = FIRST_PAUSE
-            self._due = now + self._pause
-            log.warning(
-                "the executor of this SuperNode has ended (%s): messages wait; it starts again in %.0f s",
-                _how(code), self._pause,
-            )  # fmt: skip
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        if now >= self._due:
-            self._restart(now)
-
-    def _restart(self, now: float) -> None:
-        assert self._again is not None
+            how = f"by signal {-code}" if code < 0 else f"exit code {code}"
+            self._wait(now, f"the executor of this SuperNode has ended ({how}): messages wait; it starts again in")
+        if self._due is None or now < self._due:
+            return
         try:
             self._process = self._again()
         except OSError as error:  # no memory, no processes
-            self._due = now + self._pause
-            log.warning("the executor cannot be started (%s): next try in %.0f s", error.strerror, self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._wait(now, f"the executor cannot be started ({error.strerror}): next try in")
             return
         self._began, self._due = now, None
         log.warning("the executor of this SuperNode has started again, process %d", self._process.pid)
 
-
-def _how(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"exit code {code}"
+    def _wait(self, now: float, why: str) -> None:
+        log.warning("%s %.0f s", why, self._pause)
+        self._due = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)

@@ -16,13 +16,16 @@ ROUNDS = [{"accuracy": {"scan": 80.0, "sketch": 40.0}}, {"accuracy": None}]
 
 
 def test_a_line_says_how_a_run_stands() -> None:
-    assert line_of({}, ()) == "the run is being prepared"
-    assert line_of(STATUS, ROUNDS) == (
+    watched = progress_table.Watched(Path("none"))
+    assert line_of(watched) == "the run is being prepared"
+    watched.status, watched.rounds, watched.left = STATUS, ROUNDS, 75.0
+    assert line_of(watched) == (
         "fedavg on handwritten  [##########..........] 2/4  avg 60.0  worst sketch 40.0  left 1:15  training"
     )
-    assert line_of(STATUS | {"rounds": 0, "seconds_left": None}, ()) == (
-        "fedavg on handwritten  [....................] 0/1  training"
-    )
+    watched.status, watched.rounds, watched.left = STATUS | {"rounds": 0}, [], None
+    assert line_of(watched) == "fedavg on handwritten  [....................] 0/1  training"
+    watched.features = {"done": 2056, "of": 8224}
+    assert line_of(watched) == "features of images, computed once: 2,056 of 8,224"
 
 
 class Cell:
@@ -64,7 +67,7 @@ def test_elsewhere_the_screen_is_the_commands() -> None:
 
 def test_the_lines_of_rounds_of_other_processes_are_dropped(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code = "print('before'); print('round  1/10  scan 1.0'); print('round trip'); print('after')"
-    assert progress_line.Line().call([sys.executable, "-c", code], tmp_path, {}) == 0
-    assert capfd.readouterr().out == "before\nround trip\nafter\n"
-    assert progress_line.Silent().call([sys.executable, "-c", code], tmp_path, {}) == 0
-    assert capfd.readouterr() == ("", "")
+    for screen, printed in ((progress_line.notebook, "before\nround trip\nafter\n"), (progress_line.silent, "")):
+        with screen() as shown:
+            assert shown.call([sys.executable, "-c", code], tmp_path, {}) == 0
+        assert capfd.readouterr() == (printed, "")
