@@ -32,7 +32,7 @@ from fedshift.run.launch import local_superlink, processes, runner
 from fedshift.site.deploy import demo as deploy_demo
 from fedshift.site.deploy import exporting
 from fedshift_app.config import resolving as configuration
-from fedshift_app.flower.polling import PLAIN_WAITS
+from fedshift_app.flower.quick_grid import PLAIN_WAITS
 from fedshift_app.node import state_folder
 from fedshift_app.run.files import METRICS_FILE
 from fedshift_datasets.io import cache

@@ -29,7 +29,6 @@ LOOK_SECONDS = 0.05
 #: Kinds of processes by a part of their name and command line; the first that fits counts. A fork has its own name.
 KINDS = (
     ("launch/forked.py", "programs that stand for forks"), ("flower-superexe", "SuperExec"),
-    ("fedshift.run.launch.simulation_superlink", "SuperLink"),
     ("fedshift.run.launch.superlink", "SuperLink"), ("ray::ClientApp", "Ray's workers, with the ClientApps"),
     ("default_worker", "Ray's workers, with the ClientApps"), ("ray::", "Ray's servers"), ("/ray/", "Ray's servers"),
     ("superexec", "SuperExec"), ("flwr-simulation", "simulation, with the ServerApp"),

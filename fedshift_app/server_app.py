@@ -181,9 +181,8 @@ def _check(grid: Grid, run_config: Any, config: RunConfig, past: Past | None, en
 
 def _mend(grid: Grid, engine: str) -> None:
     """Take from Flower's grid what it does too seldom, too often or not at all."""
-    if not engine_name(grid):
-        quicken(grid)
     if engine == setup.DEPLOYMENT:
+        quicken(grid)
         keep_out_malformed_replies()
         notice_restarts(grid)
         if not os.environ.get(PLAIN_WAITS):

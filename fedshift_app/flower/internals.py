@@ -24,6 +24,7 @@ from fedshift_core.wire.records import RecordError
 log = logging.getLogger("fedshift")
 
 NODE_UNAVAILABLE = 3  # Flower's error code
+NOTHING = Metadata(0, "", 0, 0, "", "", 0.0, 0.0, "system")
 
 
 def is_simulation_grid(grid: Any) -> bool:
@@ -37,18 +38,16 @@ def local_superlink_above() -> list[int]:
     ``flwr run`` starts one for its ``FLWR_HOME`` and leaves it running. Any other SuperLink is its starter's to end.
     """
     above = psutil.Process().parents()
-    log_file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "local-superlink" / "superlink.log"
+    log_file = str(Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "local-superlink" / "superlink.log")
     try:
-        first = next(i for i, each in enumerate(above) if str(log_file) in each.cmdline())
-        parts = [each for each in above[: first + 1] if _names(each) & {"flower-superlink", "flower-superexec"}]
+        commands = [each.cmdline() for each in above]
+        first = next((place for place, words in enumerate(commands) if log_file in words), -1)
+        names = [{Path(word).name for word in words[:3]} for words in commands[: first + 1]]
+        parts = [above[place] for place, found in enumerate(names) if found & {"flower-superlink", "flower-superexec"}]
         children = {child for part in parts for child in part.children() if child.status() != psutil.STATUS_ZOMBIE}
-    except (StopIteration, psutil.Error):  # it belongs to another user, or has ended
+    except psutil.Error:  # it belongs to another user, or has ended
         return []
     return [part.pid for part in parts] if children <= {*above, psutil.Process()} else []
-
-
-def _names(process: psutil.Process) -> set[str]:
-    return {Path(word).name for word in process.cmdline()[:3]}
 
 
 def engine_name(grid: Any) -> str:
@@ -91,25 +90,19 @@ def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = 
                 sent, since = pending[key]
                 if now.get(sent.dst_node_id, since) != since:
                     del pending[key]
-                    replies.append(_error(sent.src_node_id, key, NODE_UNAVAILABLE, "the node was started anew", sent))
+                    replies.append(_error(key, NODE_UNAVAILABLE, "the node was started anew", sent))
         return replies
 
     grid.push_messages, grid.pull_messages = pushed, pulled
 
 
-def _error(sender: int, question: str, code: int, reason: str, like: Metadata | None = None) -> Message:
-    """Return a reply with an error, of a node's or the SuperLink's own id, to a message with this id."""
+def _error(question: str, code: int, reason: str, like: Metadata) -> Message:
+    """Return the SuperLink's word for an answer to a message with this id, as Flower makes it."""
     metadata = Metadata(
-        run_id=like.run_id if like else 0,
-        message_id="",
-        src_node_id=sender,
-        dst_node_id=like.src_node_id if like else 0,
-        reply_to_message_id=question,
-        group_id=like.group_id if like else "",
-        message_type=like.message_type if like else "system",
-        created_at=like.created_at if like else 0.0,
-        ttl=like.ttl if like else 0.0,
-    )
+        run_id=like.run_id, message_id="", src_node_id=like.src_node_id, dst_node_id=like.src_node_id,
+        reply_to_message_id=question, group_id=like.group_id, message_type=like.message_type,
+        created_at=like.created_at, ttl=like.ttl,
+    )  # fmt: skip
     return make_message(metadata=metadata, error=Error(code, reason))
 
 
@@ -191,7 +184,7 @@ def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # any type: the node chooses the bytes
             problem = type(error).__name__
         log.warning("a reply that is not a Flower message was dropped (%s)", problem, extra={"event": "malformed"})
-        return _error(0, "", 0, "malformed")
+        return _error("", 0, "malformed", NOTHING)
 
     read.guarded = True  # type: ignore[attr-defined]
     return read

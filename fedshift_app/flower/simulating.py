@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.app import Context, Message
 
-from fedshift_app.flower import few_servers, quick_grid, sources
+from fedshift_app.flower import few_servers, sources
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, STATUS_FILE
 from fedshift_core.errors import FederationError
@@ -47,7 +47,6 @@ def prepare() -> None:
             raise FederationError(f"a simulation would be open to others on this machine's ports: {problem}")
         RayBackend.init_ray = _init_ray  # type: ignore[method-assign, assignment]
         RayBackend.process_message = process_message  # type: ignore[method-assign]
-    quick_grid.install()
 
 
 def _init_ray(_backend: Any, backend_config: dict[str, Any]) -> None:

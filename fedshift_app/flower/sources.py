@@ -3,6 +3,7 @@
 A correction steps aside, with a line, where a function that it replaces or relies on has another source.
 """
 
+import functools
 import hashlib
 import inspect
 from importlib.metadata import entry_points, version
@@ -15,7 +16,6 @@ CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 SUPEREXEC = "flwr.supercore.superexec.run_superexec"
 GRID = "flwr.superlink.grid.http_grid"
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
-STORE = "flwr.server.superlink.linkstate.in_memory_linkstate:InMemoryLinkState"
 #: What breaks without each.
 NAMES = {
     "flwr.app.message:make_message": "a reply that cannot be read, or a node started anew, stops the run or its round",
@@ -25,7 +25,6 @@ NAMES = {
     f"{GRID}:inflate_object_from_contents": "one node's nonsense ends everybody's run",
     "flwr.supercore.inflatable.inflatable_utils:pull_objects": "a deployed round takes 1.1 s longer",
     "flwr.server.superlink.fleet.vce.backend.raybackend:RayBackend": "Ray is open, a dead worker counts as a client",
-    f"{ENGINE}:add_messages_to_queue": "a simulation of 1,000 nodes mostly looks for messages",
     f"{NODE}:_pull_and_store_message": "a ClientApp begins with the state of two messages ago",
     f"{NODE}:time": "a message waits 3 s for its node, a reply 0.5 s",
     f"{NODE}:subprocess": "each message imports torch anew, and runs the code of the bundle",
@@ -56,13 +55,6 @@ READ = {
     "flwr.supercore.inflatable.inflatable_utils:pull_objects": "31bb2de46b450e6a",
     f"{GRID}:HttpGrid": "72e288cdc292c3fd",
     "flwr.server.superlink.fleet.vce.backend.raybackend:RayBackend": "2ad67054433feddf",
-    f"{ENGINE}:add_messages_to_queue": "953f4bd41a931a77",
-    "flwr.superlink.grid.inmemory_grid:InMemoryGrid.send_and_receive": "0229edfa5741b928",
-    "flwr.superlink.grid.inmemory_grid:InMemoryGrid.pull_messages": "71c93f1988c54741",
-    f"{STORE}.get_message_ins": "6547c8dcbc62e12f",
-    f"{STORE}.get_message_res": "3e91c65629fc5b48",
-    f"{STORE}.store_message_res": "52a4f7ccc70e8908",
-    f"{STORE}._check_stored_messages": "2be47567d2478a58",
 }
 
 
@@ -79,6 +71,7 @@ def other_source(*modules: str) -> str:
     return ""
 
 
+@functools.cache
 def program(name: str) -> Any:
     """Return the function behind one of Flower's commands, which reads ``sys.argv``."""
     (entry,) = entry_points(group="console_scripts", name=name)

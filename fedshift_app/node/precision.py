@@ -9,8 +9,6 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -25,7 +23,7 @@ from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
+from fedshift_core.limits import MOST_BATCH, MOST_NAME, as_found, shown
 from fedshift_core.params import ARITHMETICS, Arithmetic
 from fedshift_datasets.io import cache
 
@@ -36,16 +34,6 @@ ASKED = "FEDSHIFT_ARITHMETIC"
 FOLDER = "arithmetic"  # within that of the decoded images
 FORMAT: Literal[2] = 2  # of an entry; 1 is of before bfloat16 had fast gradients of depthwise convolutions
 LARGEST_FILE = 10_000  # bytes of an entry
-
-
-class _Work(BaseModel, frozen=True, extra="forbid"):
-    """``fedshift_clients.training.autotune.Work``, as a file has it."""
-
-    network: str = Field(max_length=MOST_PATH)
-    groups: int = Field(ge=0, le=4096)
-    frozen: str = Field(max_length=MOST_NAME)
-    size: int = Field(ge=1, le=4096)
-    batch: int = Field(ge=1, le=MOST_BATCH)
 
 
 class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -64,7 +52,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     format: Literal[1, 2] = FORMAT
     machine: str = Field(max_length=1000)
     device: str = Field(max_length=MOST_NAME)
-    work: _Work
+    work: Work
     choice: Arithmetic
     milliseconds: dict[Arithmetic, float] = Field(min_length=1)
     images: int = Field(ge=1, le=MOST_BATCH)
@@ -91,14 +79,12 @@ def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
 @functools.lru_cache(maxsize=64)
 def _known(work: Work, requested: str) -> Arithmetic:
     device = precision.default_device()
-    if requested == "hardware":
-        return precision.by_hardware(device)
-    if requested:
-        named = [name for name in ARITHMETICS if name == requested]
-        if not named:
-            raise ConfigError(f"{ASKED} is {as_found(requested)}; allowed are hardware, {', '.join(ARITHMETICS)}")
-        return named[0]
-    return chosen(work, device)
+    if not requested:
+        return chosen(work, device)
+    named: dict[str, Arithmetic] = {"hardware": precision.by_hardware(device), **{name: name for name in ARITHMETICS}}
+    if requested not in named:
+        raise ConfigError(f"{ASKED} is {as_found(requested)}; allowed are {', '.join(named)}")
+    return named[requested]
 
 
 def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmetic:
@@ -107,22 +93,25 @@ def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmet
     A cache that cannot be written costs a warning and the next measurement. What takes too long to be measured is not
     kept: the machine may only have been busy.
     """
-    path = _path(work, device)
-    measured: Found | None = None
+    about = {"format": FORMAT, "machine": machine.describe(), "device": device.type, "work": work}
+    key = json.dumps([FORMAT, about["machine"], device.type, asdict(work)])
+    path = folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    found: Found | None = None
     try:
-        with _alone(path):
+        private_files.make_folder(cache.cache_dir())  # images will lie there, too
+        private_files.make_folder(path.parent)
+        with private_files.locked(path.parent / ".lock"):  # one process measures, others find what it kept
             kept = None if renew else read(path)
-            if kept is not None and _is_of(kept, work, device):
+            if kept is not None and all(getattr(kept, name) == value for name, value in about.items()):
                 return kept.choice
-            measured = autotune.measure(work, device)
-            if measured.milliseconds:
-                write_atomically(path, _entry(work, device, measured).model_dump_json(indent=2) + "\n")
+            found = autotune.measure(work, device)
+            if found.milliseconds:
+                entry = Entry(**asdict(found), **about, measured=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+                write_atomically(path, entry.model_dump_json(indent=2) + "\n")
     except OSError as error:
-        log.warning(
-            "what trains fastest on this machine cannot be kept in %s (%s): each run measures it",
-            shown(path.parent), error.strerror or error,
-        )  # fmt: skip
-    return (measured or autotune.measure(work, device)).choice
+        why = error.strerror or error
+        log.warning("what trains fastest cannot be kept in %s (%s): each run measures it", shown(path.parent), why)
+    return (found or autotune.measure(work, device)).choice
 
 
 def entries() -> list[tuple[Path, Entry | None]]:
@@ -156,31 +145,4 @@ def renew(entry: Entry) -> Arithmetic:
     Raises:
         ConfigError: If its network is not there any more.
     """
-    return chosen(Work(**entry.work.model_dump()), precision.default_device(), renew=True)
-
-
-def _is_of(entry: Entry, work: Work, device: torch.device) -> bool:
-    about = (entry.format, entry.machine, entry.device, entry.work.model_dump())
-    return about == (FORMAT, machine.describe(), device.type, asdict(work))
-
-
-def _path(work: Work, device: torch.device) -> Path:
-    key = json.dumps([FORMAT, machine.describe(), device.type, asdict(work)])
-    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-
-
-def _entry(work: Work, device: torch.device, measured: Found) -> Entry:
-    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    return Entry(
-        machine=machine.describe(), device=device.type, work=_Work(**asdict(work)), choice=measured.choice,
-        milliseconds=measured.milliseconds, images=measured.images, measured=now,
-    )  # fmt: skip
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time measure; others wait for it, and find what it kept."""
-    private_files.make_folder(cache.cache_dir())  # images will lie there, too
-    private_files.make_folder(path.parent)
-    with private_files.locked(path.parent / ".lock"):
-        yield
+    return chosen(entry.work, precision.default_device(), renew=True)

@@ -30,18 +30,16 @@ def settle(
     if train.precision != "auto":
         return config, ""
     chosen, device = train.arithmetic, precision.default_device()
-    if chosen == "hardware":
-        meaning = f" ({precision.by_hardware(device)} here)" if here else ""
-        text = f"by each node's hardware{meaning}, as in runs of earlier versions"
-    elif chosen:
+    if not chosen and fastest:
+        chosen, votes = agreed(fastest)
+        text = f"{chosen}, which trains fastest on the machines of {votes} of {plural(len(fastest), 'node')}"
+    elif chosen in ("", "hardware"):
+        chosen = "hardware"
+        text = f"by each node's hardware{f' ({precision.by_hardware(device)} here)' if here else ''}"
+    else:
         reason = "at the beginning of the run" if past is not None else "in the configuration or the repeated run"
         slow = here and chosen.startswith("bf16") and not precision.has_bf16(device)
         text = f"{chosen}, as {reason}; nothing is measured{EMULATED if slow else ''}"
-    elif fastest:
-        chosen, votes = agreed(fastest)
-        text = f"{chosen}, which trains fastest on the machines of {votes} of {plural(len(fastest), 'node')}"
-    else:
-        chosen, text = "hardware", "by each node's hardware, as no node reported what is fastest"
     settled = config.model_copy(update={"train": train.model_copy(update={"arithmetic": chosen})})
     return settled, f"train.precision=auto: {text}"
 

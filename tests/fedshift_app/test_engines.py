@@ -29,7 +29,7 @@ LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
 #: Words in the command lines of what a run starts.
 STARTED = (
-    r"flower-super|launch\.super|launch\.simulation_super|launch\.fork_server|launch/forked|deploy/superexec|"
+    r"flower-super|launch\.super|launch\.fork_server|launch/forked|deploy/superexec|"
     r"deploy/fork_server|multiprocessing|flwr-|raylet|gcs_server|ray::"
 )
 

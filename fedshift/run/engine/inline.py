@@ -44,21 +44,14 @@ class LocalGrid(Grid):
         """Return a message; Flower's own constructor does the same."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not supported: messages are answered as they are sent."""
-        raise RuntimeError("the inline engine has no message queue; use send_and_receive")
+    def _unknown(self, *_given: Any, **_named: Any) -> Any:
+        raise RuntimeError("the inline engine has no Run and no message queue; use send_and_receive")
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not supported; see :meth:`push_messages`."""
-        raise RuntimeError("the inline engine has no message queue; use send_and_receive")
+    push_messages = pull_messages = _unknown
+    run = property(_unknown)
 
     def set_run(self, run: Any) -> None:
         """Do nothing: there is one run."""
-
-    @property
-    def run(self) -> Any:
-        """Not supported: an inline run is not registered anywhere."""
-        raise RuntimeError("the inline engine has no Run")
 
 
 class InlineGrid(LocalGrid):

@@ -12,8 +12,9 @@ import os
 import re
 import shlex
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -27,6 +28,8 @@ from fedshift_core.limits import as_found
 from fedshift_core.plural import plural
 
 log = logging.getLogger("fedshift")
+
+T = TypeVar("T")
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
@@ -42,35 +45,21 @@ MOST_NODE_NAME = 100  # letters
 NODE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NODE_NAME - 1}}}")
 
 
-@dataclass(frozen=True)
 class Credentials:
     """The folder of the SuperLink's files.
 
     Attributes:
-        folder: Holds ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; the SuperLink needs no ``ca.key``.
+        folder: Holds them; the SuperLink needs no ``ca_key``.
+        ca_certificate: The CA certificate, which every SuperNode and every submitter of runs needs.
+        ca_key: The CA key, which signs certificates; needed again only to renew one.
+        certificate: The SuperLink's certificate.
+        key: Its private key.
     """
 
-    folder: Path
-
-    @property
-    def ca_certificate(self) -> Path:
-        """The CA certificate, which every SuperNode and every submitter of runs needs."""
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        """The CA key, which signs certificates; needed again only to renew one."""
-        return self.folder / "ca.key"
-
-    @property
-    def certificate(self) -> Path:
-        """The SuperLink's certificate."""
-        return self.folder / "server.crt"
-
-    @property
-    def key(self) -> Path:
-        """The private key of the SuperLink's certificate."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca_certificate, self.ca_key = folder / "ca.crt", folder / "ca.key"
+        self.certificate, self.key = folder / "server.crt", folder / "server.key"
 
     def superlink_options(self) -> list[str]:
         """Return the options of ``flower-superlink``: TLS for all its APIs, and only SuperNodes with a known key.
@@ -93,8 +82,9 @@ class Credentials:
 
     def _check_certificate(self) -> None:
         """Refuse a certificate that clients would refuse; warn of one that expires soon."""
-        authority, certificate = (_read_certificate(path) for path in (self.ca_certificate, self.certificate))
-        key = _read_key(self.key)
+        authority = _read(self.ca_certificate, x509.load_pem_x509_certificate)
+        certificate = _read(self.certificate, x509.load_pem_x509_certificate)
+        key = _read(self.key, _load_key)
         anew = _renewed(self, certificate)
         _check_dates(self.ca_certificate, authority, AUTHORITY_ANEW)
         left = _check_dates(self.certificate, certificate, anew)
@@ -132,16 +122,13 @@ def check_private(path: Path) -> None:
         )
 
 
-def _read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+def _load_key(content: bytes) -> PrivateKeyTypes:
+    return serialization.load_pem_private_key(content, password=None)
 
 
-def _read_key(path: Path) -> PrivateKeyTypes:
+def _read(path: Path, load: Callable[[bytes], T]) -> T:
     try:
-        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+        return load(path.read_bytes())
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
 
@@ -180,12 +167,8 @@ def make_authority(folder: Path) -> list[Path]:
     made = Credentials(folder)
     key = ec.generate_private_key(CURVE)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedShift federation CA")])
-    builder = (
-        _certificate(name, name, key.public_key(), key.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-    )
-    return _write({made.ca_key: _pem(key), made.ca_certificate: _signed(builder, key)})
+    signed = _certificate(name, name, key, key, AUTHORITY_DAYS)
+    return _write({made.ca_key: _pem(key), made.ca_certificate: signed})
 
 
 def make_server(folder: Path, hosts: list[str], days: int = SERVER_DAYS) -> list[Path]:
@@ -207,14 +190,8 @@ def make_server(folder: Path, hosts: list[str], days: int = SERVER_DAYS) -> list
     authority, ca_key = _load_authority(made)
     key = ec.generate_private_key(CURVE)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "FedShift SuperLink")])
-    builder = (
-        _certificate(subject, authority.subject, key.public_key(), ca_key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-    )
-    return _write({made.key: _pem(key), made.certificate: _signed(builder, ca_key)})
+    signed = _certificate(subject, authority.subject, key, ca_key, days, names)
+    return _write({made.key: _pem(key), made.certificate: signed})
 
 
 def make_node(folder: Path, name: str) -> list[Path]:
@@ -229,9 +206,8 @@ def make_node(folder: Path, name: str) -> list[Path]:
             "a letter or digit first"
         )
     key = ec.generate_private_key(CURVE)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )  # fmt: skip
+    no_password = serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, no_password)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return _write({folder / f"{name}.key": private, folder / f"{name}.pub": public + f" {name}\n".encode()})
 
@@ -254,7 +230,8 @@ def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCur
         if not path.is_file():
             raise ConfigError(f"{path} is missing; `fedshift credentials authority {made.folder}` makes it")
     check_private(made.ca_key)
-    certificate, key = _read_certificate(made.ca_certificate), _read_key(made.ca_key)
+    certificate = _read(made.ca_certificate, x509.load_pem_x509_certificate)
+    key = _read(made.ca_key, _load_key)
     _check_dates(made.ca_certificate, certificate, AUTHORITY_ANEW)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise ConfigError(f"{made.ca_key} is not the key of {made.ca_certificate}")
@@ -262,38 +239,34 @@ def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCur
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey,
+    days: int, hosts: Sequence[x509.GeneralName] = (),
+) -> bytes:  # fmt: skip
+    """Return a signed certificate in PEM: of a server with these hosts, without any of a CA."""
+    now, is_ca = datetime.datetime.now(datetime.UTC), not hosts
+    usage = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+         "decipher_only"), False,
+    )  # fmt: skip
+    usage |= {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
+    builder = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
-        encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-
-
-def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
-    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+    if hosts:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )  # fmt: skip
+    no_password = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
 
 
 def _write(contents: dict[Path, bytes]) -> list[Path]:

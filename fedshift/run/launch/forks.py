@@ -100,19 +100,16 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], output: Binary
 @contextlib.contextmanager
 def _surroundings() -> Iterator[None]:
     """Let a fork server import this copy of FedShift alone and ignore Ctrl-C, with the environment of ``begin``."""
-    changed = SURROUNDINGS | _env
-    before = {name: os.environ.get(name) for name in changed}
+    before = {name: os.environ.get(name) for name in SURROUNDINGS | _env}
     main = threading.current_thread() is threading.main_thread()  # only the main thread may set signals
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ.update(changed)
+    os.environ.update(SURROUNDINGS | _env)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
         if main:
             signal.signal(signal.SIGINT, interrupt)
 
@@ -148,19 +145,17 @@ def be(arguments: Sequence[str], environment: Mapping[str, str], folder: str, fi
 
 
 def _simulation() -> None:
-    from flwr.simulation.app import flwr_simulation
-
-    from fedshift_app.flower import simulating
+    from fedshift_app.flower import simulating, sources
 
     simulating.prepare()
-    flwr_simulation()
+    sources.program("flwr-simulation")()
 
 
 def _flwr() -> None:
-    from flwr.cli.app import app
+    from fedshift_app.flower import sources
 
     warnings.simplefilter("ignore", DeprecationWarning)  # as Python does; another library has changed it
-    app()
+    sources.program("flwr")()
 
 
 def _ray_worker() -> None:
@@ -168,10 +163,8 @@ def _ray_worker() -> None:
 
 
 def _run() -> None:
-    from fedshift import cli
-
     sys.argv[:1] = ["fedshift", "run"]
-    cli.main()
+    runpy.run_module("fedshift", run_name="__main__")
 
 
 #: Each with its name in lists of processes, which has room for 15 letters.

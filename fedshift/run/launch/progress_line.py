@@ -32,11 +32,9 @@ def usual() -> AbstractContextManager[Screen]:
 
 def line_of(watched: Watched) -> str:
     """Return how a run stands in a line: a bar, the round, the average and the worst domain, the time left."""
-    run, features = watched.status, watched.features
-    if features:
-        return f"features of images, computed once: {features['done']:,} of {features['of']:,}"
-    if not run:
-        return "the run is being prepared"
+    run = watched.status
+    if watched.features or not run:
+        return progress_table.features_line(watched) or "the run is being prepared"
     done, total = len(watched.rounds), max(int(run.get("rounds") or 0), 1)
     bar = ("#" * (CELLS * min(done, total) // total)).ljust(CELLS, ".")
     parts = [f"{run.get('method')} on {run.get('experiment')}", f"[{bar}] {done}/{total}"]

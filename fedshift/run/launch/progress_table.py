@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -75,13 +74,14 @@ class Watched:
         self._read = 0
         self._folder: Path | None = None
 
-    def find(self) -> None:
+    def find(self) -> Path | None:
         """Look where the run folder is; the file that names it may be deleted as soon as the run is over."""
         if self._folder is None:
             run = _json(self._status_file)
             named = run.get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
             self.features = {} if self._folder else run.get("features") or {}
+        return self._folder
 
     def look(self) -> None:
         """Read the new lines."""
@@ -117,15 +117,12 @@ def _json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def bar(watched: Watched) -> RenderableType:
-    """Return a line that shows how far the features of images are, which are computed once before round 1."""
-    done, number = watched.features["done"], watched.features["of"]
-    line = Table.grid(padding=(0, 1))
-    left = "" if watched.left is None else f"left {duration(watched.left)}"
-    line.add_row(
-        "features", ProgressBar(total=number, completed=done, width=WIDEST), f"{done:,}/{number:,}", left
-    )  # fmt: skip
-    return line
+def features_line(watched: Watched) -> str:
+    """Return how far the features of images are, which are computed once before round 1; empty in all rounds."""
+    if not watched.features:
+        return ""
+    left = "" if watched.left is None else f"  left {duration(watched.left)}"
+    return f"features of images, computed once: {watched.features['done']:,} of {watched.features['of']:,}{left}"
 
 
 def picture(watched: Watched, console: Console) -> RenderableType:
@@ -136,8 +133,8 @@ def picture(watched: Watched, console: Console) -> RenderableType:
         console: The terminal, for its size and its encoding.
     """
     run, rounds = watched.status, watched.rounds
-    if not run:
-        return Text("")
+    if watched.features or not run:
+        return Text(features_line(watched))
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
     cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
     head = Text.assemble(
@@ -179,7 +176,12 @@ class Screen:
     Args:
         console: Where the table is drawn.
         out: Where the lines of a program go; None for standard output and error.
+
+    Attributes:
+        note: Is handed the run folder at the end of a run, also where it fails.
     """
+
+    note: Callable[[Path], None] | None = None
 
     def __init__(self, console: Console | None = None, out: TextIO | None = None) -> None:
         self._console, self._out = console, out
@@ -190,10 +192,9 @@ class Screen:
         """Show the run whose folder ``status_file`` names."""
         self._watched = Watched(status_file)
 
-    def find(self) -> None:
-        """Look where the run folder is, before the file that names it goes: a short run is over before any look."""
-        if self._watched is not None:
-            self._watched.find()
+    def find(self) -> Path | None:
+        """Return the run folder, if there is one yet."""
+        return None if self._watched is None else self._watched.find()
 
     def draw(self) -> RenderableType:
         """Return the current table."""
@@ -202,7 +203,7 @@ class Screen:
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._watched.look()
-        return bar(self._watched) if self._watched.features else picture(self._watched, self._console)
+        return picture(self._watched, self._console)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
         """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""

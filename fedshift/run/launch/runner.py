@@ -31,8 +31,6 @@ from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShif
 if TYPE_CHECKING:
     from fedshift.run.engine import inline
 
-Note = Callable[[Path], None]
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -88,7 +86,7 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
 
 def run_simulation(
     begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources],
-    screen: Screen | None = None, note: Note | None = None,
+    screen: Screen | None = None,
 ) -> Path:  # fmt: skip
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
@@ -98,7 +96,6 @@ def run_simulation(
         nodes: The number of simulated nodes.
         settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
         screen: The display of the run; None for lines.
-        note: Is handed the run folder at the end, also where the run fails.
 
     Returns:
         The run folder.
@@ -111,7 +108,7 @@ def run_simulation(
     await_forks(begun.flower)
     connect(begun.home, begun.link)
     options = ["--federation-config", each.federation_config(nodes)]
-    return submit(begun.flower, begun.home, run_config, options, screen, alone=True, note=note)
+    return submit(begun.flower, begun.home, run_config, options, screen, alone=True)
 
 
 def register(flower: processes.Group, public_key: Path) -> None:
@@ -129,8 +126,8 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(
-    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None,
-    *, grid: "inline.LocalGrid | None" = None,
+    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, *,
+    grid: "inline.LocalGrid | None" = None,
 ) -> Path:  # fmt: skip
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
@@ -139,7 +136,6 @@ def run_inline(
         nodes: The number of simulated nodes.
         number: The number of worker processes.
         screen: The display of the run; None for lines.
-        note: Is handed the run folder at the end, also where the run fails.
         grid: The nodes, where they are other ones.
 
     Raises:
@@ -155,21 +151,21 @@ def run_inline(
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
         stack.callback(os.environ.pop, STATUS_FILE)
-        stack.enter_context(_followed(status_file, screen or Screen(), note))
+        screen = stack.enter_context(_followed(status_file, screen))
         if grid is None and number > 1:
             grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
         try:
             server_app.app(grid or inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
         except FedShiftError as error:
-            if (path := _begun(status_file)) is None:
+            if (folder := screen.find()) is None:
                 raise
-            raise _failure(isinstance(error, REFUSALS), str(error), path) from None
+            raise _failure(isinstance(error, REFUSALS), str(error), folder) from None
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
 def submit(
     flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
-    *, alone: bool = False, note: Note | None = None,
+    *, alone: bool = False,
 ) -> Path:  # fmt: skip
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
@@ -184,36 +180,29 @@ def submit(
     command = run_command(home, CONNECTION, run_config)
     if FORK_SERVER in flower.env:
         command = [*forked.command(forked.FLWR), *command[1:]]
-    screen = screen or Screen()
-    with _followed(home / "status.json", screen, note):
-        returncode = screen.call([*command, *options], flower.folder, flower.env, early=alone)
+    with _followed(home / "status.json", screen) as shown:
+        returncode = shown.call([*command, *options], flower.folder, flower.env, early=alone)
     folder = _outcome(home / "status.json", returncode, flower)
     flower.done = alone
     return folder
 
 
 @contextlib.contextmanager
-def _followed(status_file: Path, screen: Screen, note: Note | None) -> Iterator[None]:
+def _followed(status_file: Path, shown: Screen | None) -> Iterator[Screen]:
     """Show the run in the block; at its end hand its folder on, and print how to resume it if it was interrupted."""
+    screen = shown or Screen()
     screen.watch(status_file)
     try:
-        yield
+        yield screen
     except (KeyboardInterrupt, SystemExit):
-        path = _begun(status_file)
-        how = f"; {_go_on(path)}" if path else " before the first round: there is no run folder"
+        folder = screen.find()
+        how = f"; {_go_on(folder)}" if folder else " before the first round: there is no run folder"
         with contextlib.suppress(OSError):  # its terminal is gone
             print(f"interrupted{how}".rstrip("; "), file=sys.stderr)
         raise
     finally:
-        screen.find()
-        if note is not None and (folder := _begun(status_file)) is not None:
-            note(folder)
-
-
-def _begun(status_file: Path) -> Path | None:
-    """Return the run folder that the ServerApp reported; None if there is none."""
-    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
-    return None if path is None else Path(path)
+        if (folder := screen.find()) is not None and screen.note is not None:
+            screen.note(folder)
 
 
 def _go_on(folder: Path) -> str:
@@ -230,7 +219,8 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
     last = json.loads(status_file.read_text())
     if last["state"] not in (status.COMPLETED, status.DEGRADED):
-        raise _failure(bool(last.get("refused")), last["error"], _begun(status_file))
+        folder = last["run_folder"]
+        raise _failure(bool(last.get("refused")), last["error"], folder and Path(folder))
     return Path(last["run_folder"])
 
 

@@ -63,11 +63,12 @@ def run(
         from fedshift.run.launch import progress_line, runner
 
         with (screen or progress_line.usual)() as shown:
+            shown.note = note
             if not simulated:
                 check_data(config, nodes)
-                return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown, note)
+                return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown)
             begun = begun or stack.enter_context(_begun(flat, launch))
-            return runner.run_simulation(begun, flat, nodes, partial(_settled, config, nodes, launch, new), shown, note)
+            return runner.run_simulation(begun, flat, nodes, partial(_settled, config, nodes, launch, new), shown)
 
 
 def _begun(flat: dict[str, Any], launch: dict[str, Any]) -> "AbstractContextManager[Begun]":

@@ -5,24 +5,27 @@ It is a program, run by its path: ``superexec.py EAR SIGNER warm|cold OPTIONS_OF
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from logging import WARNING
+from importlib import import_module
 from typing import Any
 
-from flwr.supercore import log
-from flwr.supercore.constant import TaskType
-from flwr.supercore.superexec import run_superexec
-from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from flwr.supercore.superexec.executor import LaunchResult
 
 from fedshift.run.launch import forks
 from fedshift.site.deploy import fork_server
+from fedshift_app.flower import sources
+from fedshift_app.flower.waits import Time
 from fedshift_core.errors import FedShiftError
 
+log = logging.getLogger("flwr")
+
+CLIENT_APP = "flwr-clientapp"  # a type of task
 DEATHS = 3  # failures to fork, after which each message gets a cold process
 NO_SIGNER = -1  # as in ``fedshift_app.node.node_key``
 WARM = ("fedshift.site.deploy.warm",)
@@ -54,18 +57,16 @@ class NodeExecutor:
         self._ready = False
         self._begin()
 
-    def get_eligible_capacity(
-        self, supported_task_types: set[TaskType], **_options: Any
-    ) -> tuple[set[TaskType], set[str]]:
+    def get_eligible_capacity(self, supported_task_types: set[Any], **_options: Any) -> tuple[set[Any], set[str]]:
         """Return all task types: one that nobody took would not be answered."""
         return supported_task_types, set()
 
-    def wait_for_capacity(self, task_type: TaskType | None = None, **_options: Any) -> None:
+    def wait_for_capacity(self, *_given: Any, **_options: Any) -> None:
         """Return at once."""
 
-    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+    def launch(self, spec: Any) -> LaunchResult:
         """Start the process of a task."""
-        if spec.task_type != TaskType.CLIENT_APP:
+        if spec.task_type != CLIENT_APP:
             return LaunchResult.failed(f"this node runs its own ClientApp alone, not {spec.task_type}")
         task = {
             "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
@@ -123,35 +124,28 @@ class NodeExecutor:
     def _count(self, problem: Exception) -> None:
         self._deaths += 1
         then = "it is tried again" if self._deaths < DEATHS else "from now on every message gets a new process"
-        log(WARNING, "No process can be forked (%s: %s); %s.", type(problem).__name__, problem, then)
+        log.warning("No process can be forked (%s: %s); %s.", type(problem).__name__, problem, then)
 
 
-class Ear:
-    """Replaces the module ``time`` of Flower's SuperExec; its ``sleep`` returns when the SuperNode rings."""
+def sleeping(ear: int) -> Time:
+    """Return what replaces the module ``time`` of Flower's SuperExec; its ``sleep`` ends when the SuperNode rings."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for work, or for ``seconds`` once the SuperNode is gone, until Flower notices."""
-        if not os.read(self._descriptor, 4096):
+    def sleep(seconds: float) -> None:
+        if not os.read(ear, 4096):  # the SuperNode is gone, as Flower notices itself
             time.sleep(seconds)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
+    return Time(sleep)
 
 
 def main() -> None:
     """Run ``flower-superexec``."""
-    from flwr.supercore.cli.flower_superexec import flower_superexec
-
     ear, signer, kind, *options = sys.argv[1:]
-    flower: Any = run_superexec
-    flower.time = Ear(int(ear))
+    flower: Any = import_module(sources.SUPEREXEC)
+    flower.time = sleeping(int(ear))
     warm = kind == "warm" and sys.platform == "linux"  # the only one that tells a process's threads and a child's end
     flower.get_executor = lambda *_given, **_options: NodeExecutor(int(signer), warm=warm)
     sys.argv = ["flower-superexec", *options]
-    flower_superexec()
+    sources.program("flower-superexec")()
 
 
 if __name__ == "__main__":

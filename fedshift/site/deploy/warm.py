@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
+from fedshift_app.flower import sources
 from fedshift_app.node import own_code
 
 own_code.installed()  # as it is before it is imported
-for name in ("flwr.supernode.runtime.run_clientapp", "httpcore", "torchvision", "fedshift_app.client_app"):
+sources.program("flwr-clientapp")
+for name in ("httpcore", "torchvision", "fedshift_app.client_app"):
     import_module(name)
 with contextlib.suppress(ImportError):  # of the networks of timm: each message would import it again
     import_module("timm")

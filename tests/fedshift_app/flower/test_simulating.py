@@ -153,7 +153,7 @@ def test_a_cluster_that_is_asked_for_gets_the_path(no_ray: list[Any], monkeypatc
 
 
 def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, simulating.sources.ENGINE, SimpleNamespace())
+    import_module(simulating.sources.ENGINE)
     monkeypatch.setitem(simulating.sources.READ, f"{simulating.BACKEND}:RayBackend", "another")
     backend = import_module(simulating.BACKEND).RayBackend
     monkeypatch.setattr(backend, "process_message", None)

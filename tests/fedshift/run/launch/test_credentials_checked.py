@@ -92,8 +92,7 @@ def test_a_certificate_of_another_authority(made: Credentials, tmp_path: Path) -
 def test_a_certificate_that_signed_itself(made: Credentials) -> None:
     key = ec.generate_private_key(credentials.CURVE)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "self")])
-    builder = credentials._certificate(name, name, key.public_key(), key.public_key(), 9)
-    made.certificate.write_bytes(credentials._signed(builder, key))
+    made.certificate.write_bytes(credentials._certificate(name, name, key, key, 9))
     message = refusal(made)
     assert f"is not signed by {made.ca_certificate}" in message
     assert message.endswith("--host NAME")  # it holds none

@@ -70,16 +70,16 @@ def test_the_picture_has_domains_where_it_stands_and_the_time_left() -> None:
     assert len(narrow.splitlines()) <= 20 and "and 42 more" in narrow and max(map(len, narrow.splitlines())) <= 40
 
 
-def test_features_that_are_computed_before_round_1_have_a_bar(tmp_path: Path) -> None:
+def test_features_that_are_computed_before_round_1_have_a_line(tmp_path: Path) -> None:
     watched = progress_table.Watched(tmp_path / "status")
     at = {"done": 2056, "of": 8224, "seconds_left": 84.0}
     (tmp_path / "status").write_text(json.dumps({"run_folder": None, "features": at}))
     watched.look()
     assert watched.features == at and watched.status == {}
     assert watched.left is not None and 0 < watched.left <= 84
-    watched.left, out = 84.0, io.StringIO()
-    Console(file=out, width=80, color_system=None).print(progress_table.bar(watched))
-    assert out.getvalue().split() == ["features", "━" * 10, "2,056/8,224", "left", "1:24"]
+    watched.left, shown = 84.0, Console(file=io.StringIO())
+    line = "features of images, computed once: 2,056 of 8,224  left 1:24"
+    assert str(progress_table.picture(watched, shown)) == line
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(tmp_path), "features": at}))
     watched.look()
     assert watched.features == {}  # the table of rounds has its place

@@ -1,6 +1,6 @@
 """``fedshift supernode`` and plain ``flower-supernode``: the same numbers, a process per message, nothing left over.
 
-Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``; what a warm process does:
+Real processes. How long is waited: ``tests/fedshift_app/flower/test_quick.py``; what a warm process does:
 ``test_fork_server.py`` there.
 """
 

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
-from flwr.supercore import telemetry
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import APP_PATH
@@ -20,6 +19,8 @@ from support import APP_PATH
 from fedshift.run.launch import forks
 from fedshift.site.deploy import fork_server, superexec
 from fedshift.site.deploy.superexec import NodeExecutor
+from fedshift_app.flower import sources
+from fedshift_app.node import own_code
 
 LIMIT = 30.0
 #: Processes write down what they find, in the place of a ClientApp.
@@ -32,7 +33,7 @@ from fedshift.site.deploy import fork_server
 left = []
 
 def run(task):
-    found = {"left": list(left), "parent": os.getppid(), "pid": os.getpid(), "argv": sys.argv,
+    found = {"left": list(left), "parent": os.getppid(), "pid": os.getpid(),
              "drawn": [random.random(), float(numpy.random.rand())]}
     left.append(task["token"])
     part = Path(task["address"] + ".part")
@@ -87,7 +88,6 @@ def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_anoth
     found = [node.launch() for _ in range(4)]
     for result in found:
         assert result["left"] == []
-        assert result["argv"] == ["flwr-clientapp"]
     assert len({result["pid"] for result in found}) == 4
     assert len({result["parent"] for result in found} | {os.getpid()}) == 2
     for source in (0, 1):  # Python's and NumPy's random numbers are a new process's
@@ -106,35 +106,39 @@ def test_where_nothing_can_be_forked_every_message_has_a_new_process(folder: Pat
     assert node.executor._deaths == superexec.DEATHS
 
 
-@pytest.mark.parametrize(("reason", "silent"), [("0", True), ("1", False), (None, False)])
-def test_where_flower_may_not_report_nothing_is_prepared(
-    reason: str | None, silent: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"insecure": True, "certificates": None, "parent": None}, ["--insecure"]),
+        ({"insecure": False, "certificates": "ca.crt", "parent": 7}, ["--root-certificates", "ca.crt"]),
+    ],
+)
+def test_a_task_is_worked_on_by_flowers_program_with_this_nodes_app(
+    given: dict[str, Any], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flower would start a thread and a program for a report that it then does not send."""
-    leaving: Any = import_module("flwr.supercore.exit.exit")
-    entering: Any = import_module("flwr.supernode.runtime.run_clientapp")
-    for module in (leaving, entering):
-        monkeypatch.setattr(module, "event", telemetry.event)
-    monkeypatch.delenv(fork_server.TELEMETRY, raising=False)
-    if reason is not None:
-        monkeypatch.setenv(fork_server.TELEMETRY, reason)
-    seen: list[bool] = []
-
-    def run_clientapp(**_: Any) -> None:
-        seen.extend(module.event is not telemetry.event for module in (leaving, entering))
+    flower: Any = import_module(sources.CLIENT_APP)
+    for name in ("install_from_fab", "get_load_client_app_fn", "run_clientapp"):
+        monkeypatch.setattr(flower, name, getattr(flower, name))
+    seen: list[Any] = []
 
     def ended(code: int) -> NoReturn:
         raise SystemExit(code)
 
-    monkeypatch.setattr(entering, "run_clientapp", run_clientapp)
+    def program() -> None:
+        seen.extend([sys.argv, flower.install_from_fab, flower.get_load_client_app_fn(multi_app=True)("id", "1", "0")])
+
+    monkeypatch.setattr(sources, "program", lambda _name: program)
     monkeypatch.setattr(fork_server.os, "_exit", ended)
-    task = {"address": "a", "token": "t", "insecure": True, "certificates": None, "parent": None}
+    monkeypatch.setattr(sys, "argv", [])
     with pytest.raises(SystemExit):
-        fork_server.work(task)
-    assert seen == [silent, silent]
+        fork_server.work({"address": "a:1", "token": "-t"} | given)
+    argv, install, app = seen
+    parent = ["--parent-pid", "7"] if given["parent"] else []
+    assert argv == ["flwr-clientapp", "--runtime-api-address=a:1", "--token=-t", *options, *parent]
+    assert install is own_code.take
+    assert app is import_module("fedshift_app.client_app").app
 
 
-@pytest.mark.slow
 def test_a_process_with_this_nodes_app_can_be_forked_from() -> None:
     """Also with the networks of timm; it refuses that itself once a thread runs or the GPU is open."""
     program = "import {}fedshift.site.deploy.warm, sys; print('timm' in sys.modules)"
