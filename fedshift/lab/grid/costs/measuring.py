@@ -117,27 +117,25 @@ class _Refusals(Listener):
         self.count += 1
 
 
-class TimedGrid(InlineGrid):
-    """An inline grid that records the duration of each reply.
+def answered(grid: InlineGrid, messages: Iterable[Message], server_round: int) -> tuple[list[Message], list[float]]:
+    """Let nodes answer messages, one after the other; return their replies and the seconds of each.
 
-    Attributes:
-        times: Seconds of the last messages, in order.
+    Raises:
+        FederationError: If a node fails.
     """
-
-    times: list[float]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Answer each message immediately."""
-        self.times = []
-        replies: list[Message] = []
-        for message in messages:
-            started = time.perf_counter()
-            replies += super().send_and_receive([message], timeout=timeout)
-            self.times.append(time.perf_counter() - started)
-        return replies
+    replies: list[Message] = []
+    times: list[float] = []
+    for message in messages:
+        began = time.perf_counter()
+        (reply,) = grid.send_and_receive([message])
+        times.append(time.perf_counter() - began)
+        if reply.has_error():
+            raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
+        replies.append(reply)
+    return replies, times
 
 
-def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, TimedGrid]:
+def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, InlineGrid]:
     """Return a run as it stands before its first round: settled configuration, weights, strategy and grid.
 
     Raises:
@@ -145,7 +143,7 @@ def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, Domain
     """
     arrays, federation = run_build.prepare(config, setup.SIMULATION)
     strategy = run_build.strategy_of(config, federation, lambda *_: None)
-    grid = TimedGrid(client_app.app, nodes)
+    grid = InlineGrid(client_app.app, nodes)
     strategy.gather(grid)
     settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
@@ -173,10 +171,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
             counts, kind = server_round > 1 or config.rounds == 1, _kind(messages[0])
             if counts and kind not in by_kind:
                 by_kind[kind] = _counted(label, deciding(config), kind, messages, grid)
-            replies = grid.send_and_receive(messages)
-            for reply in replies:
-                if reply.has_error():
-                    raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
+            replies, times = answered(grid, messages, server_round)
             up = sum(num_bytes(reply.content) for reply in replies)
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
@@ -185,7 +180,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
                 costs = by_kind[kind]
                 costs.bytes_up = costs.bytes_up if costs.rounds else up
                 costs.rounds.append(server_round)
-                costs.times += grid.times
+                costs.times += times
                 costs.refused = refusals.count
     finally:
         torch.set_num_threads(threads)
@@ -242,7 +237,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     return len(client.train_set), tuple(steps)
 
 
-def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
+def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: InlineGrid) -> Costs:
     """Return the costs of a round that are known before it is played, from the first message's node."""
     message = messages[0]
     client = client_app.open_client(message, grid.context_of(message.metadata.dst_node_id)).client
