@@ -122,9 +122,7 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     Raises:
         FedShiftError: If the grid is wrong, a run could not start, or a node cannot train.
     """
-    request = grid.read(arguments)
-    points, notes = grid.points(request, check_data, check_model)
-    folder = sweeping.folder_of(request, points)
+    request, points, notes, folder = sweeping.planned(arguments, check_data, check_model)
     finished = _finished(folder, points)
     left = [point for point in points if point.key not in finished]
     head = plural(len(points), "run") + f", {len(finished)} of them finished in {folder}" * bool(finished)

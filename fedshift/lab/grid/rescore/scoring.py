@@ -1,6 +1,5 @@
 """Scores the models of a finished run again, of its last or kept round, on its nodes, into a new run folder."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from fedshift.lab.grid.rescore.keys import MAY_DIFFER, may_differ
+from fedshift.lab.tables.results.places import read_json
 from fedshift.run.engine.inline import NAME, InlineGrid
 from fedshift_app import client_app
 from fedshift_app.config import plugins
@@ -25,7 +25,7 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, resuming
 from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
-from fedshift_app.run.checkpoints import Past
+from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.status import COMPLETED, StatusFile
@@ -79,25 +79,11 @@ class Checked:
     server_round: int
     digest: str
 
-    def past(self) -> Past:
-        """Return the run's state after that round.
-
-        Raises:
-            ConfigError: If its checkpoint is missing or damaged.
-        """
-        return _past(self.path, self.saved_config, self.config, self.server_round)
-
     @property
     def marks(self) -> dict[str, Any]:
         """The origin of the models, for the new folder's ``config.yaml``."""
-        return {
-            "run": self.path.name,
-            "run_id": self.saved_config["run_id"],
-            "round": self.server_round,
-            "weights_sha256": self.digest,
-            "git": self.saved_config.get("git"),
-            "versions": self.saved_config.get("versions"),
-        }
+        kept = {key: self.saved_config.get(key) for key in ("run_id", "git", "versions")}
+        return {"run": self.path.name, **kept, "round": self.server_round, "weights_sha256": self.digest}
 
 
 def check(question: Question) -> Checked:
@@ -126,8 +112,7 @@ def check(question: Question) -> Checked:
     _refuse_training(path, kept, config)
     results = _results(path)
     server_round = int((results.get("chosen_round") or {}).get("round", 0) or results["rounds"])
-    checkpoint = _past(path, saved_config, config, server_round).checkpoint
-    assert checkpoint is not None  # a named checkpoint exists, or was refused
+    _, checkpoint = _past(path, saved_config, config, server_round)
     digest = weights_hash(checkpoint.weights)
     recorded = results.get("weights_sha256")  # of the last round
     if server_round == results["rounds"] and digest != recorded:
@@ -138,33 +123,32 @@ def check(question: Question) -> Checked:
     return Checked(path, config, saved_config, server_round, digest)
 
 
-def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> Past:
+def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> tuple[Past, Checkpoint]:
     """Return the run's state after that round, never after another one.
 
     Raises:
         ConfigError: If its checkpoint is missing or damaged.
     """
     try:
-        return resuming.look(path, saved_config, config, None, server_round)
+        past = resuming.look(path, saved_config, config, None, server_round)
     except ConfigError as error:
         raise error.under("rescore") from None
+    assert past.checkpoint is not None  # a named checkpoint exists, or was refused
+    return past, past.checkpoint
 
 
 def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
-    kept_values, requested_values = (flat(config.model_dump(mode="json")) for config in (kept, requested))
-    for key in sorted(kept_values.keys() | requested_values.keys()):
-        if kept_values.get(key) == requested_values.get(key) or may_differ(key):
-            continue
-        raise ConfigError(
-            f"{key} is {as_found(kept_values.get(key))} in {path}, requested is {as_found(requested_values.get(key))}: "
-            f"this key changes the training; without training only these may differ: adapt.*, {', '.join(MAY_DIFFER)}"
-        )
-    for shift in (kept.shift, requested.shift):
-        if kept.shift.name != requested.shift.name and shift.name not in OF_IMAGES:
-            raise ConfigError(
-                f"shift.name is {kept.shift.name} in {path}, requested is {requested.shift.name}: this tests other "
-                f"images; without training only these may differ: {' and '.join(OF_IMAGES)}"
-            )
+    before, after = (flat(config.model_dump(mode="json")) for config in (kept, requested))
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    said, others = "without training only these may differ: ", (kept.shift.name, requested.shift.name)
+    refused = next((key for key in changed if not may_differ(key)), "")
+    if refused:
+        said = f"this key changes the training; {said}adapt.*, {', '.join(MAY_DIFFER)}"
+    elif others[0] != others[1] and not {*others} <= {*OF_IMAGES}:
+        refused, said = "shift.name", f"this tests other images; {said}{' and '.join(OF_IMAGES)}"
+    if refused:
+        found, asked = as_found(before.get(refused)), as_found(after.get(refused))
+        raise ConfigError(f"{refused} is {found} in {path}, requested is {asked}: {said}")
 
 
 def score(checked: Checked, output_dir: Path, command: str) -> Path:
@@ -181,9 +165,8 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     Raises:
         FedShiftError: If the images are not those of the run any more, or no node can score.
     """
-    config, past = checked.config, checked.past()
-    checkpoint = past.checkpoint
-    assert checkpoint is not None  # a named checkpoint exists, or was refused
+    config = checked.config
+    past, checkpoint = _past(checked.path, checked.saved_config, config, checked.server_round)
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     base = checked.path / checkpoints.FOLDER
@@ -247,17 +230,14 @@ def _results(folder: Path) -> dict[str, Any]:
         ConfigError: If the file cannot be read, or is no ``results.json``.
     """
     file = folder / RESULTS_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
-    chosen = content.get("chosen_round") if isinstance(content, dict) else ""
-    if not isinstance(content, dict) or not isinstance(chosen, dict | None):
+    content = read_json(file)
+    chosen = content.get("chosen_round") or {} if isinstance(content, dict) else ""
+    if not isinstance(chosen, dict):
         raise ConfigError(f"{file}: it does not belong to a run")
-    for key, value in (("rounds", content.get("rounds")), ("chosen_round.round", (chosen or {}).get("round", 0))):
+    for key, value in (("rounds", content.get("rounds")), ("chosen_round.round", chosen.get("round", 0))):
         if whole(value, 0, MOST_ROUNDS) is None:
             raise ConfigError(f"{file}: {key}: expected a whole number, found {as_found(value)}")
-    return content
+    return dict(content)
 
 
 def _not_scored(result: RoundResult) -> RoundResult:

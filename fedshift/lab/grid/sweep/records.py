@@ -12,6 +12,7 @@ from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import Attempt
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed
+from fedshift.lab.tables.results.places import read_json
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import validate, with_former_values
@@ -26,8 +27,6 @@ from fedshift_datasets.io import looks
 
 SWEEP_FILE = "sweep.json"
 MOST_PARTS = 4  # domains and splits that a message names
-
-State = Literal["waiting", "running", "finished", "failed"]
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Record:
     log: Path
     child: Attempt | None = None
     workers: int = 1
-    state: State = "waiting"
+    state: Literal["waiting", "running", "finished", "failed"] = "waiting"
     folder: Path | None = None
     seconds: float = 0.0
     attempts: int = 0
@@ -74,34 +73,25 @@ class Record:
         """
         assert self.folder is not None
         file = self.folder / RESULTS_FILE
-        try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+        content = read_json(file)
         seconds, avg = (content.get("seconds"), content.get("avg")) if isinstance(content, dict) else (None, None)
         if not isinstance(seconds, int | float) or not isinstance(avg, int | float | None):
             raise ConfigError(f"{file}: it does not belong to a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
-        return content
+        return dict(content)
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
         """Return its entry in ``sweep.json``."""
-        folder = self.folder
+        entry = {name: getattr(self, name) for name in ("state", "reused", "attempts", "error")}
+        folder = self.folder  # a sweep's folder may be moved with its runs
         return {
-            "key": self.point.key,
-            "label": self.point.label,
-            "arguments": self.point.arguments,
-            "state": self.state,
-            # A sweep's folder may be moved with its runs.
+            "key": self.point.key, "label": self.point.label, "arguments": self.point.arguments, **entry,
             "folder": folder and (folder.name if folder.parent == sweep_folder else str(folder)),
-            "reused": self.reused,
             "seconds": round(self.seconds, 3),
-            "attempts": self.attempts,
-            "error": self.error,
-        }
+        }  # fmt: skip
 
     @property
     def timed(self) -> Timed:
-        """Return its duration, for an estimate of the time left."""
+        """Its duration, for an estimate of the time left."""
         return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
 
 
@@ -112,9 +102,7 @@ class Images:
         self._fingerprints: dict[object, dict[str, dict[str, str]]] = {}
 
     def changed(self, config: RunConfig, stored: Mapping[str, Any]) -> str:
-        """Return the domains and splits of a run that had other images; empty if none had.
-
-        Empty also for runs whose ``config.yaml`` holds no fingerprints: of an earlier version, and of real nodes.
+        """Return the domains and splits of a run that had other images; empty if none had, or none can be compared.
 
         Args:
             config: The run's configuration.
@@ -132,24 +120,20 @@ class Images:
         return some(resuming.changed_images(stored["images"], self._fingerprints[key]), MOST_PARTS)
 
 
-def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+def read_records(folder: Path) -> dict[str, tuple[int, float]]:
     """Return attempts and seconds of each run by its key, from ``sweep.json``."""
-    file = folder / SWEEP_FILE
-    if not file.exists():
+    if not (file := folder / SWEEP_FILE).exists():
         return {}
     try:
         points = json.loads(file.read_text(encoding="utf-8"))["points"]
-        return {
-            str(point["key"]): {"attempts": int(point["attempts"]), "seconds": float(point["seconds"])}
-            for point in points
-        }  # fmt: skip
+        return {str(point["key"]): (int(point["attempts"]), float(point["seconds"])) for point in points}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         typer.echo(f"{file} is damaged: earlier attempts and times are lost, but not the runs", err=True)
         return {}
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return the key of the point and the content of a ``config.yaml``; None for runs of other versions.
+    """Return the key of the point and the content of a ``config.yaml``; None for one that cannot be read.
 
     None also for a run that scores another run's models (``fedshift rescore``), which has only the last round.
     """

@@ -47,8 +47,9 @@ def sweep(
         FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
-    request = grid.read(arguments)
-    points, folder = resolved(request, paper, check_data, check_model)
+    request, points, notes, folder = planned(arguments, check_data, check_model, paper)
+    for note in notes:
+        typer.echo(note)
     held = lock(folder)
     try:
         return Sweep(folder, request, points).run(paper)
@@ -56,19 +57,19 @@ def sweep(
         held.release()
 
 
-def resolved(
-    request: GridRequest, paper: str, check_data: CheckData, check_model: CheckModel
-) -> tuple[list[Point], Path]:
-    """Return the runs of a sweep, all checked, and its folder; print the notes.
+def planned(
+    arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked, paper: str = ""
+) -> tuple[GridRequest, list[Point], list[str], Path]:
+    """Return a sweep as it was typed, its runs, all checked, notes for the user, and its folder.
 
     Raises:
         FedShiftError: If the grid or the table are wrong.
     """
     check_paper(paper)
+    request = grid.read(arguments)
     points, notes = grid.points(request, check_data, check_model)
-    for note in notes:
-        typer.echo(note)
-    return points, folder_of(request, points)
+    name = f"sweep-{points[0].config.experiment}-{grid.grid_hash([point.key for point in points])}"
+    return request, points, notes, output_dir(request) / name
 
 
 def check_paper(paper: str) -> None:
@@ -81,12 +82,6 @@ def check_paper(paper: str) -> None:
         from fedshift.lab.tables.papers import printed
 
         printed.get(paper).check_of_runs()
-
-
-def folder_of(request: GridRequest, points: Sequence[Point]) -> Path:
-    """Return the folder of a sweep."""
-    name = f"sweep-{points[0].config.experiment}-{grid.grid_hash([point.key for point in points])}"
-    return output_dir(request) / name
 
 
 def output_dir(request: GridRequest) -> Path:
@@ -107,9 +102,8 @@ class Sweep(Runner):
         before = read_records(folder)
         self.records = [self.record(point) for point in points]
         for record in self.records:
-            known = before.get(record.point.key, {})
-            record.attempts = int(known.get("attempts", 0))
-            record.seconds = max(record.seconds, float(known.get("seconds", 0)))
+            record.attempts, seconds = before.get(record.point.key, (0, 0.0))
+            record.seconds = max(record.seconds, seconds)
         if request.options.reuse:
             self._reuse()
 
@@ -150,7 +144,7 @@ class Sweep(Runner):
                 if record.state == "waiting":
                     queue.append(record)
                 elif record.state == "finished":
-                    bar.advance()
+                    bar.count()
                     self._show_progress(record, queue)
             if not ended:
                 sleep(POLL_SECONDS)
@@ -200,7 +194,7 @@ class Sweep(Runner):
             "command": os.environ.get(COMMAND, ""),
             "experiment": self.records[0].point.config.experiment,
             "grid": self.request.values,
-            **self.options.model_dump(),
+            **self.options.model_dump(include=set(grid.Options.model_fields)),
             "jobs": self.jobs,
             "points": [record.saved(self.folder) for record in self.records],
         }

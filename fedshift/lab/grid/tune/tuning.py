@@ -36,6 +36,7 @@ from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened, some
 from fedshift_core.plural import plural
 from fedshift_core.rounds import LAST_ROUNDS
+from fedshift_core.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from fedshift.lab.tables.compare import Comparison
@@ -66,11 +67,11 @@ def tune(
         try:
             check_model(plan.base.config)
         except FedShiftError as error:
-            raise type(error)(f"{shortened(plan.label)}: {error}") from None
-    name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
-    folder = sweeping.output_dir(request.grid_request) / name
+            raise error.under(shortened(plan.label)) from None
     for note in request.notes:
         typer.echo(note)
+    name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
+    folder = sweeping.output_dir(request.grid_request) / name
     held = lock(folder)
     try:
         return folder, Tuning(folder, request).search(paper)
@@ -153,14 +154,14 @@ class Tuning(Runner):
         super().__init__(folder, request.grid_request.options, [plan.base for plan in request.plans])
         self.request = request
         self.env = {trackers.PLACE: trackers.store_in(folder)}  # one store for all trials, and the runs compared
-        store, pruning, budget = study.Store(folder / STORE), request.options.pruning, request.options.budget
-        self.methods = []
-        for plan in request.plans:
-            search = Search(
+        store, options = study.Store(folder / STORE), request.options
+        self.methods = [
+            Method(plan, Search(
                 store, plan.method, plan.space, plan.default, seed=plan.base.config.seed, rounds=plan.rounds,
-                pruning=pruning,
-            )  # fmt: skip
-            self.methods.append(Method(plan, search, budget if plan.space else 1))
+                pruning=options.pruning,
+            ), options.budget if plan.space else 1)
+            for plan in request.plans
+        ]  # fmt: skip
 
     def search(self, paper: str) -> "Comparison | None":
         """Do the remaining trials, then the runs to compare; return the comparison.
@@ -181,10 +182,8 @@ class Tuning(Runner):
         for note in notes:
             typer.echo(note)
         comparison = None
-        given_up = {method.plan.method: f"{method.plan.label}: {method.problem}" for method in self.methods
-                    if method.problem}  # fmt: skip
-        if len(given_up) < len(self.methods):
-            points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]
+        given_up = {m.plan.method: f"{m.plan.label}: {m.problem}" for m in self.methods if m.problem}
+        if points := [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]:
             comparison = sweeping.Sweep(self.folder, self.request.grid_request, points, tuple(notes)).run(paper)
         if given_up:
             of = plural(len(self.methods), "method")
@@ -278,23 +277,18 @@ class Tuning(Runner):
         typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}{left}")
 
     def _seconds_left(self) -> float | None:
-        """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known.
-
-        Trials of one method run one after another, so the method with the most work bounds the rest.
-        """
+        """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known."""
         known: list[Timed] = []
-        work: list[tuple[list[tuple[Timed, float]], list[Timed]]] = []
+        running: list[tuple[Timed, float]] = []
+        waiting: list[Timed] = []
         for method in self.methods:
-            one, trials = Timed(method.plan.method, 1, 0.0), method.search.trials()
-            known += [one._replace(seconds=float(t.notes[study.SECONDS])) for t in trials if study.SECONDS in t.notes]
-            child = method.trial and method.trial.child
-            left = 0 if method.problem else method.budget - method.ended - (method.trial is not None)
-            work.append(([(one, child.seconds)] if child else [], [one] * left))
-        running, waiting = ([each for part in parts for each in part] for parts in zip(*work, strict=True))
-        together = time_left(known, running, waiting, self.jobs)
-        if together is None or not (running or waiting):
-            return None
-        return max(together, *(time_left(known, *each, 1) or 0.0 for each in work))
+            one, notes = Timed(method.plan.method, 1, 0.0), [trial.notes for trial in method.search.trials()]
+            known += [one._replace(seconds=each[study.SECONDS]) for each in notes if study.SECONDS in each]
+            if method.trial is not None and method.trial.child is not None:
+                running.append((one, method.trial.child.seconds))
+            waiting += [one] * (0 if method.problem else method.budget - method.ended - (method.trial is not None))
+        side_by_side = min(self.jobs, len({one.method for one in (*waiting, *(one for one, _ in running))}))
+        return time_left(known, running, waiting, side_by_side) if running or waiting else None
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""
@@ -314,52 +308,43 @@ class Tuning(Runner):
         return chosen, [*notes, *self._other_images()]
 
     def _other_images(self) -> list[str]:
-        """Return a line for each group of trials on different images, and one for those on others than today's."""
-        from fedshift.lab.tables.results import differences
-        from fedshift.lab.tables.results.loading import read_config
-
-        configs = {
-            self.folder / str(trial.notes[study.RUN]): method.plan.base.config
-            for method in self.methods
-            for trial in method.search.trials()
-            if trial.notes.get(study.RUN)
-        }
-        folders = [folder for folder in configs if (folder / CONFIG_FILE).is_file()]
-        lines = [
-            f"values were chosen by trials that are not comparable: {line}"
-            for line in differences.unlike_folders(folders)
+        """Return a line about trials on other images than today's."""
+        others: dict[str, str] = {}
+        for method in self.methods:
+            for name in (trial.notes.get(study.RUN) for trial in method.search.trials()):
+                if name and (self.folder / name / CONFIG_FILE).is_file():
+                    stored = read_yaml(self.folder / name / CONFIG_FILE)
+                    others[name] = self.images.changed(method.plan.base.config, stored)
+        if not (changed := [name for name, parts in others.items() if parts]):
+            return []
+        return [
+            f"values were chosen by trials on other images than today's: {others[changed[0]]} in "
+            f"{some(changed, MOST_NAMED)}; to search again, remove {self.folder / STORE}"
         ]
-        changed = {folder.name: self.images.changed(configs[folder], read_config(folder)) for folder in folders}
-        if others := [name for name, parts in changed.items() if parts]:
-            lines.append(
-                f"values were chosen by trials on other images than today's: {changed[others[0]]} in "
-                f"{some(others, MOST_NAMED)}; to search again, remove {self.folder / STORE}"
-            )
-        return lines
 
     def save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""
-        rows = []
         keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
+        notes = (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)
+        rows: list[list[Any]] = [["method", "trial", "state", "validation", *notes, *keys]]
         methods: dict[str, Any] = {}
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
-            methods[plan.method] = {
-                "space": {key: place.as_yaml() for key, place in plan.space.items()}, "default": plan.default,
-                "best": None if best is None else
-                {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
+            chosen = best and {
+                "trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values},
             }  # fmt: skip
+            space = {key: place.as_yaml() for key, place in plan.space.items()}
+            methods[plan.method] = {"space": space, "default": plan.default, "best": chosen}
             for trial in method.search.trials():
                 values = {**plan.default, **trial.values}
-                notes = [trial.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
-                value = "" if trial.validation is None else trial.validation
-                rows.append(
-                    [plan.label, trial.number, trial.state, value, *notes, *(values.get(key, "") for key in keys)]
-                )
-        head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
-        write_atomically(self.folder / TABLE, csv_text([head, *rows]))
+                rows.append([
+                    plan.label, trial.number, trial.state, "" if trial.validation is None else trial.validation,
+                    *(trial.notes.get(key, "") for key in notes), *(values.get(key, "") for key in keys),
+                ])  # fmt: skip
+        write_atomically(self.folder / TABLE, csv_text(rows))
         content = {
-            "command": os.environ.get(COMMAND, ""), **self.request.options.model_dump(),
+            "command": os.environ.get(COMMAND, ""),
+            **self.request.options.model_dump(include={"budget", "pruning", "trial_rounds"}),
             "seed": self.request.plans[0].base.config.seed, "methods": methods,
         }  # fmt: skip
         write_atomically(self.folder / SUMMARY, json.dumps(content, indent=2) + "\n")

@@ -83,7 +83,7 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
     held.release()
     whole = Lock(folder / "lock")
     assert one(first) == exit_codes.IN_USE
-    assert f"the sweep in {folder} is in progress in process {os.getpid()}" in capsys.readouterr().err
+    assert f"the sweep in {folder} is already in progress in process {os.getpid()}" in capsys.readouterr().err
     whole.release()
     alone = Lock(folder / "lock", shared=True)
     with pytest.raises(ConfigError, match="is already in progress"):

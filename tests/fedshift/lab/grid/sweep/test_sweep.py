@@ -194,7 +194,8 @@ def test_time_left_scales_by_rounds_and_knows_methods() -> None:
     assert time_left([], [], [Timed("fedavg", 10, 0.0)], 1) is None
     assert time_left(done, [], [Timed("fedavg", 20, 0.0)], 1) == 20.0
     assert time_left(done, [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1) == 25.0 + 30.0
-    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0), (Timed("fedavg", 10, 0.0), 99.0)], [], 1) == 6.0
+    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0)], [], 1) == 6.0
+    assert time_left(done, [(Timed("fedavg", 10, 0.0), 90.0)], [], 1) == 9.0  # overdue, and not about to end
     assert time_left(done, [], [Timed("fpl", 10, 0.0)] * 4, 2) == 100.0
     assert time_left(done, [], [], 2) == 0.0
 
@@ -209,7 +210,7 @@ def test_the_bar_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.Bar(6, 2) as bar:
         bar.show(["i2pfl seed=0"], 65.0)
-        bar.advance()
+        bar.count()
     assert "3/6" in screen.getvalue()
     assert "left 1:05  i2pfl seed=0" in screen.getvalue()
 

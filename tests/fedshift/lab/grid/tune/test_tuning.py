@@ -401,7 +401,5 @@ def test_trials_on_other_images_than_others_are_named_next_to_the_table(
     for version, budget in (("old", 1), ("new", 2)):
         searches.images = {"scan": {"train": version}}
         searches.tune("method=fedavg", f"budget={budget}")
-        line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
-        out = capsys.readouterr().out
-        assert (line in out) is (version == "new")
-        assert "values were chosen by trials on other images than today's: scan train in run-" in out
+        line = "values were chosen by trials on other images than today's: scan train in trials/fedavg-0000/run-"
+        assert line in capsys.readouterr().out
