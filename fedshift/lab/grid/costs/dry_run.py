@@ -98,9 +98,10 @@ def measure(config: RunConfig, nodes: int) -> Measured:
         FedShiftError: If the run could not start, or the node cannot train.
     """
     began, threads = time.perf_counter(), torch.get_num_threads()
-    # Nodes that have not trained are asked for scores, too: here nobody has.
-    counted = config.evaluate.model_copy(update={"untrained": "count"})
-    settled, arrays, strategy, grid = begin(config.model_copy(update={"evaluate": counted}), nodes)
+    # Here nobody has trained, the second round is scored, and all of it.
+    scored_now = config.evaluate.model_copy(update={"untrained": "count", "every": 1, "fraction": 1.0})
+    played = config.model_copy(update={"evaluate": scored_now, "rounds": max(1, config.rounds)})
+    settled, arrays, strategy, grid = begin(played, nodes)
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     prepared, images = time.perf_counter() - began, {node.node_id: node.num_examples for node in strategy.roster.nodes}
     mean = statistics.fmean(images[message.metadata.dst_node_id] for message in messages)
@@ -109,23 +110,23 @@ def measure(config: RunConfig, nodes: int) -> Measured:
     def its(of: Sequence[Message]) -> list[Message]:
         return [message for message in of if message.metadata.dst_node_id == node] or list(of[:1])
 
-    rounds, local, up = settled.rounds, [], 0
+    rounds, local, up = config.rounds, [], 0
     every = [n for n in range(1, rounds + 1) or (0,)
-             if settled.evaluate.scores_global(n, rounds) and strategy.scores_round(n)]  # fmt: skip
+             if config.evaluate.scores_global(n, rounds) and strategy.scores_round(n)]  # fmt: skip
     try:
         for number in range(1, min(rounds, 2) + 1):
             later = strategy.configure_train(number, arrays, ConfigRecord(), grid) if number > 1 else messages
             (reply,), (seconds,) = answered(grid, its(list(later))[:1], number)
             local.append(seconds)
             up = up or num_bytes(reply.content)
-        questions = list(strategy.configure_evaluate(every[-1], arrays, ConfigRecord(), grid)) if every else []
+        questions = list(strategy.configure_evaluate(played.rounds, arrays, ConfigRecord(), grid))
         _, scored = answered(grid, its(questions), rounds)
     finally:
         torch.set_num_threads(threads)
     return Measured(
         config.model_copy(update={"train": settled.train}), strategy, len(messages), prepared, local, sum(scored),
         len({question.metadata.dst_node_id for question in questions}),
-        sum(settled.evaluate.share(n, rounds) for n in every), sum(num_bytes(message.content) for message in messages),
+        sum(config.evaluate.share(n, rounds) for n in every), sum(num_bytes(message.content) for message in messages),
         up * len(messages), held_memory(),
         disk_space.needed(settled, arrays, strategy, list(strategy.roster.nodes), simulated=True),
     )  # fmt: skip
