@@ -131,7 +131,6 @@ class RaySweep(sweeping.Sweep):
         holder = (self.folder / LOCK).read_text()
         given = command, self.folder.absolute(), Path.cwd(), holder, versions(point.config), point.config
         record.child, record.state = RayRun(record.log, task.remote(*given)), "running"
-        record.attempts += 1
         self.running.append(record)
 
     def settle(self, record: Record) -> None:

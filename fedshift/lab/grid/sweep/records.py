@@ -1,6 +1,5 @@
 """The state of a sweep's runs: in memory, in ``sweep.json``, and in the run folders."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal
 import typer
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.children import Attempt
+from fedshift.lab.grid.sweep.children import ATTEMPT, Attempt
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed
 from fedshift.lab.tables.results.places import read_json
@@ -42,7 +41,6 @@ class Record:
         state: Its state.
         folder: Its run folder, once there is one.
         seconds: The time of all attempts together.
-        attempts: How often it was started.
         error: The last line of its last failure.
         failures: How often it failed in this process.
         refused: Run folders that cannot be continued.
@@ -58,12 +56,16 @@ class Record:
     state: Literal["waiting", "running", "finished", "failed"] = "waiting"
     folder: Path | None = None
     seconds: float = 0.0
-    attempts: int = 0
     error: str | None = None
     failures: int = 0
     refused: set[Path] = field(default_factory=set)
     reused: bool = False
     other_images: set[Path] = field(default_factory=set)
+
+    @property
+    def attempts(self) -> int:
+        """How often it was started, by its log."""
+        return self.log.read_bytes().count(ATTEMPT) if self.log.is_file() else 0
 
     def results(self) -> dict[str, Any]:
         """Return the summary of a finished run.
@@ -118,18 +120,6 @@ class Images:
             with looks.handed_on():
                 self._fingerprints[key] = node_data.fingerprints(config)
         return some(resuming.changed_images(stored["images"], self._fingerprints[key]), MOST_PARTS)
-
-
-def read_records(folder: Path) -> dict[str, tuple[int, float]]:
-    """Return attempts and seconds of each run by its key, from ``sweep.json``."""
-    if not (file := folder / SWEEP_FILE).exists():
-        return {}
-    try:
-        points = json.loads(file.read_text(encoding="utf-8"))["points"]
-        return {str(point["key"]): (int(point["attempts"]), float(point["seconds"])) for point in points}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        typer.echo(f"{file} is damaged: earlier attempts and times are lost, but not the runs", err=True)
-        return {}
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:

@@ -115,10 +115,9 @@ class Runner:
                 arguments.append(f"resume={record.folder}")
             except FedShiftError as error:
                 self._begin_anew(record, str(error))
-        record.attempts += 1
         record.state = "running"
         record.child = children.start(
-            run_command(), arguments, record.log, sweep=self.mark, key=point.key, attempt=record.attempts,
+            run_command(), arguments, record.log, sweep=self.mark, key=point.key,
             alone=self.jobs == 1, env=self.env, forks=self._forks,
         )  # fmt: skip
         self.running.append(record)

@@ -15,7 +15,7 @@ from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
 from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.lab.grid.sweep.progress import Bar, time_left
-from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record, read_records
+from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record
 from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run.console import duration
@@ -99,11 +99,7 @@ class Sweep(Runner):
         """Read the state of each run; ``notes`` appear below the comparison."""
         super().__init__(folder, request.options, points, mark)
         self.request, self._notes = request, notes
-        before = read_records(folder)
         self.records = [self.record(point) for point in points]
-        for record in self.records:
-            record.attempts, seconds = before.get(record.point.key, (0, 0.0))
-            record.seconds = max(record.seconds, seconds)
         if request.options.reuse:
             self._reuse()
 

@@ -16,7 +16,7 @@ from support import InlineRun
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.grid.costs import dry_run, grid_dry_run
+from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured, measure, text
 from fedshift.lab.grid.costs.grid_dry_run import DAY, HEAD, deciding, sweep, tune
 from fedshift.lab.grid.sweep import sweeping
@@ -172,7 +172,7 @@ def test_finished_runs_of_the_sweep_are_not_counted(tmp_path: Path, run_inline: 
 
 def test_above_a_day_it_says_what_would_shorten_it(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(of("fedavg"), local=(DAY, DAY))
-    monkeypatch.setattr(grid_dry_run.dry_run, "measure", lambda *_: slow)
+    monkeypatch.setattr(dry_run, "measure", lambda *_: slow)
     said = line(sweep(["handwritten", "seed=0,1", "jobs=1", "nodes=4", *QUICK], unchecked), "warning")
     assert all(word in said for word in ("more than a day", "evaluate-every=10", "--list --slurm FILE"))
 

@@ -29,7 +29,7 @@ def begun() -> Iterator[Forks]:
 
 def start(begun: Forks, log: Path, *arguments: str) -> children.Child:
     return children.start(
-        forked.run_command([]), arguments, log, sweep="forks-of-runs", key=log.name, attempt=1, alone=False,
+        forked.run_command([]), arguments, log, sweep="forks-of-runs", key=log.name, alone=False,
         forks=begun,
     )  # fmt: skip
 

@@ -243,24 +243,11 @@ def test_all_runs_are_done_then_compared(
 
 def test_the_same_command_again_runs_nothing_and_compares(played: Played, compared: type[Compared]) -> None:
     played.sweep("seed=0,1")
-    (played.folder / "sweep.json").write_text("{")  # only times and counts are lost with it
+    (played.folder / "sweep.json").write_text("{")  # nothing is read of it
     played.sweep("seed=1,0", "engine=inline", "actors=1")
     assert len(played.started) == 2
     assert len(compared.calls) == 2
     assert played.states() == ["finished", "finished"]
-
-
-@pytest.mark.parametrize(
-    "content", ['{"points": [{"key": "a", "attempts": null, "seconds": 1}]}', '{"points": [1]}', "[]"]
-)
-def test_a_sweep_file_with_other_content_is_damaged(
-    content: str, played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    played.sweep("seed=0")
-    (played.folder / "sweep.json").write_text(content)
-    played.sweep("seed=0")
-    assert "sweep.json is damaged: earlier attempts and times are lost, but not the runs" in capsys.readouterr().err
-    assert played.states() == ["finished"]
 
 
 def test_results_without_their_time_are_reported(played: Played) -> None:
@@ -322,7 +309,7 @@ def test_a_failed_run_is_tried_again_at_the_end_and_reported(
     (log,) = played.folder.glob("fedavg-seed=0-*.log")
     assert output == f"fedavg seed=0: failed, it is tried again at the end: no node is left (log: {log})\n"
     assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
-        "--- attempt 2: fedshift run handwritten seed=0 report=false engine=inline output-dir="
+        "--- attempt: fedshift run handwritten seed=0 report=false engine=inline output-dir="
     )
     assert [(point["state"], point["attempts"]) for point in played.points] == [("finished", 2), ("finished", 1)]
 
@@ -572,7 +559,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
             "from fedshift.lab.grid.sweep import children\n"
             "with children.guarded(str):\n"
             " child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
-            " attempt=1, alone=True)\n"
+            " alone=True)\n"
             " print(child.process.pid, flush=True)\n"
             " time.sleep(60)",
             str(log), sweep, *sleeper,
@@ -581,7 +568,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
     )  # fmt: skip
     assert killed.stdout is not None
     left = int(killed.stdout.readline())
-    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", attempt=2, alone=True)  # the same marks
+    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", alone=True)  # the same marks
     try:
         killed.kill()
         killed.wait()
