@@ -63,7 +63,7 @@ def runs_of(command: str) -> list[dict[str, Any]]:
         return [{"method.name": plan.method} for plan in plans]
     if name in ("sweep", "costs"):
         words = as_sweep(given["arguments"]) if name == "costs" else given["arguments"]
-        points, _ = grid.points(grid.read(words), lambda config, nodes: None)
+        points, _ = grid.points(grid.read(words))
         return [settings(point.config, point.nodes) for point in points]
     return []
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fedshift.lab.grid.costs import paper_costs
 from fedshift.lab.grid.costs.table import Table
 from fedshift.lab.grid.sweep import grid
-from fedshift.run.checking import check_data
 from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import LAUNCH_KEYS
 from fedshift_app.run import console
@@ -37,7 +36,8 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
         FedShiftError: If a configuration or the images are wrong, or no method can train; it names the last one.
     """
     printed = paper_costs.table_of(paper) if paper else None
-    points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
+    points, notes = grid.points(grid.read(as_sweep(arguments)))
+    grid.check(points)
     if any(point.config.rounds == 0 for point in points):
         raise ConfigError("rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1 or more")
     from fedshift.lab.grid.costs import measuring  # torch: only where there is something to measure

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured
 from fedshift.lab.grid.sweep import grid, running, sweeping
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, Point
+from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import makespan
 from fedshift.lab.grid.sweep.records import Images, read_run
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -111,18 +111,16 @@ class Measurements:
         return size(sum(sizes.values()))
 
 
-def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked) -> str:
+def sweep(arguments: Sequence[str]) -> str:
     """Return what a sweep would take.
 
     Args:
         arguments: Those of ``fedshift sweep``.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If the grid is wrong, a run could not start, or a node cannot train.
     """
-    request, points, notes, folder = sweeping.planned(arguments, check_data, check_model)
+    request, points, notes, folder = sweeping.planned(arguments)
     finished = _finished(folder, points)
     left = [point for point in points if point.key not in finished]
     head = plural(len(points), "run") + f", {len(finished)} of them finished in {folder}" * bool(finished)
@@ -134,20 +132,17 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     return measured.text([head, *notes], makespan(seconds, measured.jobs))
 
 
-def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked) -> str:
+def tune(arguments: Sequence[str]) -> str:
     """Return what a search would take at most: no trial ends early, and a tuned row for each method.
 
     Args:
         arguments: Those of ``fedshift tune``.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: As :func:`sweep`.
     """
-    request = tune_requested.read(arguments, check_data)
-    for plan in request.plans:
-        check_model(plan.base.config)
+    request = tune_requested.read(arguments)
+    grid.check(plan.base for plan in request.plans)
     console.set_up(aside=True)
     measured = Measurements(
         request.grid_request.options.jobs or running.usual_jobs([plan.base for plan in request.plans])

@@ -40,11 +40,7 @@ REFUSED = {
     run_name.KEY: "the runs of a grid are named by FedShift; leave the key out",
     "resume": "the same command continues an interrupted sweep",
 }
-#: Checks the data of a run with so many nodes.
-CheckData = Callable[[RunConfig, int], object]
-#: Checks whether the method, the network and the modules of a run go together.
-CheckModel = Callable[[RunConfig], object]
-#: Sections that do not affect this check; everything else of a configuration may.
+#: Sections that do not affect whether method, network and modules go together; all others may.
 FREE_OF_MODELS = {
     "seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds",
     "checkpoint_seconds",
@@ -195,51 +191,58 @@ def split(key: str, text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def unchecked(_config: RunConfig) -> None:
-    """Check nothing."""
-
-
-def points(
-    request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
-) -> tuple[list[Point], list[str]]:
+def points(request: GridRequest) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in order, and notes for the user, one per line.
 
     ``method.KEY`` is left out for methods without such a parameter, and any other key for runs in which it does
     nothing; runs that are then equal become one run.
 
     Raises:
-        ConfigError: If no method of the grid has a ``method.KEY``, or a key does nothing in any run.
-        FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
+        ConfigError: If the configuration of a run is wrong; the message names the run. If no method of the grid has a
+            ``method.KEY``, or a key does nothing in any run.
     """
-    notes: list[str] = []
     distinct: dict[str, Point] = {}
-    checked: set[str] = set()
     unused: list[UnusedKeyError] = []
     combinations = list(_combinations(request))
     default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
-    notes += _lacking(request.values, list(dict.fromkeys(methods)))
+    notes = _lacking(request.values, list(dict.fromkeys(methods)))
     for combination, method in zip(combinations, methods, strict=True):
         given = {key: value for key, value in combination.items() if belongs(key, method)}
         named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
             run, left_out = used(label, request.experiment, given)
-            same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
-            if same_data not in checked:
-                check_data(run.config, run.nodes)
-            same_model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
-            if same_model not in checked:
-                check_model(run.config)
         except FedShiftError as error:
             raise error.under(shortened(label)) from None
-        checked |= {same_data, same_model}
         distinct.setdefault(run.key, run)
         unused += left_out
     notes += noted(unused, len(combinations))
     if len(distinct) < len(combinations):
         notes.append(f"{plural(len(distinct), 'run')} instead of {len(combinations)}: equal configurations count once")
     return list(distinct.values()), notes
+
+
+def check(runs: Iterable[Point]) -> None:
+    """Check images and networks of runs, once for all that share them.
+
+    Raises:
+        FedShiftError: If they are missing, or do not go together; the message names the run.
+    """
+    from fedshift.run import checking  # torch: tables use the rest of this module without it
+
+    checked: set[str] = set()
+    for run in runs:
+        data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
+        model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
+        try:
+            if data not in checked:
+                checking.check_data(run.config, run.nodes)
+            if model not in checked:
+                checking.check_model(run.config)
+        except FedShiftError as error:
+            raise error.under(shortened(run.label)) from None
+        checked |= {data, model}
 
 
 def identity(config: RunConfig, nodes: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import GridRequest, Point
 from fedshift.lab.grid.sweep.running import SweepInUseError, lock
 from fedshift.lab.grid.sweep.sweeping import Sweep, planned
 from fedshift_app.run import exit_codes, status
@@ -27,15 +27,13 @@ from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 
 
-def show(
-    arguments: Sequence[str], slurm: Path | None, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> None:
+def show(arguments: Sequence[str], slurm: Path | None) -> None:
     """Print one command for each run of a grid, or write them as the array of one Slurm job.
 
     Raises:
         FedShiftError: If the grid is wrong.
     """
-    request, points, notes, folder = planned(arguments, check_data, check_model)
+    request, points, notes, folder = planned(arguments)
     for note in notes:
         typer.echo(note, err=True)
     commands = [command(point, request, folder) for point in points]
@@ -80,14 +78,15 @@ esac
 """
 
 
-def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+def run_point(arguments: Sequence[str], into: str) -> None:
     """Do one run of a sweep in its folder, unless it is finished.
 
     Raises:
         FedShiftError: If it is not one run, is wrong, or failed.
         SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
     """
-    request, points, _, _ = planned(arguments, check_data)
+    request = grid.read(arguments)
+    points, _ = grid.points(request)  # the run checks its images itself
     if len(points) != 1 or "output-dir" in request.values:
         raise ConfigError(
             f"--in needs one run and no output-dir, as `--list` prints it; found {plural(len(points), 'run')}"

@@ -154,9 +154,7 @@ class RaySweep(sweeping.Sweep):
             ray.wait(tasks, num_returns=len(tasks), timeout=2 * STOP_SECONDS)
 
 
-def sweep(
-    arguments: Sequence[str], paper: str, address: str, check_data: grid.CheckData, check_model: grid.CheckModel
-) -> "Comparison | None":
+def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | None":
     """Do all runs of a grid on the cluster at an address, then compare them, as ``sweeping.sweep``."""
     if (engine := grid.engine_of(grid.read(arguments).values)) != INLINE:
         raise ConfigError(f"--ray needs engine={INLINE}, found engine={engine}: a simulation has a Ray of its own")
@@ -174,7 +172,7 @@ def sweep(
         for number, handler in before.items():  # Ray puts its own there
             signal.signal(number, handler)
     try:
-        request, points, notes, folder = sweeping.planned(arguments, check_data, check_model, paper)
+        request, points, notes, folder = sweeping.planned(arguments, paper)
         for note in notes:
             typer.echo(note)
         with contextlib.ExitStack() as locks:

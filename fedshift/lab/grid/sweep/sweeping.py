@@ -13,7 +13,7 @@ import typer
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import GridRequest, Point
 from fedshift.lab.grid.sweep.progress import Bar, time_left
 from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record
 from fedshift.lab.grid.sweep.running import Runner, lock
@@ -32,22 +32,18 @@ if TYPE_CHECKING:
     from fedshift.lab.tables.compare import Comparison
 
 
-def sweep(
-    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> "Comparison | None":
+def sweep(arguments: Sequence[str], paper: str) -> "Comparison | None":
     """Do all runs of a grid, then compare them; return the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
         paper: The printed table to compare the runs with; empty for none.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
-    request, points, notes, folder = planned(arguments, check_data, check_model, paper)
+    request, points, notes, folder = planned(arguments, paper)
     for note in notes:
         typer.echo(note)
     held = lock(folder)
@@ -57,9 +53,7 @@ def sweep(
         held.release()
 
 
-def planned(
-    arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked, paper: str = ""
-) -> tuple[GridRequest, list[Point], list[str], Path]:
+def planned(arguments: Sequence[str], paper: str = "") -> tuple[GridRequest, list[Point], list[str], Path]:
     """Return a sweep as it was typed, its runs, all checked, notes for the user, and its folder.
 
     Raises:
@@ -67,7 +61,8 @@ def planned(
     """
     check_paper(paper)
     request = grid.read(arguments)
-    points, notes = grid.points(request, check_data, check_model)
+    points, notes = grid.points(request)
+    grid.check(points)
     name = f"sweep-{points[0].config.experiment}-{grid.grid_hash([point.key for point in points])}"
     return request, points, notes, output_dir(request) / name
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import METHOD_KEYS, GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
@@ -129,12 +129,12 @@ class Request:
         return points
 
 
-def read(arguments: Sequence[str], check_data: CheckData) -> Request:
+def read(arguments: Sequence[str]) -> Request:
     """Read ``[EXPERIMENT] [method=A,B] budget=N [seed=0,1,2] [KEY=VALUE ...] [search.KEY=RANGE ...]``.
 
     Raises:
         ConfigError: If a key is wrong, or a method takes no value of its range.
-        FedShiftError: If the configuration or the data of a method are wrong; the message names it.
+        FedShiftError: If the configuration of a method is wrong; the message names it.
     """
     searched = [argument for argument in arguments if argument.startswith(SEARCH) and "=" in argument]
     request = grid.read([argument for argument in arguments if argument not in searched], Options)
@@ -147,7 +147,7 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
             raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
     notes: list[str] = []
     left_out: list[UnusedKeyError] = []
-    plans = tuple(_plan(request, method, where, notes, left_out, check_data) for method in methods)
+    plans = tuple(_plan(request, method, where, notes, left_out) for method in methods)
     return Request(request, plans, tuple(dict.fromkeys([*notes, *grid.noted(left_out, len(methods))])))
 
 
@@ -174,7 +174,7 @@ def _place(key: str, text: str) -> tuple[str, Range | None]:
 
 def _plan(
     request: GridRequest, method: str, where: Mapping[str, Range | None], notes: list[str],
-    left_out: list[UnusedKeyError], check_data: CheckData,
+    left_out: list[UnusedKeyError],
 ) -> Plan:  # fmt: skip
     given = {key: values[0] for key, values in request.values.items()
              if key not in METHOD_KEYS and grid.belongs(key, method)} | {"method": method}  # fmt: skip
@@ -191,7 +191,6 @@ def _plan(
         rounds = options_of(request).trial_rounds or base.config.rounds
         if rounds > base.config.rounds:
             raise ConfigError(f"trial-rounds={rounds} is more than the {plural(base.config.rounds, 'round')} of a run")
-        check_data(base.config, base.nodes)
         space = _space(request.experiment, method, given, where)
     except FedShiftError as error:
         raise error.under(shortened(method)) from None

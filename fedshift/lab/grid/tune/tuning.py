@@ -17,7 +17,6 @@ import typer
 
 from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel
 from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift.lab.grid.sweep.records import Record
 from fedshift.lab.grid.sweep.running import Runner, lock
@@ -32,7 +31,7 @@ from fedshift_core.accuracies import mean, percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
-from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import shortened, some
 from fedshift_core.plural import plural
 from fedshift_core.rounds import LAST_ROUNDS
@@ -45,16 +44,12 @@ MOST_NAMED = 3  # trials in a note
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 
 
-def tune(
-    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> "tuple[Path, Comparison | None]":
+def tune(arguments: Sequence[str], paper: str) -> "tuple[Path, Comparison | None]":
     """Search each method's values, then compare the methods; return the folder of the search and the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
         paper: The printed table to compare the runs with; empty for none.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If anything is wrong, before anything starts; or if a method or a run failed, after all others.
@@ -62,12 +57,8 @@ def tune(
     """
     study.check_installed()
     sweeping.check_paper(paper)
-    request = tune_requested.read(arguments, check_data)
-    for plan in request.plans:
-        try:
-            check_model(plan.base.config)
-        except FedShiftError as error:
-            raise error.under(shortened(plan.label)) from None
+    request = tune_requested.read(arguments)
+    grid.check(plan.base for plan in request.plans)
     for note in request.notes:
         typer.echo(note)
     name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"

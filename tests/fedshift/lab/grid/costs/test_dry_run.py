@@ -34,10 +34,6 @@ def of(method: str, *more: str) -> Measured:
     return measure(resolve(flat), 4)
 
 
-def unchecked(config: object, nodes: int) -> None:
-    """Check no data."""
-
-
 @pytest.mark.parametrize("method", ["i2pfl", "fedbn", "fedmd"])
 def test_bytes_and_nodes_are_those_of_a_run(method: str, run_inline: InlineRun) -> None:
     result = of(method)
@@ -145,7 +141,7 @@ def row(text: str, name: str) -> list[str]:
 
 def test_a_sweep_is_the_sum_of_its_runs_and_writes_nothing(tmp_path: Path) -> None:
     keys = ["handwritten", "method=fedavg,fpl", "seed=0,1,2", "jobs=2", f"output-dir={tmp_path / 'runs'}", *QUICK]
-    text = sweep([*keys, "nodes=4"], unchecked)
+    text = sweep([*keys, "nodes=4"])
     assert text.splitlines()[0] == "6 runs" and not (tmp_path / "runs").exists()
     assert text.splitlines()[2].split() == [*HEAD]
     assert line(text, "measured").startswith("2 settings, ") and "2 at a time" in line(text, "time")
@@ -158,28 +154,28 @@ def test_finished_runs_of_the_sweep_are_not_counted(tmp_path: Path, run_inline: 
     output = tmp_path / "out"
     keys = ["handwritten", "rounds=1", "allocation.share=0.1", "nodes=4", f"output-dir={output}"]
     run = run_inline("handwritten", nodes=4, seed=1, rounds=1, set="allocation.share=0.1")
-    both, alone = (sweeping.planned([*keys, seed], unchecked)[-1] for seed in ("seed=0,1", "seed=1"))
+    both, alone = (sweeping.planned([*keys, seed])[-1] for seed in ("seed=0,1", "seed=1"))
     for folder in (both, alone):
         shutil.copytree(run.folder, folder / run.folder.name)
-    text = sweep([*keys, "seed=0,1"], unchecked)
+    text = sweep([*keys, "seed=0,1"])
     assert text.splitlines()[0] == f"2 runs, 1 of them finished in {both}"
     assert row(text, "fedavg")[1:3] == ["seed=0", "1"]
-    assert sweep([*keys, "seed=1"], unchecked) == f"1 run, 1 of them finished in {alone}: nothing is left to do"
+    assert sweep([*keys, "seed=1"]) == f"1 run, 1 of them finished in {alone}: nothing is left to do"
     (config,) = alone.glob("*/config.yaml")
     config.write_text(config.read_text().replace("images: {}", "images: {scan: {train: other}}"))
-    assert sweep([*keys, "seed=1"], unchecked).splitlines()[0] == "1 run"
+    assert sweep([*keys, "seed=1"]).splitlines()[0] == "1 run"
 
 
 def test_above_a_day_it_says_what_would_shorten_it(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(of("fedavg"), local=(DAY, DAY))
     monkeypatch.setattr(dry_run, "measure", lambda *_: slow)
-    said = line(sweep(["handwritten", "seed=0,1", "jobs=1", "nodes=4", *QUICK], unchecked), "warning")
+    said = line(sweep(["handwritten", "seed=0,1", "jobs=1", "nodes=4", *QUICK]), "warning")
     assert all(word in said for word in ("more than a day", "evaluate-every=10", "--list --slurm FILE"))
 
 
 def test_a_search_is_its_trials_and_the_runs_to_compare(tmp_path: Path) -> None:
     keys = ["handwritten", "method=fedavg,fedprox", "budget=5", "seed=0,1", "jobs=2", "nodes=4", *QUICK]
-    text = tune([*keys, f"output-dir={tmp_path / 'runs'}"], unchecked)
+    text = tune([*keys, f"output-dir={tmp_path / 'runs'}"])
     assert text.splitlines()[0] == "2 methods: at most 10 trials, then 8 runs to compare"
     assert not (tmp_path / "runs").exists()
     # A trial's weights are removed when it has ended: five have one folder with weights, and four with texts.

@@ -33,7 +33,7 @@ QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.s
 
 
 def gridded(*arguments: str) -> tuple[list[Point], list[str]]:
-    return grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
+    return grid.points(grid.read(["handwritten", *arguments]))
 
 
 def labels(*arguments: str) -> list[str]:
@@ -380,7 +380,7 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
         played.sweep("seed=0,1,2")
     requests = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
     with pytest.raises(ConfigError, match=r"^fedavg train\.lr=-1: "):
-        sweeping.sweep(requests, "", lambda *_: None)
+        sweeping.sweep(requests, "")
     with pytest.raises(ConfigError, match="there is no table 'nope'"):
         played.sweep("seed=0", paper="nope")
     with pytest.raises(ConfigError, match="it prints costs, which runs do not have"):
@@ -389,11 +389,13 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
     assert played.started == []
 
 
-def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
-    seen = []
-    requested = grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
-    grid.points(requested, lambda config, nodes: seen.append((config.seed, nodes)))
-    assert seen == [(0, 8), (1, 8)]
+def test_images_and_pairs_are_looked_at_once_for_all_runs_that_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    data: list[tuple[int, int]] = []
+    models: list[str] = []
+    monkeypatch.setattr(checking, "check_data", lambda config, nodes: data.append((config.seed, nodes)))
+    monkeypatch.setattr(checking, "check_model", lambda config: models.append(config.method["name"]))
+    grid.check(gridded("method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2")[0])
+    assert (data, models) == ([(0, 8), (1, 8)], ["fedavg", "i2pfl"])
 
 
 def test_two_sweeps_in_one_folder_are_refused(played: Played) -> None:
@@ -492,7 +494,7 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
     def of(*arguments: str) -> sweeping.Sweep:
         requested = grid.read(["handwritten", *arguments])
         played.home.joinpath("sweep").mkdir(exist_ok=True)
-        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested, lambda *_: None)[0])
+        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested)[0])
 
     assert "engine=inline" in gridded()[0][0].arguments
     assert [of(*more).jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
@@ -602,7 +604,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def sweep(output: Path) -> Path:
-        sweeping.sweep([*requests, f"output-dir={output}"], "", checking.check_data)
+        sweeping.sweep([*requests, f"output-dir={output}"], "")
         (folder,) = output.iterdir()
         return folder
 
@@ -678,16 +680,9 @@ def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything
         "handwritten", "method=fedavg,f2dc", "model.name=cnn,timm:vit_tiny_patch16_224", f"output-dir={tmp_path}",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"^F2DC|^f2dc") as caught:
-        sweeping.sweep(arguments, "", lambda *_: None, checking.check_model)
+        sweeping.sweep(arguments, "")
     assert "model.name=timm:vit_tiny_patch16_224: modules f2dc: the network" in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_pair_is_looked_at_once_whatever_its_seeds() -> None:
-    looked: list[str] = []
-    requested = grid.read(["handwritten", "method=fedavg,fedprox", "seed=0,1,2", "train.lr=0.1,0.01"])
-    grid.points(requested, lambda *_: None, lambda config: looked.append(config.method["name"]))
-    assert looked == ["fedavg", "fedprox"]
 
 
 def test_networks_of_nodes_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:

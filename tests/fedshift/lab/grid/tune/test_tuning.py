@@ -17,6 +17,7 @@ from fedshift.lab.grid.sweep import forks, running, sweeping
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.lab.grid.tune import study, tuning
 from fedshift.lab.grid.tune.requested import FRACTION, Request
+from fedshift.run import checking
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.versions import versions
@@ -28,7 +29,7 @@ SHORT = ("nodes=4", "rounds=6", "train.epochs=1", "allocation.share=0.2")
 
 
 def read(*arguments: str) -> Request:
-    return tune_requested.read(["handwritten", *arguments], lambda *_: None)
+    return tune_requested.read(["handwritten", *arguments])
 
 
 # --- where methods are searched -------------------------------------------------------------------------------
@@ -234,13 +235,13 @@ class Searches:
 
     def tune(self, *arguments: str) -> None:
         given = ["handwritten", f"output-dir={self.home / 'runs'}", *SHORT, "jobs=2", *arguments]
-        for plan in tune_requested.read(given, lambda *_: None).plans:
+        for plan in tune_requested.read(given).plans:
             point = plan.trial({})
             fields = {"resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                       "run_id": "x", "versions": versions(point.config)}  # fmt: skip
             fields |= {} if self.images is None else {"images": self.images}
             (self.home / f"config-{plan.method}.json").write_text(json.dumps(fields))
-        tuning.tune(given, "", lambda *_: None)
+        tuning.tune(given, "")
 
     @property
     def started(self) -> list[str]:
@@ -256,6 +257,7 @@ class Searches:
 def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     pytest.importorskip("optuna")
     made = Searches(tmp_path)
+    monkeypatch.setattr(checking, "check_data", lambda *_: None)
     monkeypatch.setattr(running, "run_command", lambda: [sys.executable, str(tmp_path / "play.py")])
     monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -339,7 +341,7 @@ def test_without_the_store_a_finished_run_counts_for_its_own_values_alone(
     searches.tune("method=fedavg", "budget=2")
     whole = searches.rows
     (store,) = searches.home.glob("runs/tune-*/trials.log")
-    (plan,) = tune_requested.read(["handwritten", *SHORT, "jobs=2", "method=fedavg", "budget=2"], lambda *_: None).plans
+    (plan,) = tune_requested.read(["handwritten", *SHORT, "jobs=2", "method=fedavg", "budget=2"]).plans
     for number, rate in enumerate((0.01, 0.0123)):  # of trial 1 another than it draws
         point = plan.trial({"train.lr": rate} if number else {})
         (file,) = store.parent.glob(f"trials/fedavg-000{number}/*/config.yaml")
@@ -380,12 +382,10 @@ def test_a_trial_that_is_refused_is_not_tried_again(searches: Searches) -> None:
 
 
 def test_a_method_that_cannot_run_on_the_network_is_refused_before_anything_starts(searches: Searches) -> None:
-    from fedshift.run.checking import check_model
-
     pytest.importorskip("timm")
     given = ["handwritten", "method=fedavg,f2dc", "budget=1", "model.name=timm:vit_tiny_patch16_224"]
     with pytest.raises(ConfigError, match=r"^f2dc: modules f2dc: the network 'timm:vit_tiny_patch16_224' has no feat"):
-        tuning.tune([*given, f"output-dir={searches.home / 'runs'}"], "", lambda *_: None, check_model)
+        tuning.tune([*given, f"output-dir={searches.home / 'runs'}"], "")
     assert not (searches.home / "runs").exists()
 
 
