@@ -62,27 +62,22 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
 
 def as_sweep(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as those of a sweep over the methods."""
-    experiments: list[str] = []
-    methods: list[str] = []
-    keys: list[str] = []
-    for argument in arguments:
-        key, sep, _ = argument.partition("=")
-        if sep and key in REFUSED:
+    keys = [argument for argument in arguments if "=" in argument]
+    for key in (argument.partition("=")[0] for argument in keys):
+        if key in REFUSED:
             raise ConfigError(
                 f"{as_found(key)}: costs runs a few rounds in this process without scores and files; it accepts "
                 "METHOD... [EXPERIMENT], nodes=N and the keys of a run's configuration"
             )
-        if sep:
-            keys.append(argument)
-        elif argument in registry.METHODS:
-            methods.append(argument)
-        elif argument.endswith((".yaml", ".yml")) or argument in files.names("experiments"):
-            experiments.append(argument)
-        else:
+    known = files.names("experiments")
+    methods = [word for word in arguments if word in registry.METHODS]
+    experiments = [word for word in arguments if word.endswith((".yaml", ".yml")) or word in known]
+    for word in arguments:
+        if word not in (*keys, *methods, *experiments):
             raise ConfigError(
-                f"{as_found(argument)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
-                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}",
-                files.folder_remedy(argument),
+                f"{as_found(word)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
+                f"experiments` list them{meant(word, (*registry.METHODS, *known))}",
+                files.folder_remedy(word),
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")

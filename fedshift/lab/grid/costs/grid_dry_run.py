@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift.lab.grid.costs import dry_run
@@ -16,8 +16,7 @@ from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.run.columns import columns, facts
 from fedshift.run.launch import worker_count
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import console
-from fedshift_app.run.disk_space import size
+from fedshift_app.run import console, disk_space
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_clients.training import machine
 from fedshift_core.limits import MOST_NAME, plain, shortened
@@ -36,6 +35,9 @@ SHORTER = (
 )
 
 
+Job = tuple[Point, str, int]  # runs that follow one another: one of them, what they are for, how many
+
+
 @dataclass
 class Work:
     """Runs that cost the same."""
@@ -45,70 +47,6 @@ class Work:
     seconds: float
     number: int = 0
     folders: int = 0
-
-
-@dataclass
-class Measurements:
-    """The runs of a grid, of which each distinct setting is measured once."""
-
-    jobs: int
-    known: dict[str, Measured] = field(default_factory=dict)
-    works: dict[tuple[str, str], Work] = field(default_factory=dict)
-
-    def add(self, point: Point, runs: int, label: str = "", number: int = 1, *, keeps: bool = True) -> float:
-        """Add runs that are alike, of ``runs`` in all; return the seconds of one.
-
-        A run that has ended keeps its weights, a trial does not.
-
-        Raises:
-            FedShiftError: If it could not start, or its node cannot train.
-        """
-        key = f"{deciding(point.config)} {point.nodes}"
-        if key not in self.known:
-            dry_run.log.info("measuring %s", point.label)
-            self.known[key] = dry_run.measure(point.config, point.nodes)
-        of = self.known[key]
-        workers = max(1, min(self.jobs, worker_count.cores()) // max(1, min(self.jobs, runs)))
-        requested = worker_count.requested(point.launch) or workers
-        seconds = of.seconds(dry_run.places(point.config, point.nodes, point.launch, requested))
-        work = self.works.setdefault((key, label), Work(point.label, of, seconds))
-        same = [word for word in work.label.split() if word in point.label.split()]
-        work.label = " ".join(same) or point.config.method["name"]
-        left = of.disk.folder if keeps else of.disk.texts
-        work.folders += number * left if work.number else of.disk.folder + (number - 1) * left
-        work.number += number
-        return seconds
-
-    def text(self, heads: Sequence[str], total: float) -> str:
-        """Return table, totals and advice for runs that take so many seconds side by side."""
-        works = [(f"{work.label}{suffix}", work) for (_, suffix), work in self.works.items()]
-        rows = [HEAD, *(
-            (shortened(plain(name, 4 * MOST_NAME), 40), str(work.number), console.duration(work.seconds),
-             console.duration(work.number * work.seconds), size(work.folders), size(work.number * work.of.traffic))
-            for name, work in works
-        )]  # fmt: skip
-        alone = sum(work.number * work.seconds for _, work in works)
-        lines = [
-            ("time", f"about {console.duration(total)} on this machine, {self.jobs} at a time, "
-                     f"{console.duration(alone)} one after another, without the start of processes"),
-            ("disk", f"{size(sum(work.folders for _, work in works))} for all run folders; {self._images()} of decoded "
-                     "images, once for all runs"),
-            ("traffic", f"{size(sum(work.number * work.of.traffic for _, work in works))} between nodes and server, "
-                        "both ways, in all runs"),
-            ("measured", f"{plural(len(self.known), 'setting')}, two rounds and the scores of one node each"),
-            ("machine", machine.describe()),
-            ("warning", f"more than a day; {SHORTER}" if total > DAY else ""),
-        ]  # fmt: skip
-        return "\n".join([*heads, "", *columns(rows, "", numbers=True, ruled=True), "", *facts(lines)])
-
-    def _images(self) -> str:
-        """Return the bytes of the decoded images of all data sets."""
-        sizes = {}
-        for of in self.known.values():
-            tested = {node.domain: node.num_test for node in of.nodes}
-            number = sum(node.num_examples + node.num_validation for node in of.nodes) + sum(tested.values())
-            sizes[of.config.dataset.name, of.config.dataset.pixels] = 3 * of.config.dataset.pixels**2 * number
-        return size(sum(sizes.values()))
 
 
 def sweep(arguments: Sequence[str]) -> str:
@@ -122,14 +60,11 @@ def sweep(arguments: Sequence[str]) -> str:
     """
     request, points, notes, folder = sweeping.planned(arguments)
     finished = _finished(folder, points)
-    left = [point for point in points if point.key not in finished]
+    left = [(point, "", 1) for point in points if point.key not in finished]
     head = plural(len(points), "run") + f", {len(finished)} of them finished in {folder}" * bool(finished)
     if not left:
         return f"{head}: nothing is left to do"
-    console.set_up(aside=True)
-    measured = Measurements(request.options.jobs or running.usual_jobs(points))
-    seconds = [measured.add(point, len(left)) for point in left]
-    return measured.text([head, *notes], makespan(seconds, measured.jobs))
+    return _text([head, *notes], [left], request.options.jobs or running.usual_jobs(points))
 
 
 def tune(arguments: Sequence[str]) -> str:
@@ -143,27 +78,74 @@ def tune(arguments: Sequence[str]) -> str:
     """
     request = tune_requested.read(arguments)
     grid.check(plan.base for plan in request.plans)
-    console.set_up(aside=True)
-    measured = Measurements(
-        request.grid_request.options.jobs or running.usual_jobs([plan.base for plan in request.plans])
-    )
-    trials = {plan.method: request.options.budget if plan.space else 1 for plan in request.plans}
-    searches = [
-        trials[plan.method]  # which follow one another
-        * measured.add(plan.trial({}), len(trials), ": trials", trials[plan.method], keeps=False)
-        for plan in request.plans
-    ]
+    trials = [(plan.trial({}), ": trials", request.options.budget if plan.space else 1) for plan in request.plans]
     searched = {plan.method for plan in request.plans if plan.space}
-    compared: list[float] = []
-    finals = request.finals({})
-    for point in finals:
-        number = 1 + (point.config.method["name"] in searched)  # one that is tuned is as dear as the method as it is
-        compared += [measured.add(point, len(finals), ": to compare", number)] * number
+    compared = [(point, ": to compare", 1) for point in request.finals({})]
+    # One that is tuned is as dear as the method as it is.
+    compared += [job for job in compared if job[0].config.method["name"] in searched]
     head = (
-        f"{plural(len(request.plans), 'method')}: at most {plural(sum(trials.values()), 'trial')}, then "
-        f"{plural(len(compared), 'run')} to compare"
+        f"{plural(len(request.plans), 'method')}: at most {plural(sum(number for *_, number in trials), 'trial')}, "
+        f"then {plural(len(compared), 'run')} to compare"
     )
-    return measured.text([head, *request.notes], makespan(searches, measured.jobs) + makespan(compared, measured.jobs))
+    jobs = request.options.jobs or running.usual_jobs([plan.base for plan in request.plans])
+    return _text([head, *request.notes], [trials, compared], jobs)
+
+
+def _text(heads: Sequence[str], stages: Sequence[Sequence[Job]], jobs: int) -> str:
+    """Return a table of the runs of stages that follow one another, totals, and above a day advice."""
+    console.set_up(aside=True)
+    known: dict[str, Measured] = {}
+    works: dict[tuple[str, str], Work] = {}
+    total = sum(makespan([_add(job, jobs, len(stage), known, works) for job in stage], jobs) for stage in stages)
+    size, duration = disk_space.size, console.duration
+    rows = [HEAD, *(
+        (shortened(plain(work.label + suffix, 4 * MOST_NAME), 40), str(work.number), duration(work.seconds),
+         duration(work.number * work.seconds), size(work.folders), size(work.number * work.of.traffic))
+        for (_, suffix), work in works.items()
+    )]  # fmt: skip
+    alone = sum(work.number * work.seconds for work in works.values())
+    traffic = sum(work.number * work.of.traffic for work in works.values())
+    images = {(of.config.dataset.name, of.config.dataset.pixels): _images(of) for of in known.values()}
+    lines = [
+        ("time", f"about {duration(total)} on this machine, {jobs} at a time, {duration(alone)} one after another, "
+                 "without the start of processes"),
+        ("disk", f"{size(sum(work.folders for work in works.values()))} for all run folders; "
+                 f"{size(sum(images.values()))} of decoded images, once for all runs"),
+        ("traffic", f"{size(traffic)} between nodes and server, both ways, in all runs"),
+        ("measured", f"{plural(len(known), 'setting')}, two rounds and the scores of one node each"),
+        ("machine", machine.describe()),
+        ("warning", f"more than a day; {SHORTER}" if total > DAY else ""),
+    ]  # fmt: skip
+    return "\n".join([*heads, "", *columns(rows, "", numbers=True, ruled=True), "", *facts(lines)])
+
+
+def _add(job: Job, jobs: int, together: int, known: dict[str, Measured], works: dict[tuple[str, str], Work]) -> float:
+    """Add runs, which are measured unless others of the same setting were; return the seconds of all.
+
+    Raises:
+        FedShiftError: If one could not start, or its node cannot train.
+    """
+    point, suffix, number = job
+    key = f"{deciding(point.config)} {point.nodes}"
+    if key not in known:
+        dry_run.log.info("measuring %s", point.label)
+        known[key] = dry_run.measure(point.config, point.nodes)
+    of = known[key]
+    workers = worker_count.requested(point.launch) or max(1, min(jobs, worker_count.cores()) // min(jobs, together))
+    seconds = of.seconds(dry_run.places(point.config, point.nodes, point.launch, workers))
+    work = works.setdefault((key, suffix), Work(point.label, of, seconds))
+    same = [word for word in work.label.split() if word in point.label.split()]
+    work.label = " ".join(same) or point.config.method["name"]
+    work.folders += of.disk.folder + (number - 1) * of.disk.texts  # trials that have ended keep no weights
+    work.number += number
+    return number * seconds
+
+
+def _images(of: Measured) -> int:
+    """Return the bytes of the decoded images of a run."""
+    tested = {node.domain: node.num_test for node in of.nodes}
+    number = sum(node.num_examples + node.num_validation for node in of.nodes) + sum(tested.values())
+    return int(3 * of.config.dataset.pixels**2 * number)
 
 
 def deciding(config: RunConfig) -> str:

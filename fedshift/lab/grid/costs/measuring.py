@@ -97,6 +97,11 @@ class Costs:
     refused: int = 0
 
     @property
+    def name(self) -> str:
+        """The method, and the kind of its rounds."""
+        return f"{self.label} ({self.kind})" if self.kind else self.label
+
+    @property
     def step_flops(self) -> float:
         """FLOPs of a step: the mean over phases, weighted by epochs, which have equally many steps."""
         return sum(step.epochs * step.flops for step in self.steps) / sum(step.epochs for step in self.steps)
