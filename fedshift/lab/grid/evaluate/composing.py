@@ -11,7 +11,6 @@ from fedshift.lab.grid.evaluate.models import Model
 from fedshift_app.config import folder_classes
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io, json_text, same_names
@@ -19,8 +18,6 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import as_yaml
-from fedshift_datasets import catalog
-from fedshift_datasets.base import Names
 
 #: Settings of images that belong to the model, where its data set is exchanged.
 OF_IMAGES = ("resize", "window", "exif")
@@ -107,8 +104,8 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
             f"{as_found(size)}; leave the key out"
         )
     own: dict[str, Any] = {}
-    if (names := _own_names(model, request, other=other)) is not None:
-        own = {"dataset.classes": list(about.classes), "dataset.domains": list(names.domains)}
+    if (there := _own_domains(model, request, other=other)) is not None:
+        own = {"dataset.classes": list(about.classes), "dataset.domains": there}
     domains = own.get("dataset.domains") or request.given.get("dataset.domains") or ([] if other else kept.domains)
     same_domains = tuple(domains) == tuple(kept.domains)
     if other:
@@ -135,10 +132,10 @@ def _write(file: Path, sections: Mapping[str, Any]) -> None:
     atomic_io.write_atomically(file, as_yaml({"resolved": sections}))
 
 
-def _own_names(model: Model, request: Request, *, other: bool) -> Names | None:
-    """Return domains and classes of a user's own images in the folder that the user names; None for other data sets.
+def _own_domains(model: Model, request: Request, *, other: bool) -> list[str] | None:
+    """Return the domains of a user's own images in the folder that the user names; None for other data sets.
 
-    Domains of the model's run come first. The classes are the model's.
+    Those of the model's run come first.
 
     Raises:
         ConfigError: If there are classes that the model does not know.
@@ -147,25 +144,20 @@ def _own_names(model: Model, request: Request, *, other: bool) -> Names | None:
     kept, classes = model.config.dataset, model.about.classes
     typed = {key.removeprefix("dataset."): value for key, value in request.given.items() if key.startswith("dataset.")}
     base = {"name": request.data_set} if other else kept.model_dump(mode="json")
-    of = str(typed.get("of", "") or base.get("of", ""))
-    if not request.data_dir or folder_classes.dataset(str(base["name"]), of).own is None:
+    section = base | {"domains": ()} | typed | {"data_dir": request.data_dir, "classes": ()}
+    if not request.data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
         return None
-    fields = base | {"domains": ()} | typed | {"data_dir": request.data_dir, "classes": ()}
-    configured = DatasetConfig.model_validate(fields)
-    read_names = catalog.get(of or str(base["name"])).own
-    assert read_names is not None
     try:
-        names = read_names(configured.source(), configured.domains)
-        if any(same_names.place(name, classes) is None for name in names.classes):
-            raise _other_classes(model, request.data_dir, names.classes)
+        found = folder_classes.filled(section)
+        if any(same_names.place(name, classes) is None for name in found["classes"]):
+            raise _other_classes(model, request.data_dir, found["classes"])
     except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing
-        stated = configured.model_copy(update={"classes": classes})
-        names = read_names(stated.source(), stated.domains)
-    there = [name for name in names.domains if not same_names.same(name, configured.public_domain)]
-    if "dataset.domains" not in request.given:
-        first = [name for name in kept.domains if same_names.place(name, there) is not None]
-        there = [*first, *(name for name in there if same_names.place(name, first) is None)]
-    return Names(tuple(there), classes)
+        found = folder_classes.filled(section | {"classes": classes})
+    there = list(found["domains"])
+    if "dataset.domains" in request.given:
+        return there
+    first = [name for name in kept.domains if same_names.place(name, there) is not None]
+    return [*first, *(name for name in there if same_names.place(name, first) is None)]
 
 
 def _other_classes(model: Model, where: str, found: Sequence[str]) -> ConfigError:
