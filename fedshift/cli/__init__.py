@@ -153,7 +153,7 @@ def sweep(
         slurm: With --list: write them as the array of one Slurm job.
         into (--in): Do one run, as --list prints it, in this sweep's folder.
         ray: Do the runs on the nodes of the Ray cluster at HOST:PORT.
-        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+        dry (--dry-run): Only show hours, disk and traffic of all runs.
 
     Examples:
         fedshift sweep handwritten method=fedavg,i2pfl seed=0,1,2 engine=inline
@@ -265,7 +265,7 @@ def tune(
     Args:
         arguments ([EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]): Keys of `fedshift run`.
         paper: A printed table to compare the runs with, see `fedshift papers`.
-        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+        dry (--dry-run): Only show hours, disk and traffic of all runs.
 
     Examples:
         fedshift tune handwritten method=fedavg,i2pfl budget=20 seed=0,1,2

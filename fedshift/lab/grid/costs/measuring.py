@@ -22,8 +22,7 @@ from fedshift_app import client_app
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import build as run_build
-from fedshift_app.run import precision as run_precision
+from fedshift_app.run import starting
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import FederationError
@@ -146,13 +145,9 @@ def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, Domain
     Raises:
         FedShiftError: If it cannot start.
     """
-    arrays, federation = run_build.prepare(config, setup.SIMULATION)
-    strategy = run_build.strategy_of(config, federation, lambda *_: None)
     grid = InlineGrid(client_app.app, nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
-    strategy.settle(settled.model_dump_json())
-    return settled, arrays, strategy, grid
+    ready = starting.ready(grid, config, None, setup.SIMULATION, lambda *_: None)
+    return ready.settled, ready.initial, ready.strategy, grid
 
 
 def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:

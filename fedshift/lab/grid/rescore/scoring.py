@@ -19,12 +19,9 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate, with_former_values
 from fedshift_app.features.privacy import show as privacy
 from fedshift_app.features.validation import show as validation
-from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import state_store
+from fedshift_app.node import one_time_payload, state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import agreement, checkpoints, initial_model, resuming
-from fedshift_app.run import build as run_build
-from fedshift_app.run import precision as run_precision
+from fedshift_app.run import agreement, checkpoints, resuming, starting
 from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
@@ -168,31 +165,25 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     config = checked.config
     past, checkpoint = _past(checked.path, checked.saved_config, config, checked.server_round)
     resuming.check_images(past, config)
-    resumed_after = (*past.resumed_after, checkpoint.server_round)
-    base = checked.path / checkpoints.FOLDER
-    start = node_payload.of_run(base)
-    initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
+    kept_in = checked.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
-    strategy.settle(settled.model_dump_json())
-    resuming.check_nodes(past, nodes := strategy.roster.nodes)
-    weights = run_build.restored(strategy, initial, checkpoint)
-    kept_in = base / checkpoints.NODES_FOLDER
+    ready = starting.ready(grid, config, past, NAME, lambda *scored_round: scored.append(scored_round))
+    strategy, model = ready.strategy, ready.strategy.federation.model
+    resumed_after = (*past.resumed_after, checkpoint.server_round)
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
-    strategy.score_again(grid, weights, past.history[-1])
+    strategy.score_again(grid, ready.initial, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=federation.model.personal, command=command, num_nodes=past.num_nodes,
-        images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
+        output_dir, config, engine=NAME, personal=model.personal, command=command, num_nodes=past.num_nodes,
+        images=past.images, arithmetic=ready.settled.train.arithmetic, scored_again=checked.marks,
         requested=checked.saved_config.get("asked"),
     )  # fmt: skip
+    nodes = strategy.roster.nodes
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
-        if federation.model.start:
-            node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
+        if model.start:
+            one_time_payload.write(folder.path / checkpoints.FOLDER, model.start)
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
@@ -250,15 +241,13 @@ def _not_scored(result: RoundResult) -> RoundResult:
 def done(checked: Checked, among: Sequence[Path]) -> Path | None:
     """Return the folder of an earlier scoring with the same settings; None if there is none."""
     wanted = checked.config.model_dump(mode="json")
-    for path in among:
-        if not (path / RESULTS_FILE).is_file():
-            continue
+    for path in (path for path in among if (path / RESULTS_FILE).is_file()):
         try:
             saved_config = resuming.read_config(path)
         except ConfigError:  # a folder of another run, which does not matter here
             continue
         marks = saved_config.get("scored_again") or {}
-        same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
+        same = all(marks.get(key) == checked.marks[key] for key in ("run_id", "round"))
         if same and validate(with_former_values(saved_config["resolved"])).model_dump(mode="json") == wanted:
             return path
     return None

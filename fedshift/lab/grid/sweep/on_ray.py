@@ -137,8 +137,8 @@ class RaySweep(sweeping.Sweep):
         """Read how a run ended, once the folder shows here what its node has written."""
         assert isinstance(record.child, RayRun)
         record.child.clean_up()
-        deadline = time.monotonic() + SHARED_SECONDS
-        while not record.child.error and record.state != "finished" and time.monotonic() < deadline:
+        deadline = time.monotonic() + SHARED_SECONDS * (not record.child.error)
+        while record.state != "finished" and time.monotonic() < deadline:
             self.look(record)
             time.sleep(POLL_SECONDS)
         super().settle(record)

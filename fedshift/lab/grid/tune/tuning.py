@@ -17,7 +17,6 @@ import typer
 
 from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
-from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift.lab.grid.sweep.records import Record
 from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -260,26 +259,16 @@ class Tuning(Runner):
         if trial.folder is not None:
             shutil.rmtree(trial.folder / checkpoints.FOLDER, ignore_errors=True)
         self.save()
-        budget, seconds = self.request.options.budget, self._seconds_left()
-        best = method.search.best(budget)
+        budget, best = self.request.options.budget, method.search.best(self.request.options.budget)
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
-        left = "" if seconds is None else f"; trials left {duration(seconds)}"
+        each = mean(
+            notes[study.SECONDS] for notes in (t.notes for t in method.search.trials()) if study.SECONDS in notes
+        )
+        left = f"; trials left {duration((each or 0) * (method.budget - method.ended))}" * (
+            method.ended < method.budget
+        )
         done = f"[{method.ended}/{budget}] trial {method.number}"
         typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}{left}")
-
-    def _seconds_left(self) -> float | None:
-        """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known."""
-        known: list[Timed] = []
-        running: list[tuple[Timed, float]] = []
-        waiting: list[Timed] = []
-        for method in self.methods:
-            one, notes = Timed(method.plan.method, 1, 0.0), [trial.notes for trial in method.search.trials()]
-            known += [one._replace(seconds=each[study.SECONDS]) for each in notes if study.SECONDS in each]
-            if method.trial is not None and method.trial.child is not None:
-                running.append((one, method.trial.child.seconds))
-            waiting += [one] * (0 if method.problem else method.budget - method.ended - (method.trial is not None))
-        side_by_side = min(self.jobs, len({one.method for one in (*waiting, *(one for one, _ in running))}))
-        return time_left(known, running, waiting, side_by_side) if running or waiting else None
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""
@@ -315,9 +304,7 @@ class Tuning(Runner):
 
     def save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""
-        keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
-        notes = (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)
-        rows: list[list[Any]] = [["method", "trial", "state", "validation", *notes, *keys]]
+        rows: list[dict[str, Any]] = []
         methods: dict[str, Any] = {}
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
@@ -326,13 +313,14 @@ class Tuning(Runner):
             }  # fmt: skip
             space = {key: place.as_yaml() for key, place in plan.space.items()}
             methods[plan.method] = {"space": space, "default": plan.default, "best": chosen}
-            for trial in method.search.trials():
-                values = {**plan.default, **trial.values}
-                rows.append([
-                    plan.label, trial.number, trial.state, "" if trial.validation is None else trial.validation,
-                    *(trial.notes.get(key, "") for key in notes), *(values.get(key, "") for key in keys),
-                ])  # fmt: skip
-        write_atomically(self.folder / TABLE, csv_text(rows))
+            rows += [
+                {"method": plan.label, "trial": trial.number, "state": trial.state, "validation": trial.validation}
+                | {key: trial.notes.get(key) for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)}
+                | {**plan.default, **trial.values}
+                for trial in method.search.trials()
+            ]  # fmt: skip
+        head = list(dict.fromkeys(key for row in rows for key in row))
+        write_atomically(self.folder / TABLE, csv_text([head, *([row.get(key) for key in head] for row in rows)]))
         content = {
             "command": os.environ.get(COMMAND, ""),
             **self.request.options.model_dump(include={"budget", "pruning", "trial_rounds"}),
