@@ -75,19 +75,17 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
-def averages(folder: Path) -> dict[int, float]:
-    """Return the validation accuracy by round, in percent: the mean over domains.
+def averages(folder: Path | None) -> dict[int, float]:
+    """Return the validation accuracy by round, in percent: the mean over domains; none without a run folder.
 
     Only the key ``validation`` of ``metrics.jsonl`` is read. A round that lacks a domain of other rounds is left out:
     a mean over the rest would be another quantity.
     """
-    scores: dict[int, dict[str, float]] = {}
-    for line in files.full_lines(folder / METRICS_FILE):
-        validation = line.get("validation") or {}
-        scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
-    domains = {name for known in scores.values() for name in known}
-    means = {number: mean(known.values()) for number, known in scores.items() if known and known.keys() == domains}
-    return {number: value for number, value in means.items() if value is not None}
+    lines = [] if folder is None else files.full_lines(folder / METRICS_FILE)
+    given = {int(line["round"]): line.get("validation") or {} for line in lines}
+    scores = {number: {name: v for name, v in of.items() if v is not None} for number, of in given.items()}
+    domains = set[str]().union(*scores.values())
+    return {number: mean(of.values()) or 0.0 for number, of in scores.items() if of and of.keys() == domains}
 
 
 def score(by_round: Mapping[int, float], keep: str) -> float | None:
@@ -186,11 +184,11 @@ class Tuning(Runner):
             for method in self.methods:
                 if self.has_room and method.waits:
                     self._begin(method)
-            going = [method for method in self.methods if method.trial is not None]
+            going = [(method, method.trial) for method in self.methods if method.trial is not None]
             if not going:
                 return
-            for method in going:
-                self._poll(method)
+            for method, trial in going:
+                self._poll(method, trial)
             time.sleep(POLL_SECONDS)
 
     def _begin(self, method: Method) -> None:
@@ -203,18 +201,15 @@ class Tuning(Runner):
         if method.trial.state != "finished":  # else this process was killed before it could note that
             self.start(method.trial, sum(other.waits for other in self.methods))
 
-    def _poll(self, method: Method) -> None:
+    def _poll(self, method: Method, trial: Record) -> None:
         """Check on a trial: report its rounds, end it early, or record its result."""
-        trial = method.trial
-        assert trial is not None
         ended = trial.child is None or trial.child.ended
         if trial.folder is None:
             trial.folder = max(_folders(trial) - trial.refused, default=None)
-        method.by_round = averages(trial.folder) if trial.folder is not None else {}
-        stopped = method.search.report(method.number, method.by_round)
-        if stopped is not None:
+        method.by_round = averages(trial.folder)
+        if (stopped := method.search.report(method.number, method.by_round)) is not None:
             self.end([trial])
-            self._note(method, PRUNED, f"ended early after round {stopped}")
+            self._note(method, trial, PRUNED, f"ended early after round {stopped}")
         elif ended:
             if trial in self.running:
                 self.settle(trial)
@@ -231,21 +226,19 @@ class Tuning(Runner):
             method.search.note(method.number, **{study.ERROR: error})
             if method.number == 0:  # the values cannot be the cause
                 method.problem = f"its first trial failed: {error} (log: {trial.log})"
-            self._note(method, FAILED, f"failed: {error}")
+            self._note(method, trial, FAILED, f"failed: {error}")
             return
-        method.by_round = averages(trial.folder) if trial.folder is not None else {}
-        value = score(method.by_round, config.keep)
-        if value is None:
+        method.by_round = averages(trial.folder)
+        if (value := score(method.by_round, config.keep)) is None:
             raise ConfigError(
                 f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
                 f"{config.allocation.validation_fraction:g} of their images is less than one"
             )
-        self._note(method, COMPLETE, f"validation {percent(value)}", value)
+        self._note(method, trial, COMPLETE, f"validation {percent(value)}", value)
 
-    def _note(self, method: Method, state: str, outcome: str, value: float | None = None) -> None:
+    def _note(self, method: Method, trial: Record, state: str, outcome: str, value: float | None = None) -> None:
         """Note the end of a trial, and remove its weights: nobody continues it."""
-        trial, method.trial = method.trial, None
-        assert trial is not None
+        method.trial = None
         if trial in self.running:
             self.running.remove(trial)
         method.search.note(method.number, **{
