@@ -101,7 +101,8 @@ def measure(config: RunConfig, nodes: int) -> Measured:
     # Here nobody has trained, the second round is scored, and all of it.
     scored_now = config.evaluate.model_copy(update={"untrained": "count", "every": 1, "fraction": 1.0})
     played = config.model_copy(update={"evaluate": scored_now, "rounds": max(1, config.rounds)})
-    settled, arrays, strategy, grid = begin(played, nodes)
+    ready, grid = begin(played, nodes)
+    arrays, strategy = ready.initial, ready.strategy
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     prepared, images = time.perf_counter() - began, {node.node_id: node.num_examples for node in strategy.roster.nodes}
     mean = statistics.fmean(images[message.metadata.dst_node_id] for message in messages)
@@ -124,11 +125,11 @@ def measure(config: RunConfig, nodes: int) -> Measured:
     finally:
         torch.set_num_threads(threads)
     return Measured(
-        config.model_copy(update={"train": settled.train}), strategy, len(messages), prepared, local, sum(scored),
+        config.model_copy(update={"train": ready.settled.train}), strategy, len(messages), prepared, local, sum(scored),
         len({question.metadata.dst_node_id for question in questions}),
         sum(config.evaluate.share(n, rounds) for n in every), sum(num_bytes(message.content) for message in messages),
         up * len(messages), held_memory(),
-        disk_space.needed(settled, arrays, strategy, list(strategy.roster.nodes), simulated=True),
+        disk_space.needed(config, arrays, strategy, list(strategy.roster.nodes), simulated=True),
     )  # fmt: skip
 
 

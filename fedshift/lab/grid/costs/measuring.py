@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Message
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,12 +23,12 @@ from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import starting
+from fedshift_app.run.starting import Ready
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.records import decode
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Listener, Node
 from fedshift_strategies.federation.updates import num_bytes
 
@@ -139,15 +139,14 @@ def answered(grid: InlineGrid, messages: Iterable[Message], server_round: int) -
     return replies, times
 
 
-def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, InlineGrid]:
-    """Return a run as it stands before its first round: settled configuration, weights, strategy and grid.
+def begin(config: RunConfig, nodes: int) -> tuple[Ready, InlineGrid]:
+    """Return a run as it stands before its first round.
 
     Raises:
         FedShiftError: If it cannot start.
     """
     grid = InlineGrid(client_app.app, nodes)
-    ready = starting.ready(grid, config, None, setup.SIMULATION, lambda *_: None)
-    return ready.settled, ready.initial, ready.strategy, grid
+    return starting.ready(grid, config, None, setup.SIMULATION, lambda *_: None), grid
 
 
 def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
@@ -161,7 +160,8 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     Raises:
         FedShiftError: If it cannot start, or a node cannot train.
     """
-    _, arrays, strategy, grid = begin(config, nodes)
+    ready, grid = begin(config, nodes)
+    arrays, strategy = ready.initial, ready.strategy
     strategy.roster.listener = refusals = _Refusals()
     by_kind: dict[str, Costs] = {}
     threads = torch.get_num_threads()

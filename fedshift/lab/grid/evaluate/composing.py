@@ -37,16 +37,6 @@ class Request:
     launch: Mapping[str, Any]
     given: Mapping[str, Any]
 
-    @property
-    def data_set(self) -> str:
-        """The data set that the user names; empty for the model's own."""
-        return str(self.given.get("dataset.name", "") or self.flat.get("dataset", ""))
-
-    @property
-    def data_dir(self) -> str:
-        """The folder of images that the user names; empty for none."""
-        return str(self.flat.get("data-dir", "") or self.given.get("dataset.data_dir", ""))
-
 
 @dataclass(frozen=True)
 class Composed:
@@ -97,14 +87,15 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
         DataError: If the images are missing.
     """
     sections, kept, about = dict(model.sections), model.config.dataset, model.about
-    other = request.data_set not in ("", kept.name)
+    named = str(request.given.get("dataset.name", "") or request.flat.get("dataset", ""))
+    other = named not in ("", kept.name)
     if (size := request.given.get("dataset.size", about.size)) != about.size:
         raise ConfigError(
             f"dataset.size: the model {shown(model.label)} takes images of {about.size} pixels, found "
             f"{as_found(size)}; leave the key out"
         )
     own: dict[str, Any] = {}
-    if (there := _own_domains(model, request, other=other)) is not None:
+    if (there := _own_domains(model, request, named if other else "")) is not None:
         own = {"dataset.classes": list(about.classes), "dataset.domains": there}
     domains = own.get("dataset.domains") or request.given.get("dataset.domains") or ([] if other else kept.domains)
     same_domains = tuple(domains) == tuple(kept.domains)
@@ -132,10 +123,10 @@ def _write(file: Path, sections: Mapping[str, Any]) -> None:
     atomic_io.write_atomically(file, as_yaml({"resolved": sections}))
 
 
-def _own_domains(model: Model, request: Request, *, other: bool) -> list[str] | None:
+def _own_domains(model: Model, request: Request, other: str) -> list[str] | None:
     """Return the domains of a user's own images in the folder that the user names; None for other data sets.
 
-    Those of the model's run come first.
+    Those of the model's run come first. ``other`` names another data set than the model's; empty for the same.
 
     Raises:
         ConfigError: If there are classes that the model does not know.
@@ -143,14 +134,15 @@ def _own_domains(model: Model, request: Request, *, other: bool) -> list[str] | 
     """
     kept, classes = model.config.dataset, model.about.classes
     typed = {key.removeprefix("dataset."): value for key, value in request.given.items() if key.startswith("dataset.")}
-    base = {"name": request.data_set} if other else kept.model_dump(mode="json")
-    section = base | {"domains": ()} | typed | {"data_dir": request.data_dir, "classes": ()}
-    if not request.data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
+    base = {"name": other} if other else kept.model_dump(mode="json")
+    data_dir = str(request.flat.get("data-dir", "") or request.given.get("dataset.data_dir", ""))
+    section = base | {"domains": ()} | typed | {"data_dir": data_dir, "classes": ()}
+    if not data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
         return None
     try:
         found = folder_classes.filled(section)
         if any(same_names.place(name, classes) is None for name in found["classes"]):
-            raise _other_classes(model, request.data_dir, found["classes"])
+            raise _other_classes(model, data_dir, found["classes"])
     except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing
         found = folder_classes.filled(section | {"classes": classes})
     there = list(found["domains"])

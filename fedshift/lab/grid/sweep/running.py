@@ -57,11 +57,6 @@ class Runner:
         """Return the default number of runs at a time."""
         return usual_jobs(points)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more run may start."""
-        return len(self.running) < self.jobs
-
     def record(self, point: Point, place: Path | None = None) -> Record:
         """Return the state of a run, whose folders are in ``place``; those on other images do not count."""
         name = re.sub(r"[^\w.=-]+", "-", point.label)[:100]

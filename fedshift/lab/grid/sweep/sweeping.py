@@ -124,7 +124,7 @@ class Sweep(Runner):
         queue = deque(record for record in self.records if record.state != "finished")
         self.save()
         while queue or self.running:
-            while queue and self.has_room:
+            while queue and len(self.running) < self.jobs:
                 self.start(queue.popleft(), len(queue))
                 self.save()
             bar.show([record.point.label for record in self.running], self._left(queue))

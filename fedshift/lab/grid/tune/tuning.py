@@ -182,7 +182,7 @@ class Tuning(Runner):
         self.save()
         while True:
             for method in self.methods:
-                if self.has_room and method.waits:
+                if len(self.running) < self.jobs and method.waits:
                     self._begin(method)
             going = [(method, method.trial) for method in self.methods if method.trial is not None]
             if not going:
