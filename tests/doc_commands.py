@@ -59,11 +59,11 @@ def runs_of(command: str) -> list[dict[str, Any]]:
         config = configuration.resolve(flat_keys)
         return [settings(config, runner.num_nodes(config, launch.get("nodes")))]
     if name == "tune":
-        plans = tune_requested.read(given["arguments"], lambda config, nodes: None).plans
+        plans = tune_requested.read(given["arguments"]).plans
         return [{"method.name": plan.method} for plan in plans]
     if name in ("sweep", "costs"):
         words = as_sweep(given["arguments"]) if name == "costs" else given["arguments"]
-        points, _ = grid.points(grid.read(words), lambda config, nodes: None)
+        points, _ = grid.points(grid.read(words))
         return [settings(point.config, point.nodes) for point in points]
     return []
 

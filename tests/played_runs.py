@@ -1,6 +1,7 @@
 """Sweeps whose runs are played by a script: it makes the folders that runs make, and fails as it is given."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Played:
         self.home = home
         self.script = home / "play.py"
         self.script.write_text(SCRIPT)
-        self.check: grid.CheckData = lambda *_: None
+        self.check: Callable[..., object] = lambda *_: None  # of the data of a run
         self.images: dict[str, dict[str, str]] | None = None  # the fingerprints that runs write down
 
     def fate(self, seed: int, *acts: str) -> None:
@@ -67,7 +68,7 @@ class Played:
     def prepare(self, *arguments: str) -> None:
         """Write what each run's folder will hold."""
         requested = grid.read(["handwritten", *arguments])
-        for point in grid.points(requested, lambda *_: None)[0]:
+        for point in grid.points(requested)[0]:
             fields = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(point.config),
@@ -80,7 +81,7 @@ class Played:
         one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]
         given = [f"output-dir={self.home / 'runs'}", *arguments, *one]
         self.prepare(*arguments)
-        sweeping.sweep(["handwritten", *given], paper, self.check)
+        sweeping.sweep(["handwritten", *given], paper)
 
     @property
     def started(self) -> list[str]:

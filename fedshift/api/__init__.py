@@ -140,11 +140,10 @@ def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **m
         FedShiftError: If the grid is wrong, before anything starts; if a run failed, after all others.
     """
     from fedshift.lab.grid.sweep import grid, sweeping
-    from fedshift.run.checking import check_data, check_model
 
     words = _with_files(keys.words(experiment, more, several=True, plain=grid.Options.model_fields))
     with calling.call(keys.command("sweep", words), progress=progress):
-        return _compared(sweeping.sweep(words, paper, check_data, check_model))
+        return _compared(sweeping.sweep(words, paper))
 
 
 def tune(
@@ -176,13 +175,12 @@ def tune(
     """
     from fedshift.lab.grid.sweep import grid
     from fedshift.lab.grid.tune import requested, tuning
-    from fedshift.run.checking import check_data, check_model
 
     plain = {*grid.Options.model_fields, *requested.Options.model_fields}
     given = {"budget": budget, "method": method, "seed": seed} | more
     words = _with_files(keys.words(experiment, given, several=True, plain=plain))
     with calling.call(keys.command("tune", words), progress=progress):
-        folder, table = tuning.tune(words, paper, check_data, check_model)
+        folder, table = tuning.tune(words, paper)
     return Tuned(folder, _compared(table), tuning.summary(folder)["methods"])
 
 

@@ -153,7 +153,7 @@ def sweep(
         slurm: With --list: write them as the array of one Slurm job.
         into (--in): Do one run, as --list prints it, in this sweep's folder.
         ray: Do the runs on the nodes of the Ray cluster at HOST:PORT.
-        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+        dry (--dry-run): Only show hours, disk and traffic of all runs.
 
     Examples:
         fedshift sweep handwritten method=fedavg,i2pfl seed=0,1,2 engine=inline
@@ -162,7 +162,6 @@ def sweep(
     if ray and (listed or into or dry):
         raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
     from fedshift.lab.grid.sweep import listing, sweeping
-    from fedshift.run.checking import check_data, check_model
 
     if dry and (listed or into or paper):
         raise ConfigError("sweep: --dry-run goes alone")
@@ -171,17 +170,17 @@ def sweep(
     if dry:
         from fedshift.lab.grid.costs import grid_dry_run
 
-        typer.echo(grid_dry_run.sweep(arguments or [], check_data, check_model))
+        typer.echo(grid_dry_run.sweep(arguments or []))
     elif listed:
-        listing.show(arguments or [], slurm, check_data, check_model)
+        listing.show(arguments or [], slurm)
     elif into:
-        listing.run_point(arguments or [], into, check_data)
+        listing.run_point(arguments or [], into)
     elif ray:
         from fedshift.lab.grid.sweep import on_ray
 
-        _end_of_sweep(on_ray.sweep(arguments or [], paper, ray, check_data, check_model))
+        _end_of_sweep(on_ray.sweep(arguments or [], paper, ray))
     else:
-        _end_of_sweep(sweeping.sweep(arguments or [], paper, check_data, check_model))
+        _end_of_sweep(sweeping.sweep(arguments or [], paper))
 
 
 def _end_of_sweep(comparison: "Comparison | None") -> None:
@@ -266,22 +265,20 @@ def tune(
     Args:
         arguments ([EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]): Keys of `fedshift run`.
         paper: A printed table to compare the runs with, see `fedshift papers`.
-        dry (--dry-run): Only show hours, disk, traffic and FLOPs of all runs.
+        dry (--dry-run): Only show hours, disk and traffic of all runs.
 
     Examples:
         fedshift tune handwritten method=fedavg,i2pfl budget=20 seed=0,1,2
         fedshift tune handwritten method=fedprox budget=8 jobs=2
     """
-    from fedshift.run.checking import check_data, check_model
-
     if dry:
         from fedshift.lab.grid.costs import grid_dry_run
 
-        typer.echo(grid_dry_run.tune(arguments or [], check_data, check_model))
+        typer.echo(grid_dry_run.tune(arguments or []))
         return
     from fedshift.lab.grid.tune import tuning
 
-    tuning.tune(arguments or [], paper, check_data, check_model)
+    tuning.tune(arguments or [], paper)
 
 
 @command(app)

@@ -64,7 +64,7 @@ def test_lists() -> None:
 
 
 def test_a_search() -> None:
-    request = tune_requested.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"], lambda *_: None)
+    request = tune_requested.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"])
     assert [plan.label for plan in request.plans] == ["fedavg", LABEL]
     finals = [point.label for point in request.finals({})]
     assert any(label.startswith(LABEL) for label in finals)
@@ -107,7 +107,7 @@ def test_the_report(runs: dict[str, Run]) -> None:
 
 
 def test_sweeps() -> None:
-    points, _ = grid.points(grid.read(["handwritten", f"method=fedavg,{NAME}"]), lambda config, nodes: None)
+    points, _ = grid.points(grid.read(["handwritten", f"method=fedavg,{NAME}"]))
     assert [point.label for point in points] == ["fedavg", LABEL]
 
 

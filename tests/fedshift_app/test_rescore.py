@@ -218,8 +218,8 @@ def test_runs_that_are_not_finished_are_left_out_by_name(
     for name in ("whole", "begun"):
         shutil.copytree(run.folder, tmp_path / "two" / name)
     (tmp_path / "two" / "begun" / "results.json").unlink()
-    requested = command.read([str(tmp_path / "two"), "shift.severity=1"])
-    assert [question.path.name for question in requested.questions] == ["whole"]
+    questions, _, _ = command.read([str(tmp_path / "two"), "shift.severity=1"])
+    assert [question.path.name for question in questions] == ["whole"]
     assert "left out, not finished: begun" in capsys.readouterr().err
 
 

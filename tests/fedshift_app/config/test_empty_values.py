@@ -38,8 +38,8 @@ def test_an_empty_experiment() -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda: grid.points(grid.read(["handwritten", "data-dir="]), lambda *_: None), "data-dir: "),
-        (lambda: grid.points(grid.read(["handwritten", "method="]), lambda *_: None), "method: a value is missing"),
+        (lambda: grid.points(grid.read(["handwritten", "data-dir="])), "data-dir: "),
+        (lambda: grid.points(grid.read(["handwritten", "method="])), "method: a value is missing"),
         (lambda: prepare.prepare("pacs", ["data-dir="], as_json=False), "data-dir: expected a value"),
         (lambda: init_files.init("mine", ["data-dir="]), "data-dir: expected a value"),
         (lambda: rescoring.rescore(["output-dir=", "runs"]), "output-dir: expected a value"),

@@ -151,7 +151,7 @@ def test_shipped_experiments_hold_no_such_key() -> None:
 
 
 def points(*arguments: str) -> tuple[list[str], list[str]]:
-    result, notes = grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
+    result, notes = grid.points(grid.read(["handwritten", *arguments]))
     return [point.label for point in result], notes
 
 
@@ -178,7 +178,7 @@ def test_a_sweep_in_which_no_run_needs_the_key_is_refused() -> None:
 
 def test_a_search_leaves_it_out_likewise() -> None:
     def read(*arguments: str) -> tune_requested.Request:
-        return tune_requested.read(["handwritten", "budget=1", *arguments], lambda *_: None)
+        return tune_requested.read(["handwritten", "budget=1", *arguments])
 
     request = read("method=fedavg,afl", "aggregation.afl_step=0.5")
     assert [plan.base.config.aggregation.afl_step for plan in request.plans] == [0.1, 0.5]

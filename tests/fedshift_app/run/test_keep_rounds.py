@@ -86,7 +86,7 @@ def test_ways_to_say_it(argument: str) -> None:
     assert resolve(flat).keep_rounds == (1, 9)
     assert config("keep_rounds=7").keep_rounds == (7,)
     assert config().keep_rounds == config("keep_rounds=").keep_rounds == ()
-    point = grid.points(grid.read(["handwritten", "rounds=9", argument]), lambda *_: None)[0]
+    point = grid.points(grid.read(["handwritten", "rounds=9", argument]))[0]
     assert [one.config.keep_rounds for one in point] == [(1, 9)]  # its commas make no grid
 
 

@@ -87,7 +87,7 @@ def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
         ConfigError, rescoring.rescore, [str(run.folder), "adapt.name=tent"]
     )
     assert "there is nothing to search" in refusal_of(
-        ConfigError, requested.read, ["handwritten", "rounds=0", "budget=2"], lambda *_: None
+        ConfigError, requested.read, ["handwritten", "rounds=0", "budget=2"]
     )
 
 

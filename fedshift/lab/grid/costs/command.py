@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fedshift.lab.grid.costs import paper_costs
 from fedshift.lab.grid.costs.table import Table
 from fedshift.lab.grid.sweep import grid
-from fedshift.run.checking import check_data
 from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import LAUNCH_KEYS
 from fedshift_app.run import console
@@ -37,7 +36,8 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
         FedShiftError: If a configuration or the images are wrong, or no method can train; it names the last one.
     """
     printed = paper_costs.table_of(paper) if paper else None
-    points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
+    points, notes = grid.points(grid.read(as_sweep(arguments)))
+    grid.check(points)
     if any(point.config.rounds == 0 for point in points):
         raise ConfigError("rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1 or more")
     from fedshift.lab.grid.costs import measuring  # torch: only where there is something to measure
@@ -62,27 +62,22 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
 
 def as_sweep(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as those of a sweep over the methods."""
-    experiments: list[str] = []
-    methods: list[str] = []
-    keys: list[str] = []
-    for argument in arguments:
-        key, sep, _ = argument.partition("=")
-        if sep and key in REFUSED:
+    keys = [argument for argument in arguments if "=" in argument]
+    for key in (argument.partition("=")[0] for argument in keys):
+        if key in REFUSED:
             raise ConfigError(
                 f"{as_found(key)}: costs runs a few rounds in this process without scores and files; it accepts "
                 "METHOD... [EXPERIMENT], nodes=N and the keys of a run's configuration"
             )
-        if sep:
-            keys.append(argument)
-        elif argument in registry.METHODS:
-            methods.append(argument)
-        elif argument.endswith((".yaml", ".yml")) or argument in files.names("experiments"):
-            experiments.append(argument)
-        else:
+    known = files.names("experiments")
+    methods = [word for word in arguments if word in registry.METHODS]
+    experiments = [word for word in arguments if word.endswith((".yaml", ".yml")) or word in known]
+    for word in arguments:
+        if word not in (*keys, *methods, *experiments):
             raise ConfigError(
-                f"{as_found(argument)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
-                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}",
-                files.folder_remedy(argument),
+                f"{as_found(word)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
+                f"experiments` list them{meant(word, (*registry.METHODS, *known))}",
+                files.folder_remedy(word),
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")

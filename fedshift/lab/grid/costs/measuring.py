@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Message
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,14 +22,13 @@ from fedshift_app import client_app
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import build as run_build
-from fedshift_app.run import precision as run_precision
+from fedshift_app.run import starting
+from fedshift_app.run.starting import Ready
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.records import decode
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Listener, Node
 from fedshift_strategies.federation.updates import num_bytes
 
@@ -97,6 +96,11 @@ class Costs:
     refused: int = 0
 
     @property
+    def name(self) -> str:
+        """The method, and the kind of its rounds."""
+        return f"{self.label} ({self.kind})" if self.kind else self.label
+
+    @property
     def step_flops(self) -> float:
         """FLOPs of a step: the mean over phases, weighted by epochs, which have equally many steps."""
         return sum(step.epochs * step.flops for step in self.steps) / sum(step.epochs for step in self.steps)
@@ -117,39 +121,32 @@ class _Refusals(Listener):
         self.count += 1
 
 
-class TimedGrid(InlineGrid):
-    """An inline grid that records the duration of each reply.
+def answered(grid: InlineGrid, messages: Iterable[Message], server_round: int) -> tuple[list[Message], list[float]]:
+    """Let nodes answer messages, one after the other; return their replies and the seconds of each.
 
-    Attributes:
-        times: Seconds of the last messages, in order.
+    Raises:
+        FederationError: If a node fails.
     """
-
-    times: list[float]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Answer each message immediately."""
-        self.times = []
-        replies: list[Message] = []
-        for message in messages:
-            started = time.perf_counter()
-            replies += super().send_and_receive([message], timeout=timeout)
-            self.times.append(time.perf_counter() - started)
-        return replies
+    replies: list[Message] = []
+    times: list[float] = []
+    for message in messages:
+        began = time.perf_counter()
+        (reply,) = grid.send_and_receive([message])
+        times.append(time.perf_counter() - began)
+        if reply.has_error():
+            raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
+        replies.append(reply)
+    return replies, times
 
 
-def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, TimedGrid]:
-    """Return a run as it stands before its first round: settled configuration, weights, strategy and grid.
+def begin(config: RunConfig, nodes: int) -> tuple[Ready, InlineGrid]:
+    """Return a run as it stands before its first round.
 
     Raises:
         FedShiftError: If it cannot start.
     """
-    arrays, federation = run_build.prepare(config, setup.SIMULATION)
-    strategy = run_build.strategy_of(config, federation, lambda *_: None)
-    grid = TimedGrid(client_app.app, nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
-    strategy.settle(settled.model_dump_json())
-    return settled, arrays, strategy, grid
+    grid = InlineGrid(client_app.app, nodes)
+    return starting.ready(grid, config, None, setup.SIMULATION, lambda *_: None), grid
 
 
 def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
@@ -163,7 +160,8 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     Raises:
         FedShiftError: If it cannot start, or a node cannot train.
     """
-    _, arrays, strategy, grid = begin(config, nodes)
+    ready, grid = begin(config, nodes)
+    arrays, strategy = ready.initial, ready.strategy
     strategy.roster.listener = refusals = _Refusals()
     by_kind: dict[str, Costs] = {}
     threads = torch.get_num_threads()
@@ -173,10 +171,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
             counts, kind = server_round > 1 or config.rounds == 1, _kind(messages[0])
             if counts and kind not in by_kind:
                 by_kind[kind] = _counted(label, deciding(config), kind, messages, grid)
-            replies = grid.send_and_receive(messages)
-            for reply in replies:
-                if reply.has_error():
-                    raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
+            replies, times = answered(grid, messages, server_round)
             up = sum(num_bytes(reply.content) for reply in replies)
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
@@ -185,7 +180,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
                 costs = by_kind[kind]
                 costs.bytes_up = costs.bytes_up if costs.rounds else up
                 costs.rounds.append(server_round)
-                costs.times += grid.times
+                costs.times += times
                 costs.refused = refusals.count
     finally:
         torch.set_num_threads(threads)
@@ -242,7 +237,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     return len(client.train_set), tuple(steps)
 
 
-def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
+def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: InlineGrid) -> Costs:
     """Return the costs of a round that are known before it is played, from the first message's node."""
     message = messages[0]
     client = client_app.open_client(message, grid.context_of(message.metadata.dst_node_id)).client

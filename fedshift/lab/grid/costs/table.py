@@ -3,7 +3,7 @@
 import json
 import textwrap
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedshift.lab.grid.costs import paper_costs
 from fedshift.run.columns import columns
@@ -45,10 +45,9 @@ class Table:
     def title(self) -> str:
         """The title of the table."""
         c = self.config
-        size = c.dataset.pixels
         return (
-            f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {plural(self.nodes, 'node')}, "
-            f"{plural(c.train.epochs, 'local epoch')}, batches of {c.train.batch_size}"
+            f"{c.experiment}: {c.dataset.name} at {c.dataset.pixels} pixels, {c.model.name}, "
+            f"{plural(self.nodes, 'node')}, {plural(c.train.epochs, 'local epoch')}, batches of {c.train.batch_size}"
         )
 
     def text(self) -> str:
@@ -68,66 +67,46 @@ class Table:
     def json(self) -> str:
         """Return one JSON object with the unrounded FLOPs, bytes and seconds."""
         counted = [asdict(c) | {"step_flops": c.step_flops, "seconds": c.seconds} for c in self.costs]
+        beside = {} if self.paper is None else {"paper": self.paper.id, "beside": self._pairs(self.paper)}
         return json.dumps({
             "experiment": self.config.experiment, "nodes": self.nodes, "machine": self.machine, "costs": counted,
-            "notes": self.notes, **({} if self.paper is None else {"paper": self.paper.id, "beside": [
-                asdict(pair) for pair in self._pairs(self.paper)
-            ]}),
+            "notes": self.notes, **beside,
         })  # fmt: skip
 
-    def _pairs(self, paper: "printed.Table") -> "list[paper_costs.Pair]":
-        return paper_costs.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
+    def _pairs(self, paper: "printed.Table") -> list[dict[str, Any]]:
+        return paper_costs.pairs(paper, self.costs, self.nodes)
 
     def _blocks(self) -> list[list[tuple[str, ...]]]:
         """Return our table with its head, and one with the paper's costs if requested."""
-        blocks = [[HEAD, *map(_cells, self.costs)]]
-        if self.paper is not None:
-            blocks.append(paper_costs.rows([*self.paper.printed.costs], self._pairs(self.paper)))
-        return blocks
+        rows = [(
+            c.name, f"{c.parameters.all:,}", f"{c.parameters.sent:,}", f"{c.step_flops / GIGA:.3f}",
+            f"{c.seconds:.3f}", f"{c.bytes_up / MEGA:.3f}", f"{c.bytes_down / MEGA:.3f}",
+        ) for c in self.costs]  # fmt: skip
+        beside = [] if self.paper is None else [paper_costs.rows([*self.paper.printed.costs], self._pairs(self.paper))]
+        return [[HEAD, *rows], *beside]
 
     def _notes(self) -> list[str]:
         """Return the notes: meanings of columns, and observations."""
-        first = self.costs[0]
+        first, sizes = self.costs[0], " or ".join(map(str, sorted({cost.batch for cost in self.costs})))
         notes = [
             "parameters: of a node's model; sent: those that travel, each way (BatchNorm's statistics and prototypes "
             "are in the bytes)",
             f"GFLOPs a step: 1e9 operations of the forward and the backward pass of the method's loss on one batch "
-            f"({_sizes(self.costs)} images, as the node trains on them), two a multiply-add; convolutions and matrix "
-            "products alone, as torch.utils.flop_counter counts them",
-            f"s a local round: a node's whole answer, prototypes and messages included; median of {_measured(first)}; "
-            "other work on the machine makes them longer",
+            f"({sizes} images, as the node trains on them), two a multiply-add; convolutions and matrix products "
+            "alone, as torch.utils.flop_counter counts them",
+            f"s a local round: a node's whole answer, prototypes and messages included; median of {len(first.times)}: "
+            f"{plural(first.nodes, 'node')} in round{'s' * (len(first.rounds) > 1)} "
+            f"{', '.join(map(str, first.rounds))}; other work on the machine makes them longer",
             "MB up, down: 1e6 bytes of arrays in all messages of a round of training, one way each",
         ]
         for costs in self.costs:
-            if len(costs.steps) > 1:
-                parts = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
-                notes.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
-            if costs.refused:
-                notes.append(
-                    f"{_name(costs)}: answers of nodes that were not used (see the log lines above): {costs.refused}"
-                )
-            if costs.network != self.config.model.name:
-                notes.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
+            phases = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
+            notes += [f"{costs.name}: {note}" for note, holds in (
+                (f"the mean over its phases, by their epochs (in brackets): {phases}", len(costs.steps) > 1),
+                (f"answers of nodes that were not used (see the log lines above): {costs.refused}", costs.refused),
+                (f"parameters and FLOPs are those of the network {costs.network}",
+                 costs.network != self.config.model.name),
+            ) if holds]  # fmt: skip
         if self.paper is not None:
             notes += paper_costs.notes(self.paper, self.nodes)
         return [*notes, *self.notes, f"measured on {self.machine}"]
-
-
-def _cells(costs: "Costs") -> tuple[str, ...]:
-    return (
-        _name(costs), f"{costs.parameters.all:,}", f"{costs.parameters.sent:,}", f"{costs.step_flops / GIGA:.3f}",
-        f"{costs.seconds:.3f}", f"{costs.bytes_up / MEGA:.3f}", f"{costs.bytes_down / MEGA:.3f}",
-    )  # fmt: skip
-
-
-def _name(costs: "Costs") -> str:
-    return f"{costs.label} ({costs.kind})" if costs.kind else costs.label
-
-
-def _sizes(costs: "list[Costs]") -> str:
-    return " or ".join(map(str, sorted({cost.batch for cost in costs})))
-
-
-def _measured(costs: "Costs") -> str:
-    rounds = ", ".join(map(str, costs.rounds))
-    return f"{len(costs.times)}: {plural(costs.nodes, 'node')} in round{'s' if len(costs.rounds) > 1 else ''} {rounds}"

@@ -11,7 +11,6 @@ from fedshift.lab.grid.evaluate.models import Model
 from fedshift_app.config import folder_classes
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io, json_text, same_names
@@ -19,8 +18,6 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import as_yaml
-from fedshift_datasets import catalog
-from fedshift_datasets.base import Names
 
 #: Settings of images that belong to the model, where its data set is exchanged.
 OF_IMAGES = ("resize", "window", "exif")
@@ -39,16 +36,6 @@ class Request:
     flat: Mapping[str, Any]
     launch: Mapping[str, Any]
     given: Mapping[str, Any]
-
-    @property
-    def data_set(self) -> str:
-        """The data set that the user names; empty for the model's own."""
-        return str(self.given.get("dataset.name", "") or self.flat.get("dataset", ""))
-
-    @property
-    def data_dir(self) -> str:
-        """The folder of images that the user names; empty for none."""
-        return str(self.flat.get("data-dir", "") or self.given.get("dataset.data_dir", ""))
 
 
 @dataclass(frozen=True)
@@ -100,90 +87,69 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
         DataError: If the images are missing.
     """
     sections, kept, about = dict(model.sections), model.config.dataset, model.about
-    other = request.data_set not in ("", kept.name)
+    named = str(request.given.get("dataset.name", "") or request.flat.get("dataset", ""))
+    other = named not in ("", kept.name)
+    if (size := request.given.get("dataset.size", about.size)) != about.size:
+        raise ConfigError(
+            f"dataset.size: the model {shown(model.label)} takes images of {about.size} pixels, found "
+            f"{as_found(size)}; leave the key out"
+        )
     own: dict[str, Any] = {}
-    _check_size(model, request)
-    names = _own_names(model, request, other=other)
-    if names is not None:
-        own["dataset.classes"] = list(about.classes)
-        own["dataset.domains"] = list(names.domains)
+    if (there := _own_domains(model, request, named if other else "")) is not None:
+        own = {"dataset.classes": list(about.classes), "dataset.domains": there}
     domains = own.get("dataset.domains") or request.given.get("dataset.domains") or ([] if other else kept.domains)
-    same_nodes = tuple(domains) == tuple(kept.domains) and not any(
-        key.startswith("allocation.") for key in request.given
-    )
+    same_domains = tuple(domains) == tuple(kept.domains)
     if other:
         own |= {"dataset.size": about.size, "images.mean": list(about.mean), "images.std": list(about.std)}
         own |= {f"dataset.{key}": getattr(kept, key) for key in OF_IMAGES if f"dataset.{key}" not in request.given}
-        sections = {key: value for key, value in sections.items() if key not in ("allocation", "shift")}
+        del sections["allocation"], sections["shift"]
         sections["model"] = sections["model"] | {"precompute": False}
-    elif tuple(domains) != tuple(kept.domains):
-        sections["allocation"] = _without_domains(sections["allocation"], domains)
+    elif not same_domains:  # without what the allocation says of single ones
+        left = {key: value for key, value in sections["allocation"].items() if not isinstance(value, Mapping)}
+        sections["allocation"] = left | {"held_out": [name for name in left.get("held_out", ()) if name in domains]}
     more = " ".join(shlex.quote(f"{key}={json_text.text_of(value)}") for key, value in own.items())
     flat = {key: value for key, value in request.flat.items() if key != "output-dir"}
-    flat |= {"experiment": str(file), "set": f"{flat.get('set', '')} {more}".strip()}
     _write(file, sections)
-    config = configuration.resolve(flat)
+    config = configuration.resolve(flat | {"experiment": str(file), "set": f"{flat.get('set', '')} {more}".strip()})
     known = config.dataset.known().classes
-    if [same_names.key(name) for name in known] != [same_names.key(name) for name in about.classes]:
+    if [*map(same_names.key, known)] != [*map(same_names.key, about.classes)]:
         raise _other_classes(model, config.dataset.name, known)
     _write(file, config.model_dump(mode="json"))
-    return Composed(model, config, file, same_nodes and not other)
+    dealt = any(key.startswith("allocation.") for key in request.given)
+    return Composed(model, config, file, same_nodes=same_domains and not dealt and not other)
 
 
 def _write(file: Path, sections: Mapping[str, Any]) -> None:
-    text = as_yaml({"resolved": dict(sections)})
-    atomic_io.write_atomically(file, text)
+    atomic_io.write_atomically(file, as_yaml({"resolved": sections}))
 
 
-def _check_size(model: Model, request: Request) -> None:
-    size = request.given.get("dataset.size", model.about.size)
-    if size != model.about.size:
-        raise ConfigError(
-            f"dataset.size: the model {shown(model.label)} takes images of {model.about.size} pixels, found "
-            f"{as_found(size)}; leave the key out"
-        )
+def _own_domains(model: Model, request: Request, other: str) -> list[str] | None:
+    """Return the domains of a user's own images in the folder that the user names; None for other data sets.
 
-
-def _without_domains(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:
-    """Return an allocation for other domains: without what it says of single ones."""
-    left = {key: value for key, value in allocation.items() if not isinstance(value, Mapping)}
-    return left | {"held_out": [name for name in allocation.get("held_out", ()) if name in domains]}
-
-
-def _own_names(model: Model, request: Request, *, other: bool) -> Names | None:
-    """Return domains and classes of a user's own images in the folder that the user names; None for other data sets.
-
-    Domains of the model's run come first. The classes are the model's.
+    Those of the model's run come first. ``other`` names another data set than the model's; empty for the same.
 
     Raises:
         ConfigError: If there are classes that the model does not know.
         DataError: If there are no images.
     """
-    kept = model.config.dataset
+    kept, classes = model.config.dataset, model.about.classes
     typed = {key.removeprefix("dataset."): value for key, value in request.given.items() if key.startswith("dataset.")}
-    base = {"name": request.data_set, "domains": ()} if other else kept.model_dump(mode="json") | {"domains": ()}
-    kind = str(typed.get("of", "") or base.get("of", "") or base["name"])
-    if (
-        folder_classes.dataset(str(base["name"]), typed.get("of", base.get("of", ""))).own is None
-        or not request.data_dir
-    ):
+    base = {"name": other} if other else kept.model_dump(mode="json")
+    data_dir = str(request.flat.get("data-dir", "") or request.given.get("dataset.data_dir", ""))
+    section = base | {"domains": ()} | typed | {"data_dir": data_dir, "classes": ()}
+    if not data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
         return None
-    configured = DatasetConfig.model_validate(base | typed | {"data_dir": request.data_dir, "classes": ()})
-    read_names = catalog.get(kind).own
-    assert read_names is not None
     try:
-        names = read_names(configured.source(), configured.domains)
-        unknown = [name for name in names.classes if same_names.place(name, model.about.classes) is None]
-        if unknown:
-            raise _other_classes(model, request.data_dir, names.classes)
+        found = folder_classes.filled(section)
+        if any(same_names.place(name, classes) is None for name in found["classes"]):
+            raise _other_classes(model, data_dir, found["classes"])
     except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing
-        stated = configured.model_copy(update={"classes": model.about.classes})
-        names = read_names(stated.source(), stated.domains)
-    there = [name for name in names.domains if not same_names.same(name, configured.public_domain)]
-    if "dataset.domains" not in request.given:
-        first = [name for name in kept.domains if same_names.place(name, there) is not None]
-        there = [*first, *(name for name in there if same_names.place(name, first) is None)]
-    return Names(tuple(there), model.about.classes)
+        found = folder_classes.filled(section | {"classes": classes})
+    there = list(found["domains"])
+    if "dataset.domains" in request.given:
+        return there
+    first = [name for name in kept.domains if same_names.place(name, there) is not None]
+    return [*first, *(name for name in there if same_names.place(name, first) is None)]
 
 
 def _other_classes(model: Model, where: str, found: Sequence[str]) -> ConfigError:

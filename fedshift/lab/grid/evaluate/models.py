@@ -7,6 +7,7 @@ where that gives the same scores; otherwise it is refused, because other nodes l
 
 import copy
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +96,16 @@ def read(path: Path, label: str, store: Path) -> Model:
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each path: its last part, with as many parts before it as make all different."""
-    parts = [path.parts[1:] or ("model",) for path in paths]
-    depth = [
-        2 if (path / saved.MODEL_JSON).is_file() and (path.parent / CONFIG_FILE).is_file() else 1 for path in paths
-    ]
-    while True:
-        names = ["/".join(part[-number:]) for part, number in zip(parts, depth, strict=True)]
-        if len(set(names)) == len(names) or all(n >= len(part) for part, n in zip(parts, depth, strict=True)):
-            return names
-        depth = [number + (names.count(name) > 1) for name, number in zip(names, depth, strict=True)]
+    """Return a name for each path: its last part, or where two are the same what follows their common folder."""
+    names = ["/".join(path.parts[-2:]) if _is_saved_in_run(path) else path.name for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath(paths)
+    return [str(path.relative_to(common)) for path in paths]
+
+
+def _is_saved_in_run(path: Path) -> bool:
+    return (path / saved.MODEL_JSON).is_file() and (path.parent / CONFIG_FILE).is_file()
 
 
 def _check_run(record: reading.Record) -> None:

@@ -1,12 +1,13 @@
 """The command: scores each run with each combination of keys, in parallel, and prints the new folders."""
 
 import itertools
+import math
 import multiprocessing
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -25,40 +26,30 @@ from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
 from fedshift_core.paths import user_path
-from fedshift_core.plural import plural
 
 
-@dataclass(frozen=True)
-class Request:
-    """The questions (each run with each combination of values), where run folders are made, and how many at a time."""
-
-    questions: list[Question]
-    output_dir: Path
-    jobs: int
-
-
-def read(arguments: Sequence[str]) -> Request:
+def read(arguments: Sequence[str]) -> tuple[list[Question], Path, int]:
     """Read ``RUN ... [KEY=VALUE,VALUE ...] [output-dir=DIR] [jobs=N]``.
+
+    Returns:
+        Each run with each combination of values, where run folders are made, and how many runs are scored at a time.
 
     Raises:
         ConfigError: If there is no run, or a key is wrong or comes twice.
     """
     values, own = grid.values_of([word for word in arguments if "=" in word], OWN, check=not_empty)
-    runs = [run for word in arguments if "=" not in word for run in _runs(word)]
+    runs = list(dict.fromkeys(run for word in arguments if "=" not in word for run in _runs(word)))
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
     jobs_text = own.get("jobs", str(worker_count.places(1)))
     jobs = int(jobs_text) if jobs_text.isdecimal() else 0
     if not 1 <= jobs <= MOST_CORES:
         raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
+    if (number := len(runs) * math.prod(map(len, values.values()))) > grid.MOST_RUNS:
+        raise ConfigError(f"rescore: at most {grid.MOST_RUNS} runs with their values, found {number}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-    if len(runs) * len(combinations) > grid.MOST_RUNS:
-        raise ConfigError(
-            f"rescore: {plural(len(runs), 'run')} with "
-            f"{plural(len(combinations), 'combination is', 'combinations are')} more than {grid.MOST_RUNS}"
-        )
-    questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
-    return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
+    questions = [Question(run, given) for run in runs for given in combinations]
+    return questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs
 
 
 def _runs(named: str) -> list[Path]:
@@ -80,33 +71,33 @@ def rescore(arguments: Sequence[str]) -> None:
         FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
             those before it.
     """
-    request = read(arguments)
-    naming.check_place(request.output_dir)
-    checked = [(question, scoring.check(question)) for question in request.questions]
-    command = shlex.join(["fedshift", "rescore", *arguments])
+    questions, output_dir, jobs = read(arguments)
+    naming.check_place(output_dir)
+    checked = [scoring.check(question) for question in questions]
     os.environ[COMMIT] = own_commit()
-    before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
+    before = [path for path in held(output_dir) if path.is_dir()] if output_dir.is_dir() else []
     left: list[tuple[str, Checked]] = []
-    for question, candidate in checked:
+    for question, candidate in zip(questions, checked, strict=True):
         if (folder := scoring.done(candidate, before)) is not None:
             typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
         else:
             left.append((question.label, candidate))
-    new = _scored([candidate for _, candidate in left], request.output_dir, command, min(request.jobs, len(left)))
+    score = partial(scoring.score, output_dir=output_dir, command=shlex.join(["fedshift", "rescore", *arguments]))
+    new = _scored([candidate for _, candidate in left], score, min(jobs, len(left)))
     for (label, _), folder in zip(left, new, strict=True):
         typer.echo(f"{label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
 
 
-def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
+def _scored(left: Sequence[Checked], score: Callable[[Checked], Path], jobs: int) -> Iterator[Path]:
     if jobs < 2:
         console.set_up()
         for checked in left:
             with console.quiet_flower():
-                yield scoring.score(checked, output_dir, command)
+                yield score(checked)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
         try:
-            yield from pool.map(scoring.score, left, itertools.repeat(output_dir), itertools.repeat(command))
+            yield from pool.map(score, left)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -18,12 +18,11 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate, with_former_values
 from fedshift_app.features.privacy import show as privacy
 from fedshift_app.features.validation import show as validation
-from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import state_store
+from fedshift_app.node import one_time_payload, state_store
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, resuming, starting
 from fedshift_app.run import files as run_files
-from fedshift_app.run.checkpoints import Past
+from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.status import COMPLETED, StatusFile
@@ -77,25 +76,11 @@ class Checked:
     server_round: int
     digest: str
 
-    def past(self) -> Past:
-        """Return the run's state after that round.
-
-        Raises:
-            ConfigError: If its checkpoint is missing or damaged.
-        """
-        return _past(self.path, self.saved_config, self.config, self.server_round)
-
     @property
     def marks(self) -> dict[str, Any]:
         """The origin of the models, for the new folder's ``config.yaml``."""
-        return {
-            "run": self.path.name,
-            "run_id": self.saved_config["run_id"],
-            "round": self.server_round,
-            "weights_sha256": self.digest,
-            "git": self.saved_config.get("git"),
-            "versions": self.saved_config.get("versions"),
-        }
+        kept = {key: self.saved_config.get(key) for key in ("run_id", "git", "versions")}
+        return {"run": self.path.name, **kept, "round": self.server_round, "weights_sha256": self.digest}
 
 
 def check(question: Question) -> Checked:
@@ -124,8 +109,7 @@ def check(question: Question) -> Checked:
     _refuse_training(path, kept, config)
     results = run_files.results(path)
     server_round = int((results.get("chosen_round") or {}).get("round") or results["rounds"])
-    checkpoint = _past(path, saved_config, config, server_round).checkpoint
-    assert checkpoint is not None  # a named checkpoint exists, or was refused
+    _, checkpoint = _past(path, saved_config, config, server_round)
     digest = weights_hash(checkpoint.weights)
     recorded = results.get("weights_sha256")  # of the last round
     if server_round == results["rounds"] and digest != recorded:
@@ -136,33 +120,32 @@ def check(question: Question) -> Checked:
     return Checked(path, config, saved_config, server_round, digest)
 
 
-def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> Past:
+def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> tuple[Past, Checkpoint]:
     """Return the run's state after that round, never after another one.
 
     Raises:
         ConfigError: If its checkpoint is missing or damaged.
     """
     try:
-        return resuming.look(path, saved_config, config, None, server_round)
+        past = resuming.look(path, saved_config, config, None, server_round)
     except ConfigError as error:
         raise error.under("rescore") from None
+    assert past.checkpoint is not None  # a named checkpoint exists, or was refused
+    return past, past.checkpoint
 
 
 def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
-    kept_values, requested_values = (flat(config.model_dump(mode="json")) for config in (kept, requested))
-    for key in sorted(kept_values.keys() | requested_values.keys()):
-        if kept_values.get(key) == requested_values.get(key) or may_differ(key):
-            continue
-        raise ConfigError(
-            f"{key} is {as_found(kept_values.get(key))} in {path}, requested is {as_found(requested_values.get(key))}: "
-            f"this key changes the training; without training only these may differ: adapt.*, {', '.join(MAY_DIFFER)}"
-        )
-    for shift in (kept.shift, requested.shift):
-        if kept.shift.name != requested.shift.name and shift.name not in OF_IMAGES:
-            raise ConfigError(
-                f"shift.name is {kept.shift.name} in {path}, requested is {requested.shift.name}: this tests other "
-                f"images; without training only these may differ: {' and '.join(OF_IMAGES)}"
-            )
+    before, after = (flat(config.model_dump(mode="json")) for config in (kept, requested))
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    said, others = "without training only these may differ: ", (kept.shift.name, requested.shift.name)
+    refused = next((key for key in changed if not may_differ(key)), "")
+    if refused:
+        said = f"this key changes the training; {said}adapt.*, {', '.join(MAY_DIFFER)}"
+    elif others[0] != others[1] and not {*others} <= {*OF_IMAGES}:
+        refused, said = "shift.name", f"this tests other images; {said}{' and '.join(OF_IMAGES)}"
+    if refused:
+        found, asked = as_found(before.get(refused)), as_found(after.get(refused))
+        raise ConfigError(f"{refused} is {found} in {path}, requested is {asked}: {said}")
 
 
 def score(checked: Checked, output_dir: Path, command: str) -> Path:
@@ -179,17 +162,15 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     Raises:
         FedShiftError: If the images are not those of the run any more, or no node can score.
     """
-    config, past = checked.config, checked.past()
-    checkpoint = past.checkpoint
-    assert checkpoint is not None  # a named checkpoint exists, or was refused
+    config = checked.config
+    past, checkpoint = _past(checked.path, checked.saved_config, config, checked.server_round)
     resuming.check_images(past, config)
-    resumed_after = (*past.resumed_after, checkpoint.server_round)
-    base = checked.path / checkpoints.FOLDER
+    kept_in = checked.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     scored: list[tuple[RoundResult, ArrayRecord]] = []
     grid = InlineGrid(client_app.app, past.num_nodes)
     ready = starting.ready(grid, config, past, NAME, lambda *scored_round: scored.append(scored_round))
-    strategy, nodes, model = ready.strategy, ready.strategy.roster.nodes, ready.strategy.federation.model
-    kept_in = base / checkpoints.NODES_FOLDER
+    strategy, model = ready.strategy, ready.strategy.federation.model
+    resumed_after = (*past.resumed_after, checkpoint.server_round)
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
     strategy.score_again(grid, ready.initial, past.history[-1])
     [(result, weights)] = scored
@@ -200,10 +181,11 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
             "arithmetic": ready.settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
         },
     )  # fmt: skip
+    nodes = strategy.roster.nodes
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
         if model.start:
-            node_payload.write(folder.path / checkpoints.FOLDER, model.start)
+            one_time_payload.write(folder.path / checkpoints.FOLDER, model.start)
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
@@ -245,15 +227,13 @@ def _not_scored(result: RoundResult) -> RoundResult:
 def done(checked: Checked, among: Sequence[Path]) -> Path | None:
     """Return the folder of an earlier scoring with the same settings; None if there is none."""
     wanted = checked.config.model_dump(mode="json")
-    for path in among:
-        if not (path / RESULTS_FILE).is_file():
-            continue
+    for path in (path for path in among if (path / RESULTS_FILE).is_file()):
         try:
             saved_config = resuming.read_config(path)
         except ConfigError:  # a folder of another run, which does not matter here
             continue
         marks = saved_config.get("scored_again") or {}
-        same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
+        same = all(marks.get(key) == checked.marks[key] for key in ("run_id", "round"))
         if same and validate(with_former_values(saved_config["resolved"])).model_dump(mode="json") == wanted:
             return path
     return None

@@ -24,6 +24,7 @@ RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in the environment of every process of one ru
 STARTER = SWEEP_PROCESS  # and which process started it: the watchdog of that process ends it
 STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
 POLL_SECONDS = 0.1
+ATTEMPT = b"--- attempt"  # begins what a log has of an attempt
 
 
 @dataclass
@@ -126,7 +127,6 @@ def start(
     *,
     sweep: str,
     key: str,
-    attempt: int,
     alone: bool,
     env: Mapping[str, str] | None = None,
     fork: bool = False,
@@ -139,7 +139,6 @@ def start(
         log: Where it prints to, after what is there.
         sweep: The sweep's mark.
         key: Names the run in it.
-        attempt: How often it was started, with this time.
         alone: It may take all cores; otherwise its threads are one.
         env: What its environment says where the user's does not.
         fork: Fork it (``forks.begun``).
@@ -149,7 +148,7 @@ def start(
     process: subprocess.Popen[bytes] | ForkServerProcess
     with log.open("ab") as file:
         begin = file.tell()
-        file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
+        file.write(ATTEMPT + f": {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
         file.flush()
         if fork:
             process = forks.run(arguments, marked, file)

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,23 +35,16 @@ UNSPLIT_KEYS = (
 #: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
-#: Checks the data of a run with so many nodes.
-CheckData = Callable[[RunConfig, int], object]
-#: Checks whether the method, the network and the modules of a run go together.
-CheckModel = Callable[[RunConfig], object]
-#: Sections that do not affect this check; everything else of a configuration may.
-FREE_OF_MODELS = {
-    "seed",
-    "rounds",
-    "train",
-    "allocation",
-    "federation",
-    "tracking",
-    "profile",
-    "keep",
-    "keep_rounds",
-    "checkpoint_seconds",
+REFUSED = {
+    "experiment": "the experiment of a grid is its first argument, and only one",
+    run_name.KEY: "the runs of a grid are named by FedShift; leave the key out",
+    "resume": "the same command continues an interrupted sweep",
 }
+#: Sections that do not affect whether method, network and modules go together; all others may.
+FREE_OF_MODELS = {
+    "seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds",
+    "checkpoint_seconds",
+}  # fmt: skip
 
 
 class Options(ConfigModel):
@@ -115,32 +108,33 @@ class Point:
         return bool(self.launch.get("engine") == INLINE)
 
 
-def read(arguments: Sequence[str]) -> GridRequest:
-    """Read ``[EXPERIMENT] [key=value,value ...]``.
+def read(arguments: Sequence[str], kind: type[Options] = Options) -> GridRequest:
+    """Read ``[EXPERIMENT] [key=value,value ...]``, with the keys of a command itself.
 
     Raises:
-        ConfigError: If an argument is not of that form, a key comes twice, or a key of the sweep has a wrong value.
+        ConfigError: If an argument is not of that form, a key comes twice, or a key of the command has a wrong value.
     """
     named = [*arguments[:1]] if arguments and "=" not in arguments[0] else []
-    experiment = named[0] if named else ""
-    values, own = values_of(arguments[len(named) :], Options.model_fields)
-    if "experiment" in values:
-        raise ConfigError("experiment: the experiment of a sweep is its first argument, and only one")
-    if run_name.KEY in values:
-        raise ConfigError(f"{run_name.KEY}: the runs of a grid are named by FedShift; leave the key out")
-    if "resume" in values:
-        raise ConfigError("resume: the same command continues an interrupted sweep")
+    single = {spelt for name in kind.model_fields for spelt in (name, name.replace("_", "-"))}
+    values, own = values_of(arguments[len(named) :], single)
+    for key, why in REFUSED.items():
+        if key in values:
+            raise ConfigError(f"{key}: {why}")
     try:
-        options = Options.model_validate(own)
+        options = kind.model_validate({key.replace("-", "_"): value for key, value in own.items()})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
-    runs = math.prod(map(len, values.values()))
-    if runs > MOST_RUNS:
+        name = str(first["loc"][0]).replace("_", "-")
+        missing = first["type"] == "missing"
+        why = (
+            f" is missing, for example {name}=20" if missing else f": {first['msg']}, found {as_found(first['input'])}"
+        )
+        raise ConfigError(f"{name}{why}") from None
+    if (runs := math.prod(map(len, values.values()))) > MOST_RUNS:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if (options.jobs or 1) > 1 and engine_of(values) != INLINE:
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
-    return GridRequest(experiment, values, options)
+    return GridRequest("".join(named), values, options)
 
 
 def values_of(
@@ -197,52 +191,58 @@ def split(key: str, text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def unchecked(_config: RunConfig) -> None:
-    """Check nothing."""
-
-
-def points(
-    request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
-) -> tuple[list[Point], list[str]]:
+def points(request: GridRequest) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in order, and notes for the user, one per line.
 
     ``method.KEY`` is left out for methods without such a parameter, and any other key for runs in which it does
     nothing; runs that are then equal become one run.
 
     Raises:
-        ConfigError: If no method of the grid has a ``method.KEY``, or a key does nothing in any run.
-        FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
+        ConfigError: If the configuration of a run is wrong; the message names the run. If no method of the grid has a
+            ``method.KEY``, or a key does nothing in any run.
     """
-    notes: list[str] = []
     distinct: dict[str, Point] = {}
-    checked: set[str] = set()
     unused: list[UnusedKeyError] = []
     combinations = list(_combinations(request))
     default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
-    lacking = _lacking(request, list(dict.fromkeys(methods)), notes)
+    notes = _lacking(request.values, list(dict.fromkeys(methods)))
     for combination, method in zip(combinations, methods, strict=True):
-        given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
+        given = {key: value for key, value in combination.items() if belongs(key, method)}
         named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
             run, left_out = used(label, request.experiment, given)
-            same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
-            if same_data not in checked:
-                check_data(run.config, run.nodes)
-            same_model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
-            if same_model not in checked:
-                check_model(run.config)
         except FedShiftError as error:
             raise error.under(shortened(label)) from None
-        checked |= {same_data, same_model}
         distinct.setdefault(run.key, run)
         unused += left_out
-    refuse_unused(unused, len(combinations))
-    notes += dict.fromkeys(error.note for error in unused)
+    notes += noted(unused, len(combinations))
     if len(distinct) < len(combinations):
         notes.append(f"{plural(len(distinct), 'run')} instead of {len(combinations)}: equal configurations count once")
     return list(distinct.values()), notes
+
+
+def check(runs: Iterable[Point]) -> None:
+    """Check images and networks of runs, once for all that share them.
+
+    Raises:
+        FedShiftError: If they are missing, or do not go together; the message names the run.
+    """
+    from fedshift.run import checking  # torch: tables use the rest of this module without it
+
+    checked: set[str] = set()
+    for run in runs:
+        data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
+        model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
+        try:
+            if data not in checked:
+                checking.check_data(run.config, run.nodes)
+            if model not in checked:
+                checking.check_model(run.config)
+        except FedShiftError as error:
+            raise error.under(shortened(run.label)) from None
+        checked |= {data, model}
 
 
 def identity(config: RunConfig, nodes: int) -> str:
@@ -287,21 +287,27 @@ def method_of(experiment: str) -> str:
     return str(configuration.resolve({"experiment": experiment}).method["name"])
 
 
-def _lacking(request: GridRequest, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
-    """Return the methods that lack a parameter, by key, and note them."""
-    lacking: dict[str, set[str]] = {}
-    for key in request.values:
-        section, _, param = key.partition(".")
-        if section != "method" or param in ("", "name"):
-            continue
-        without = [m for m in methods if param.replace("-", "_") not in registry.get(m).known_keys()]
+def belongs(key: str, method: str) -> bool:
+    """Tell whether a key is one of a method: ``method.KEY`` is where it has such a parameter, and any other key."""
+    section, _, param = key.replace("-", "_").partition(".")
+    return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
+
+
+def _lacking(keys: Iterable[str], methods: Sequence[str]) -> list[str]:
+    """Return notes on parameters that some of the methods lack.
+
+    Raises:
+        ConfigError: If all do.
+    """
+    notes = []
+    for key in keys:
+        without = [method for method in methods if not belongs(key, method)]
         if len(without) == len(methods):
             known = "; ".join(f"{m} has {', '.join(registry.get(m).known_keys()) or 'none'}" for m in methods)
-            raise ConfigError(f"{key}: no method of the grid has this parameter: {known}")
+            raise ConfigError(f"{shortened(key)}: no method of the grid has this parameter: {known}")
         if without:
             notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")
-        lacking[key] = set(without)
-    return lacking
+    return notes
 
 
 def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, list[UnusedKeyError]]:
@@ -315,28 +321,26 @@ def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, 
     given, left_out = dict(given), list[UnusedKeyError]()
     while True:
         try:
-            run = point(label, experiment, given)
+            return point(label, experiment, given), left_out
         except UnusedKeyError as error:
             typed = next((key for key in given if key.replace("-", "_") == error.key), None)
             if typed is None:  # it is in the experiment, or in set=
                 raise
-            words = f" {typed}={given.pop(typed)}"
-            label = label.replace(words, "", 1)
+            label = label.replace(f" {typed}={given.pop(typed)}", "", 1)
             left_out.append(error)
-            continue
-        return run, left_out
 
 
-def refuse_unused(unused: Sequence[UnusedKeyError], runs: int) -> None:
-    """Refuse a key that does nothing in any of so many runs.
+def noted(unused: Sequence[UnusedKeyError], runs: int) -> list[str]:
+    """Return notes on keys that do nothing in some of so many runs.
 
     Raises:
-        UnusedKeyError: With what it needs.
+        UnusedKeyError: If one does nothing in all.
     """
     times = Counter(error.key for error in unused)
     for error in unused:
         if times[error.key] == runs:
             raise error
+    return list(dict.fromkeys(error.note for error in unused))
 
 
 def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:

@@ -5,18 +5,19 @@ So a queue may start all commands at once, any of them twice, and again after it
 sweep's own command finds them finished, and compares.
 """
 
+import contextlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
-from fedshift.lab.grid.sweep.sweeping import Sweep, folder_of
+from fedshift.lab.grid.sweep.grid import GridRequest, Point
+from fedshift.lab.grid.sweep.running import SweepInUseError, lock
+from fedshift.lab.grid.sweep.sweeping import Sweep, planned
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.files import LOCK_FILE
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
@@ -26,17 +27,13 @@ from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 
 
-def show(
-    arguments: Sequence[str], slurm: Path | None, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> None:
+def show(arguments: Sequence[str], slurm: Path | None) -> None:
     """Print one command for each run of a grid, or write them as the array of one Slurm job.
 
     Raises:
         FedShiftError: If the grid is wrong.
     """
-    request = grid.read(arguments)
-    points, notes = grid.points(request, check_data, check_model)
-    folder = folder_of(request, points)
+    request, points, notes, folder = planned(arguments)
     for note in notes:
         typer.echo(note, err=True)
     commands = [command(point, request, folder) for point in points]
@@ -81,7 +78,7 @@ esac
 """
 
 
-def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+def run_point(arguments: Sequence[str], into: str) -> None:
     """Do one run of a sweep in its folder, unless it is finished.
 
     Raises:
@@ -89,39 +86,26 @@ def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> Non
         SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
     """
     request = grid.read(arguments)
-    points, _ = grid.points(request, check_data)
+    points, _ = grid.points(request)  # the run checks its images itself
     if len(points) != 1 or "output-dir" in request.values:
         raise ConfigError(
             f"--in needs one run and no output-dir, as `--list` prints it; found {plural(len(points), 'run')}"
         )
-    folder = user_path(into, "--in")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sweep = Lock(folder / LOCK_FILE, shared=True)
-    except InUse as holder:
-        _in_use(f"the sweep in {folder} is in progress in {holder}")
-    except OSError as error:
-        raise ConfigError(f"--in: cannot write to {folder}: {error.strerror}") from None
-    try:
-        run = Lock(folder / f"{LOCK_FILE}-{points[0].key}")
-    except InUse as holder:
-        sweep.release()
-        _in_use(f"{points[0].label} is in progress in {holder}")
-    try:
+    folder, (point,) = user_path(into, "--in"), points
+    with contextlib.ExitStack() as held:
+        try:
+            held.callback(lock(folder, shared=True).release)
+            held.callback(Lock(folder / f"{LOCK_FILE}-{point.key}").release)
+        except (SweepInUseError, InUse) as error:
+            message = f"{point.label} is in progress in {error}" if isinstance(error, InUse) else error
+            typer.echo(f"error: {message}", err=True)
+            raise SystemExit(exit_codes.IN_USE) from None
         os.environ.setdefault(COMMAND, shlex.join(["fedshift", *sys.argv[1:]]))
-        single = Single(folder, request, points, mark=f"{folder}:{points[0].key}")
+        single = Single(folder, request, points, mark=f"{folder}:{point.key}")
         single.run("")
-    finally:
-        run.release()
-        sweep.release()
     done = single.records[0].folder
     assert done is not None  # else it failed
     status.exit_if_degraded(done)
-
-
-def _in_use(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise SystemExit(exit_codes.IN_USE)
 
 
 class Single(Sweep):

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from fedshift.lab.grid.sweep import grid, listing, running, sweeping
 from fedshift.lab.grid.sweep.children import POLL_SECONDS, STARTER, STOP_SECONDS, Attempt
 from fedshift.lab.grid.sweep.records import Record
@@ -25,7 +27,6 @@ from fedshift.run.engine import NAME as INLINE
 from fedshift.run.launch import processes
 from fedshift_app.run import exit_codes, files
 from fedshift_app.run.versions import versions
-from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shortened
 
@@ -45,15 +46,13 @@ def do(command: Sequence[str], folder: Path, here: Path, holder: str, there: dic
     if other := sorted({key for key, _ in versions(config).items() ^ there.items()}):
         return f"{node} it has other versions than where the sweep was started: {', '.join(other)}"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray's interrupt; `ray start &` lets it be ignored
-    watchdog = processes.Watchdog(STARTER, me := processes.this_process())
-    code, lines = exit_codes.IN_USE, [""]
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(processes.Watchdog(STARTER, me := processes.this_process()).release)
+        code, lines = exit_codes.IN_USE, [""]
         while code == exit_codes.IN_USE:  # by a node that is cut off, and still at work
             code, lines = _once(command, here, {**os.environ, STARTER: me})
-    finally:
-        watchdog.release()
-    named = [line for line in lines if line.startswith(("failed: ", "error: "))] or lines[-1:]
-    return "" if code in (exit_codes.OK, exit_codes.DEGRADED) else f"{node} {named[0] if named else code}"
+    named = [line for line in lines if line.startswith(("failed: ", "error: "))] or [*lines[-1:], str(code)]
+    return "" if code in (exit_codes.OK, exit_codes.DEGRADED) else f"{node} {named[0]}"
 
 
 def _once(command: Sequence[str], here: Path, env: dict[str, str]) -> tuple[int, list[str]]:
@@ -109,9 +108,8 @@ class RaySweep(sweeping.Sweep):
         import ray
 
         cores = max(map(running.cores_of, points))
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        rooms = sum(int(node["Resources"].get("CPU", 0)) // cores for node in nodes if node["Alive"])
-        if not rooms:
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        if not (rooms := sum(int(has.get("CPU", 0)) // cores for has in alive)):
             raise ConfigError(f"--ray: a run takes {cores} cores (workers x train.threads), and no node has so many")
         return rooms
 
@@ -132,15 +130,14 @@ class RaySweep(sweeping.Sweep):
         holder = (self.folder / LOCK).read_text()
         given = command, self.folder.absolute(), Path.cwd(), holder, versions(point.config), point.config
         record.child, record.state = RayRun(record.log, task.remote(*given)), "running"
-        record.attempts += 1
         self.running.append(record)
 
     def settle(self, record: Record) -> None:
         """Read how a run ended, once the folder shows here what its node has written."""
         assert isinstance(record.child, RayRun)
         record.child.clean_up()
-        deadline = time.monotonic() + SHARED_SECONDS
-        while not record.child.error and record.state != "finished" and time.monotonic() < deadline:
+        deadline = time.monotonic() + SHARED_SECONDS * (not record.child.error)
+        while record.state != "finished" and time.monotonic() < deadline:
             self.look(record)
             time.sleep(POLL_SECONDS)
         super().settle(record)
@@ -156,12 +153,9 @@ class RaySweep(sweeping.Sweep):
             ray.wait(tasks, num_returns=len(tasks), timeout=2 * STOP_SECONDS)
 
 
-def sweep(
-    arguments: Sequence[str], paper: str, address: str, check_data: grid.CheckData, check_model: grid.CheckModel
-) -> "Comparison | None":
+def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | None":
     """Do all runs of a grid on the cluster at an address, then compare them, as ``sweeping.sweep``."""
-    request = grid.read(arguments)
-    if (engine := grid.engine_of(request.values)) != INLINE:
+    if (engine := grid.engine_of(grid.read(arguments).values)) != INLINE:
         raise ConfigError(f"--ray needs engine={INLINE}, found engine={engine}: a simulation has a Ray of its own")
     import ray
 
@@ -177,11 +171,13 @@ def sweep(
         for number, handler in before.items():  # Ray puts its own there
             signal.signal(number, handler)
     try:
-        points, folder = sweeping.resolved(request, paper, check_data, check_model)
+        request, points, notes, folder = sweeping.planned(arguments, paper)
+        for note in notes:
+            typer.echo(note)
         with contextlib.ExitStack() as locks:
             locks.callback(running.lock(folder, LOCK).release)
             running.lock(folder).release()  # nobody else does runs there
-            locks.callback(Lock(folder / files.LOCK_FILE, shared=True).release)
+            locks.callback(running.lock(folder, shared=True).release)
             return RaySweep(folder, request, points).run(paper)
     finally:
         ray.shutdown()

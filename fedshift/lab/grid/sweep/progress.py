@@ -3,13 +3,14 @@
 import heapq
 import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fedshift_app.run.console import duration
+
+OVERDUE = 0.1  # of its time so far, a run needs at least: one that takes longer than others is not about to end
 
 
 class Timed(NamedTuple):
@@ -30,7 +31,7 @@ def time_left(
     """
     if not finished:
         return None
-    left = [max(0.0, _expected(run, finished) - since) for run, since in running]
+    left = [max(OVERDUE * since, _expected(run, finished) - since) for run, since in running]
     return makespan([*left, *(_expected(run, finished) for run in waiting)], jobs)
 
 
@@ -48,32 +49,23 @@ def _expected(run: Timed, finished: Sequence[Timed]) -> float:
     return max(run.rounds, 1) * sum(other.seconds for other in like) / sum(max(other.rounds, 1) for other in like)
 
 
-class Bar:
+class Bar(Progress):
     """A progress bar over the grid on standard error, shown only in a terminal."""
 
     def __init__(self, total: int, finished: int) -> None:
         columns = TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
         # Lines go above the bar where both share a terminal; a file gets them as they are.
-        self._progress = Progress(
+        super().__init__(
             *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
             redirect_stdout=sys.stdout.isatty(),
         )  # fmt: skip
-        self._task = self._progress.add_task("", total=total, completed=finished)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+        self._grid = self.add_task("", total=total, completed=finished)
 
     def show(self, labels: Sequence[str], left: float | None) -> None:
         """Show the runs in progress and the time left."""
         remaining = "" if left is None else f"left {duration(left)}  "
-        self._progress.update(self._task, description=remaining + ", ".join(labels))
+        self.update(self._grid, description=remaining + ", ".join(labels))
 
-    def advance(self) -> None:
+    def count(self) -> None:
         """Count a finished run."""
-        self._progress.advance(self._task)
+        self.advance(self._grid)

@@ -1,6 +1,5 @@
 """The state of a sweep's runs: in memory, in ``sweep.json``, and in the run folders."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal
 import typer
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.children import Attempt
+from fedshift.lab.grid.sweep.children import ATTEMPT, Attempt
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed
 from fedshift_app.config import plugins
@@ -26,8 +25,6 @@ from fedshift_datasets.io import looks
 SWEEP_FILE = "sweep.json"
 MOST_PARTS = 4  # domains and splits that a message names
 
-State = Literal["waiting", "running", "finished", "failed"]
-
 
 @dataclass
 class Record:
@@ -42,7 +39,6 @@ class Record:
         state: Its state.
         folder: Its run folder, once there is one.
         seconds: The time of all attempts together.
-        attempts: How often it was started.
         error: The last line of its last failure.
         failures: How often it failed in this process.
         refused: Run folders that cannot be continued.
@@ -55,15 +51,19 @@ class Record:
     log: Path
     child: Attempt | None = None
     workers: int = 1
-    state: State = "waiting"
+    state: Literal["waiting", "running", "finished", "failed"] = "waiting"
     folder: Path | None = None
     seconds: float = 0.0
-    attempts: int = 0
     error: str | None = None
     failures: int = 0
     refused: set[Path] = field(default_factory=set)
     reused: bool = False
     other_images: set[Path] = field(default_factory=set)
+
+    @property
+    def attempts(self) -> int:
+        """How often it was started, by its log."""
+        return self.log.read_bytes().count(ATTEMPT) if self.log.is_file() else 0
 
     def results(self) -> dict[str, Any]:
         """Return the summary of a finished run.
@@ -72,28 +72,21 @@ class Record:
             ConfigError: If it cannot be read.
         """
         assert self.folder is not None
-        content = files.results(self.folder)
-        return content
+        return files.results(self.folder)
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
         """Return its entry in ``sweep.json``."""
-        folder = self.folder
+        entry = {name: getattr(self, name) for name in ("state", "reused", "attempts", "error")}
+        folder = self.folder  # a sweep's folder may be moved with its runs
         return {
-            "key": self.point.key,
-            "label": self.point.label,
-            "arguments": self.point.arguments,
-            "state": self.state,
-            # A sweep's folder may be moved with its runs.
+            "key": self.point.key, "label": self.point.label, "arguments": self.point.arguments, **entry,
             "folder": folder and (folder.name if folder.parent == sweep_folder else str(folder)),
-            "reused": self.reused,
             "seconds": round(self.seconds, 3),
-            "attempts": self.attempts,
-            "error": self.error,
-        }
+        }  # fmt: skip
 
     @property
     def timed(self) -> Timed:
-        """Return its duration, for an estimate of the time left."""
+        """Its duration, for an estimate of the time left."""
         return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
 
 
@@ -104,9 +97,7 @@ class Images:
         self._fingerprints: dict[object, dict[str, dict[str, str]]] = {}
 
     def changed(self, config: RunConfig, stored: Mapping[str, Any]) -> str:
-        """Return the domains and splits of a run that had other images; empty if none had.
-
-        Empty also for runs whose ``config.yaml`` holds no fingerprints: of an earlier version, and of real nodes.
+        """Return the domains and splits of a run that had other images; empty if none had, or none can be compared.
 
         Args:
             config: The run's configuration.
@@ -124,24 +115,8 @@ class Images:
         return some(resuming.changed_images(stored["images"], self._fingerprints[key]), MOST_PARTS)
 
 
-def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return attempts and seconds of each run by its key, from ``sweep.json``."""
-    file = folder / SWEEP_FILE
-    if not file.exists():
-        return {}
-    try:
-        points = json.loads(file.read_text(encoding="utf-8"))["points"]
-        return {
-            str(point["key"]): {"attempts": int(point["attempts"]), "seconds": float(point["seconds"])}
-            for point in points
-        }  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        typer.echo(f"{file} is damaged: earlier attempts and times are lost, but not the runs", err=True)
-        return {}
-
-
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return the key of the point and the content of a ``config.yaml``; None for runs of other versions.
+    """Return the key of the point and the content of a ``config.yaml``; None for one that cannot be read.
 
     None also for a run that scores another run's models (``fedshift rescore``), which has only the last round.
     """

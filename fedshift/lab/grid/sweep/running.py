@@ -23,6 +23,10 @@ from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FedShiftError
 
 
+class SweepInUseError(ConfigError):
+    """Another process does runs in the folder."""
+
+
 class Runner:
     """Does runs in a folder whose lock the caller holds.
 
@@ -52,27 +56,25 @@ class Runner:
         """Return the default number of runs at a time."""
         return usual_jobs(points)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more run may start."""
-        return len(self.running) < self.jobs
-
     def record(self, point: Point, place: Path | None = None) -> Record:
         """Return the state of a run, whose folders are in ``place``; those on other images do not count."""
         name = re.sub(r"[^\w.=-]+", "-", point.label)[:100]
         log = place / "run.log" if place else self.folder / f"{name}-{point.key[:6]}.log"
         record = Record(point, place or self.folder, log)
         record.place.mkdir(parents=True, exist_ok=True)
-        changed = ""
-        for path, key, stored in self.folders(record.place):
-            if key == point.key and (path / RESULTS_FILE).is_file() and (
-                parts := self.images.changed(point.config, stored)
-            ):  # fmt: skip
-                record.other_images.add(path)
-                changed = f"{path} is finished, but {parts} had other images"
+        changed = {
+            path: parts
+            for path, key, stored in self.folders(record.place)
+            if key == point.key
+            and (path / RESULTS_FILE).is_file()
+            and (parts := self.images.changed(point.config, stored))
+        }
+        record.other_images |= changed.keys()
         self.look(record)
         if changed and record.state != "finished":
-            typer.echo(f"{point.label}: done again, as {changed}", err=True)
+            path, parts = changed.popitem()
+            why = f"{path} is finished, but {parts} had other images"
+            typer.echo(f"{point.label}: done again, as {why}", err=True)
         return record
 
     def folders(self, place: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
@@ -85,11 +87,10 @@ class Runner:
 
     def look(self, record: Record) -> None:
         """Find the folder of a run: a finished one, else the one with the most rounds."""
-        mine = [path for path, key, _ in self.folders(record.place) if key == record.point.key]
-        mine = [path for path in mine if path not in record.other_images]
+        mine = [path for path, key, _ in self.folders(record.place)
+                if key == record.point.key and path not in record.other_images]  # fmt: skip
         finished = [path for path in mine if (path / RESULTS_FILE).is_file()]
-        started = [path for path in mine if path not in record.refused]
-        record.folder = max(finished or started, key=progress, default=None)
+        record.folder = max(finished or {*mine} - record.refused, key=progress, default=None)
         record.state = "finished" if finished else "waiting"
         if finished:
             record.error = None
@@ -108,10 +109,9 @@ class Runner:
                 arguments.append(f"resume={record.folder}")
             except FedShiftError as error:
                 self._begin_anew(record, str(error))
-        record.attempts += 1
         record.state = "running"
         record.child = children.start(
-            run_command(), arguments, record.log, sweep=self.mark, key=point.key, attempt=record.attempts,
+            run_command(), arguments, record.log, sweep=self.mark, key=point.key,
             alone=self.jobs == 1, env=self.env, fork=self._fork,
         )  # fmt: skip
         self.running.append(record)
@@ -199,17 +199,18 @@ def cores_of(point: Point) -> int:
     return (workers_of(point) or 1) * (point.config.train.threads or 1)
 
 
-def lock(folder: Path, name: str = LOCK_FILE) -> Lock:
+def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Lock:
     """Make a folder for runs and lock it.
 
     Raises:
-        ConfigError: If it cannot be made, or another process does runs in it.
+        ConfigError: If it cannot be made.
+        SweepInUseError: If another process does runs in it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return Lock(folder / name)
+        return Lock(folder / name, shared=shared)
     except InUse as holder:
-        raise ConfigError(f"the sweep in {folder} is already in progress in {holder}") from None
+        raise SweepInUseError(f"the sweep in {folder} is already in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
 

@@ -13,9 +13,9 @@ import typer
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import GridRequest, Point
 from fedshift.lab.grid.sweep.progress import Bar, time_left
-from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record, read_records
+from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record
 from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run.console import duration
@@ -32,23 +32,20 @@ if TYPE_CHECKING:
     from fedshift.lab.tables.compare import Comparison
 
 
-def sweep(
-    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> "Comparison | None":
+def sweep(arguments: Sequence[str], paper: str) -> "Comparison | None":
     """Do all runs of a grid, then compare them; return the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
         paper: The printed table to compare the runs with; empty for none.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
-    request = grid.read(arguments)
-    points, folder = resolved(request, paper, check_data, check_model)
+    request, points, notes, folder = planned(arguments, paper)
+    for note in notes:
+        typer.echo(note)
     held = lock(folder)
     try:
         return Sweep(folder, request, points).run(paper)
@@ -56,19 +53,18 @@ def sweep(
         held.release()
 
 
-def resolved(
-    request: GridRequest, paper: str, check_data: CheckData, check_model: CheckModel
-) -> tuple[list[Point], Path]:
-    """Return the runs of a sweep, all checked, and its folder; print the notes.
+def planned(arguments: Sequence[str], paper: str = "") -> tuple[GridRequest, list[Point], list[str], Path]:
+    """Return a sweep as it was typed, its runs, all checked, notes for the user, and its folder.
 
     Raises:
         FedShiftError: If the grid or the table are wrong.
     """
     check_paper(paper)
-    points, notes = grid.points(request, check_data, check_model)
-    for note in notes:
-        typer.echo(note)
-    return points, folder_of(request, points)
+    request = grid.read(arguments)
+    points, notes = grid.points(request)
+    grid.check(points)
+    name = f"sweep-{points[0].config.experiment}-{grid.grid_hash([point.key for point in points])}"
+    return request, points, notes, output_dir(request) / name
 
 
 def check_paper(paper: str) -> None:
@@ -81,12 +77,6 @@ def check_paper(paper: str) -> None:
         from fedshift.lab.tables.papers import printed
 
         printed.get(paper).check_of_runs()
-
-
-def folder_of(request: GridRequest, points: Sequence[Point]) -> Path:
-    """Return the folder of a sweep."""
-    name = f"sweep-{points[0].config.experiment}-{grid.grid_hash([point.key for point in points])}"
-    return output_dir(request) / name
 
 
 def output_dir(request: GridRequest) -> Path:
@@ -104,12 +94,7 @@ class Sweep(Runner):
         """Read the state of each run; ``notes`` appear below the comparison."""
         super().__init__(folder, request.options, points, mark)
         self.request, self._notes = request, notes
-        before = read_records(folder)
         self.records = [self.record(point) for point in points]
-        for record in self.records:
-            known = before.get(record.point.key, {})
-            record.attempts = int(known.get("attempts", 0))
-            record.seconds = max(record.seconds, float(known.get("seconds", 0)))
         if request.options.reuse:
             self._reuse()
 
@@ -139,7 +124,7 @@ class Sweep(Runner):
         queue = deque(record for record in self.records if record.state != "finished")
         self.save()
         while queue or self.running:
-            while queue and self.has_room:
+            while queue and len(self.running) < self.jobs:
                 self.start(queue.popleft(), len(queue))
                 self.save()
             bar.show([record.point.label for record in self.running], self._left(queue))
@@ -150,7 +135,7 @@ class Sweep(Runner):
                 if record.state == "waiting":
                     queue.append(record)
                 elif record.state == "finished":
-                    bar.advance()
+                    bar.count()
                     self._show_progress(record, queue)
             if not ended:
                 sleep(POLL_SECONDS)
@@ -200,7 +185,7 @@ class Sweep(Runner):
             "command": os.environ.get(COMMAND, ""),
             "experiment": self.records[0].point.config.experiment,
             "grid": self.request.values,
-            **self.options.model_dump(),
+            **self.options.model_dump(include=set(grid.Options.model_fields)),
             "jobs": self.jobs,
             "points": [record.saved(self.folder) for record in self.records],
         }

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import METHOD_KEYS, GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
@@ -17,7 +18,6 @@ from fedshift_app.config.unused_keys import UnusedKeyError
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened
-from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
 from fedshift_core.ranges import Range
 from fedshift_core.yaml_files import parse, written
@@ -26,18 +26,25 @@ MOST_TRIALS = 10_000  # of a method
 SHARED = "fedavg"  # whose file says where every method is searched
 SEARCH = "search."  # prefix of a key that sets a range, or switches its search off
 OFF = "off"
+POWER = re.compile(r"(?<![\w.])(\d+)(e[+-]?\d+)")  # as 1e-3, which YAML 1.1 reads as text
 FRACTION = "allocation.validation_fraction"
 USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
 #: Further keys of a trial: it reads no test image, so the choice cannot depend on any.
 OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
 
 
-class Options(ConfigModel):
+class Options(grid.Options):
     """The keys of a search itself."""
 
     budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values
     pruning: bool = True  # end trials early that are worse than the median
     trial_rounds: int | None = Field(default=None, ge=1)  # of a trial; None: as many as the runs that are compared
+
+
+def options_of(request: GridRequest) -> Options:
+    """Return the keys of a search."""
+    assert isinstance(request.options, Options)  # it was read with these
+    return request.options
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,18 @@ class Request:
 
     Attributes:
         grid_request: The keys of its runs.
-        options: Its own keys.
         plans: The search of each method.
         notes: Notes for the user, one per line.
     """
 
     grid_request: GridRequest
-    options: Options
     plans: tuple[Plan, ...]
     notes: tuple[str, ...]
+
+    @property
+    def options(self) -> Options:
+        """Its own keys."""
+        return options_of(self.grid_request)
 
     @property
     def key(self) -> str:
@@ -119,113 +129,69 @@ class Request:
         return points
 
 
-def read(arguments: Sequence[str], check_data: CheckData) -> Request:
+def read(arguments: Sequence[str]) -> Request:
     """Read ``[EXPERIMENT] [method=A,B] budget=N [seed=0,1,2] [KEY=VALUE ...] [search.KEY=RANGE ...]``.
 
     Raises:
         ConfigError: If a key is wrong, or a method takes no value of its range.
-        FedShiftError: If the configuration or the data of a method are wrong; the message names it.
+        FedShiftError: If the configuration of a method is wrong; the message names it.
     """
-    own: dict[str, str] = {}
-    search_texts: dict[str, str] = {}
-    rest = []
-    for argument in arguments:
-        key, sep, value = argument.partition("=")
-        if sep and key.replace("-", "_") in Options.model_fields:
-            own[key.replace("-", "_")] = value
-        elif sep and key.startswith(SEARCH):
-            search_texts[key.removeprefix(SEARCH).replace("-", "_")] = value
-        else:
-            rest.append(argument)
-    options = _options(own)
-    grid_request = grid.read(rest)
-    if "0" in grid_request.values.get("rounds", ()):
-        raise ConfigError("rounds=0 trains nothing, so there is nothing to search; tune needs rounds=1 or more")
-    for key in grid_request.varied:
-        if key not in (*METHOD_KEYS, "seed"):
-            raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")
-    for key in ("tuned", "evaluate.test"):
-        if key in grid_request.values:
-            raise ConfigError(f"{key}: a search sets this key itself")
-    where = {key: _place(key, text) for key, text in search_texts.items()}
-    named = next((grid_request.values[key] for key in reversed(METHOD_KEYS) if key in grid_request.values), None)
-    methods = named or (grid.method_of(grid_request.experiment),)
-    for key in grid_request.values:
-        if not any(_belongs(key.replace("-", "_"), method) for method in methods):
+    searched = [argument for argument in arguments if argument.startswith(SEARCH) and "=" in argument]
+    request = grid.read([argument for argument in arguments if argument not in searched], Options)
+    _check(request)
+    where = dict(_place(*argument.removeprefix(SEARCH).split("=", 1)) for argument in searched)
+    named = next((request.values[key] for key in reversed(METHOD_KEYS) if key in request.values), None)
+    methods = named or (grid.method_of(request.experiment),)
+    for key in (*request.values, *(f"{SEARCH}{key}" for key in where)):
+        if not any(grid.belongs(key.removeprefix(SEARCH), method) for method in methods):
             raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
     notes: list[str] = []
     left_out: list[UnusedKeyError] = []
-    plans = tuple(_plan(grid_request, method, options, where, notes, left_out, check_data) for method in methods)
-    grid.refuse_unused(left_out, len(methods))
-    notes += dict.fromkeys(error.note for error in left_out)
-    unused = [key for key in where if not any(_belongs(key, method) for method in methods)]
-    if unused:
-        raise ConfigError(f"{SEARCH}{unused[0]}: no method of the search has this parameter")
-    return Request(grid_request, options, plans, tuple(dict.fromkeys(notes)))
+    plans = tuple(_plan(request, method, where, notes, left_out) for method in methods)
+    return Request(request, plans, tuple(dict.fromkeys([*notes, *grid.noted(left_out, len(methods))])))
 
 
-def _options(own: Mapping[str, str]) -> Options:
-    if "budget" not in own:
-        raise ConfigError("budget is missing: how many trials each method gets, for example budget=20")
+def _check(request: GridRequest) -> None:
+    if "0" in request.values.get("rounds", ()):
+        raise ConfigError("rounds=0 trains nothing, so there is nothing to search; tune needs rounds=1 or more")
+    for key in request.varied:
+        if key not in (*METHOD_KEYS, "seed"):
+            raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")
+    for key in ("tuned", "evaluate.test"):
+        if key in request.values:
+            raise ConfigError(f"{key}: a search sets this key itself")
+
+
+def _place(key: str, text: str) -> tuple[str, Range | None]:
+    """Return the key of a range, and the range; None where the key is not searched."""
+    name = f"{SEARCH}{shortened(key)}"
     try:
-        return Options.model_validate(own)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        raise ConfigError(f"{name}: {first['msg']}, found {as_found(first['input'])}") from None
-
-
-def _place(key: str, text: str) -> Range | None:
-    if text == OFF:
-        return None
-    try:
-        return ranges.read(_numbers(parse(text)), f"{SEARCH}{shortened(key)}")
+        stated = parse(POWER.sub(r"\1.0\2", text))
     except ValueError:
-        raise ConfigError(f"{SEARCH}{shortened(key)}: {as_found(text)} is not YAML") from None
-
-
-def _numbers(value: Any) -> Any:
-    """Return a list with numbers in place of words such as ``1e-3``. YAML 1.1 reads these as text."""
-    if not isinstance(value, list):
-        return value
-    numbers = []
-    for item in value:
-        try:
-            numbers.append(float(item) if isinstance(item, str) else item)
-        except ValueError:
-            numbers.append(item)
-    return numbers
-
-
-def _belongs(key: str, method: str) -> bool:
-    """Tell whether a method has a key."""
-    section, _, param = key.partition(".")
-    return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
+        raise ConfigError(f"{name}: {as_found(text)} is not YAML") from None
+    return key.replace("-", "_"), None if text == OFF else ranges.read(stated, name)
 
 
 def _plan(
-    grid_request: GridRequest, method: str, options: Options, where: Mapping[str, Range | None], notes: list[str],
-    left_out: list[UnusedKeyError], check_data: CheckData,
+    request: GridRequest, method: str, where: Mapping[str, Range | None], notes: list[str],
+    left_out: list[UnusedKeyError],
 ) -> Plan:  # fmt: skip
-    given = {key: values[0] for key, values in grid_request.values.items() if key not in METHOD_KEYS} | {
-        "method": method
-    }
-    given = {key: value for key, value in given.items() if _belongs(key.replace("-", "_"), method)}
+    given = {key: values[0] for key, values in request.values.items()
+             if key not in METHOD_KEYS and grid.belongs(key, method)} | {"method": method}  # fmt: skip
     try:
-        base, unused = grid.used(method, grid_request.experiment, given)
+        base, unused = grid.used(method, request.experiment, given)
         given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}
         left_out += unused
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)
-            base = grid.point(method, grid_request.experiment, given)
+            base = grid.point(method, request.experiment, given)
             notes.append(
-                f"{FRACTION}={given[FRACTION]}: nodes set aside this share of their training images in all runs"
+                f"{FRACTION}={USUAL_FRACTION}: nodes set aside this share of their training images in all runs"
             )
-        rounds = options.trial_rounds or base.config.rounds
+        rounds = options_of(request).trial_rounds or base.config.rounds
         if rounds > base.config.rounds:
             raise ConfigError(f"trial-rounds={rounds} is more than the {plural(base.config.rounds, 'round')} of a run")
-        check_data(base.config, base.nodes)
-        space = _space(grid_request.experiment, method, given, where)
+        space = _space(request.experiment, method, given, where)
     except FedShiftError as error:
         raise error.under(shortened(method)) from None
     known = as_requested(flat(base.config.model_dump(mode="json")))
@@ -235,7 +201,7 @@ def _plan(
         notes.append(f"{method}: {', '.join(outside)} is outside its search range; its first trial uses it anyway")
     if not space:
         notes.append(f"{method}: nothing to search; its trial is the unchanged method")
-    return Plan(method, space, default, base, given, grid_request.experiment, rounds)
+    return Plan(method, space, default, base, given, request.experiment, rounds)
 
 
 def _space(
@@ -255,7 +221,7 @@ def _space(
     for key, place in where.items():
         if place is None:
             space.pop(key, None)
-        elif _belongs(key, method):
+        elif grid.belongs(key, method):
             if key in fixed:
                 raise ConfigError(f"{SEARCH}{key}: the command sets {key} as well")
             space[key] = place

@@ -34,7 +34,6 @@ class Trial:
         values: What it tries, by dotted key; empty for the first.
         state: ``complete``, ``pruned`` (ended early), ``failed`` or ``running``.
         validation: Accuracy on validation images in percent, of a complete one.
-        by_round: The same after each round.
         notes: ``run``, ``error``, ``seconds``, ``rounds``.
     """
 
@@ -42,7 +41,6 @@ class Trial:
     values: Mapping[str, Any]
     state: str
     validation: float | None
-    by_round: Mapping[int, float]
     notes: Mapping[str, Any]
 
 
@@ -200,7 +198,7 @@ def _as_trial(frozen: Any) -> Trial:
     complete = frozen.state.name == "COMPLETE"
     return Trial(
         frozen.number, values, names[frozen.state.name], float(frozen.value) if complete else None,
-        dict(frozen.intermediate_values), dict(frozen.user_attrs),
+        dict(frozen.user_attrs),
     )  # fmt: skip
 
 

@@ -17,8 +17,6 @@ import typer
 
 from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift.lab.grid.sweep.children import POLL_SECONDS
-from fedshift.lab.grid.sweep.grid import CheckData, CheckModel
-from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift.lab.grid.sweep.records import Record
 from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -32,10 +30,11 @@ from fedshift_core.accuracies import mean, percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
-from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import shortened, some
 from fedshift_core.plural import plural
 from fedshift_core.rounds import LAST_ROUNDS
+from fedshift_core.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from fedshift.lab.tables.compare import Comparison
@@ -44,16 +43,12 @@ MOST_NAMED = 3  # trials in a note
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 
 
-def tune(
-    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> "tuple[Path, Comparison | None]":
+def tune(arguments: Sequence[str], paper: str) -> "tuple[Path, Comparison | None]":
     """Search each method's values, then compare the methods; return the folder of the search and the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
         paper: The printed table to compare the runs with; empty for none.
-        check_data: Checks the data of one run.
-        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If anything is wrong, before anything starts; or if a method or a run failed, after all others.
@@ -61,16 +56,12 @@ def tune(
     """
     study.check_installed()
     sweeping.check_paper(paper)
-    request = tune_requested.read(arguments, check_data)
-    for plan in request.plans:
-        try:
-            check_model(plan.base.config)
-        except FedShiftError as error:
-            raise type(error)(f"{shortened(plan.label)}: {error}") from None
-    name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
-    folder = sweeping.output_dir(request.grid_request) / name
+    request = tune_requested.read(arguments)
+    grid.check(plan.base for plan in request.plans)
     for note in request.notes:
         typer.echo(note)
+    name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
+    folder = sweeping.output_dir(request.grid_request) / name
     held = lock(folder)
     try:
         return folder, Tuning(folder, request).search(paper)
@@ -84,19 +75,17 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
-def averages(folder: Path) -> dict[int, float]:
-    """Return the validation accuracy by round, in percent: the mean over domains.
+def averages(folder: Path | None) -> dict[int, float]:
+    """Return the validation accuracy by round, in percent: the mean over domains; none without a run folder.
 
     Only the key ``validation`` of ``metrics.jsonl`` is read. A round that lacks a domain of other rounds is left out:
     a mean over the rest would be another quantity.
     """
-    scores: dict[int, dict[str, float]] = {}
-    for line in files.full_lines(folder / METRICS_FILE):
-        validation = line.get("validation") or {}
-        scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
-    domains = {name for known in scores.values() for name in known}
-    means = {number: mean(known.values()) for number, known in scores.items() if known and known.keys() == domains}
-    return {number: value for number, value in means.items() if value is not None}
+    lines = [] if folder is None else files.full_lines(folder / METRICS_FILE)
+    given = {int(line["round"]): line.get("validation") or {} for line in lines}
+    scores = {number: {name: v for name, v in of.items() if v is not None} for number, of in given.items()}
+    domains = set[str]().union(*scores.values())
+    return {number: mean(of.values()) or 0.0 for number, of in scores.items() if of and of.keys() == domains}
 
 
 def score(by_round: Mapping[int, float], keep: str) -> float | None:
@@ -153,14 +142,14 @@ class Tuning(Runner):
         super().__init__(folder, request.grid_request.options, [plan.base for plan in request.plans])
         self.request = request
         self.env = {trackers.PLACE: trackers.store_in(folder)}  # one store for all trials, and the runs compared
-        store, pruning, budget = study.Store(folder / STORE), request.options.pruning, request.options.budget
-        self.methods = []
-        for plan in request.plans:
-            search = Search(
+        store, options = study.Store(folder / STORE), request.options
+        self.methods = [
+            Method(plan, Search(
                 store, plan.method, plan.space, plan.default, seed=plan.base.config.seed, rounds=plan.rounds,
-                pruning=pruning,
-            )  # fmt: skip
-            self.methods.append(Method(plan, search, budget if plan.space else 1))
+                pruning=options.pruning,
+            ), options.budget if plan.space else 1)
+            for plan in request.plans
+        ]  # fmt: skip
 
     def search(self, paper: str) -> "Comparison | None":
         """Do the remaining trials, then the runs to compare; return the comparison.
@@ -181,10 +170,8 @@ class Tuning(Runner):
         for note in notes:
             typer.echo(note)
         comparison = None
-        given_up = {method.plan.method: f"{method.plan.label}: {method.problem}" for method in self.methods
-                    if method.problem}  # fmt: skip
-        if len(given_up) < len(self.methods):
-            points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]
+        given_up = {m.plan.method: f"{m.plan.label}: {m.problem}" for m in self.methods if m.problem}
+        if points := [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]:
             comparison = sweeping.Sweep(self.folder, self.request.grid_request, points, tuple(notes)).run(paper)
         if given_up:
             of = plural(len(self.methods), "method")
@@ -195,13 +182,13 @@ class Tuning(Runner):
         self.save()
         while True:
             for method in self.methods:
-                if self.has_room and method.waits:
+                if len(self.running) < self.jobs and method.waits:
                     self._begin(method)
-            going = [method for method in self.methods if method.trial is not None]
+            going = [(method, method.trial) for method in self.methods if method.trial is not None]
             if not going:
                 return
-            for method in going:
-                self._poll(method)
+            for method, trial in going:
+                self._poll(method, trial)
             time.sleep(POLL_SECONDS)
 
     def _begin(self, method: Method) -> None:
@@ -214,18 +201,15 @@ class Tuning(Runner):
         if method.trial.state != "finished":  # else this process was killed before it could note that
             self.start(method.trial, sum(other.waits for other in self.methods))
 
-    def _poll(self, method: Method) -> None:
+    def _poll(self, method: Method, trial: Record) -> None:
         """Check on a trial: report its rounds, end it early, or record its result."""
-        trial = method.trial
-        assert trial is not None
         ended = trial.child is None or trial.child.ended
         if trial.folder is None:
             trial.folder = max(_folders(trial) - trial.refused, default=None)
-        method.by_round = averages(trial.folder) if trial.folder is not None else {}
-        stopped = method.search.report(method.number, method.by_round)
-        if stopped is not None:
+        method.by_round = averages(trial.folder)
+        if (stopped := method.search.report(method.number, method.by_round)) is not None:
             self.end([trial])
-            self._note(method, PRUNED, f"ended early after round {stopped}")
+            self._note(method, trial, PRUNED, f"ended early after round {stopped}")
         elif ended:
             if trial in self.running:
                 self.settle(trial)
@@ -242,21 +226,19 @@ class Tuning(Runner):
             method.search.note(method.number, **{study.ERROR: error})
             if method.number == 0:  # the values cannot be the cause
                 method.problem = f"its first trial failed: {error} (log: {trial.log})"
-            self._note(method, FAILED, f"failed: {error}")
+            self._note(method, trial, FAILED, f"failed: {error}")
             return
-        method.by_round = averages(trial.folder) if trial.folder is not None else {}
-        value = score(method.by_round, config.keep)
-        if value is None:
+        method.by_round = averages(trial.folder)
+        if (value := score(method.by_round, config.keep)) is None:
             raise ConfigError(
                 f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
                 f"{config.allocation.validation_fraction:g} of their images is less than one"
             )
-        self._note(method, COMPLETE, f"validation {percent(value)}", value)
+        self._note(method, trial, COMPLETE, f"validation {percent(value)}", value)
 
-    def _note(self, method: Method, state: str, outcome: str, value: float | None = None) -> None:
+    def _note(self, method: Method, trial: Record, state: str, outcome: str, value: float | None = None) -> None:
         """Note the end of a trial, and remove its weights: nobody continues it."""
-        trial, method.trial = method.trial, None
-        assert trial is not None
+        method.trial = None
         if trial in self.running:
             self.running.remove(trial)
         method.search.note(method.number, **{
@@ -270,31 +252,16 @@ class Tuning(Runner):
         if trial.folder is not None:
             shutil.rmtree(trial.folder / checkpoints.FOLDER, ignore_errors=True)
         self.save()
-        budget, seconds = self.request.options.budget, self._seconds_left()
-        best = method.search.best(budget)
+        budget, best = self.request.options.budget, method.search.best(self.request.options.budget)
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
-        left = "" if seconds is None else f"; trials left {duration(seconds)}"
+        each = mean(
+            notes[study.SECONDS] for notes in (t.notes for t in method.search.trials()) if study.SECONDS in notes
+        )
+        left = f"; trials left {duration((each or 0) * (method.budget - method.ended))}" * (
+            method.ended < method.budget
+        )
         done = f"[{method.ended}/{budget}] trial {method.number}"
         typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}{left}")
-
-    def _seconds_left(self) -> float | None:
-        """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known.
-
-        Trials of one method run one after another, so the method with the most work bounds the rest.
-        """
-        known: list[Timed] = []
-        work: list[tuple[list[tuple[Timed, float]], list[Timed]]] = []
-        for method in self.methods:
-            one, trials = Timed(method.plan.method, 1, 0.0), method.search.trials()
-            known += [one._replace(seconds=float(t.notes[study.SECONDS])) for t in trials if study.SECONDS in t.notes]
-            child = method.trial and method.trial.child
-            left = 0 if method.problem else method.budget - method.ended - (method.trial is not None)
-            work.append(([(one, child.seconds)] if child else [], [one] * left))
-        running, waiting = ([each for part in parts for each in part] for parts in zip(*work, strict=True))
-        together = time_left(known, running, waiting, self.jobs)
-        if together is None or not (running or waiting):
-            return None
-        return max(together, *(time_left(known, *each, 1) or 0.0 for each in work))
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""
@@ -314,52 +281,42 @@ class Tuning(Runner):
         return chosen, [*notes, *self._other_images()]
 
     def _other_images(self) -> list[str]:
-        """Return a line for each group of trials on different images, and one for those on others than today's."""
-        from fedshift.lab.tables.results import differences
-        from fedshift.lab.tables.results.loading import read_config
-
-        configs = {
-            self.folder / str(trial.notes[study.RUN]): method.plan.base.config
-            for method in self.methods
-            for trial in method.search.trials()
-            if trial.notes.get(study.RUN)
-        }
-        folders = [folder for folder in configs if (folder / CONFIG_FILE).is_file()]
-        lines = [
-            f"values were chosen by trials that are not comparable: {line}"
-            for line in differences.unlike_folders(folders)
+        """Return a line about trials on other images than today's."""
+        others: dict[str, str] = {}
+        for method in self.methods:
+            for name in (trial.notes.get(study.RUN) for trial in method.search.trials()):
+                if name and (self.folder / name / CONFIG_FILE).is_file():
+                    stored = read_yaml(self.folder / name / CONFIG_FILE)
+                    others[name] = self.images.changed(method.plan.base.config, stored)
+        if not (changed := [name for name, parts in others.items() if parts]):
+            return []
+        return [
+            f"values were chosen by trials on other images than today's: {others[changed[0]]} in "
+            f"{some(changed, MOST_NAMED)}; to search again, remove {self.folder / STORE}"
         ]
-        changed = {folder.name: self.images.changed(configs[folder], read_config(folder)) for folder in folders}
-        if others := [name for name, parts in changed.items() if parts]:
-            lines.append(
-                f"values were chosen by trials on other images than today's: {changed[others[0]]} in "
-                f"{some(others, MOST_NAMED)}; to search again, remove {self.folder / STORE}"
-            )
-        return lines
 
     def save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""
-        rows = []
-        keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
+        rows: list[dict[str, Any]] = []
         methods: dict[str, Any] = {}
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
-            methods[plan.method] = {
-                "space": {key: place.as_yaml() for key, place in plan.space.items()}, "default": plan.default,
-                "best": None if best is None else
-                {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
+            chosen = best and {
+                "trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values},
             }  # fmt: skip
-            for trial in method.search.trials():
-                values = {**plan.default, **trial.values}
-                notes = [trial.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
-                value = "" if trial.validation is None else trial.validation
-                rows.append(
-                    [plan.label, trial.number, trial.state, value, *notes, *(values.get(key, "") for key in keys)]
-                )
-        head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
-        write_atomically(self.folder / TABLE, csv_text([head, *rows]))
+            space = {key: place.as_yaml() for key, place in plan.space.items()}
+            methods[plan.method] = {"space": space, "default": plan.default, "best": chosen}
+            rows += [
+                {"method": plan.label, "trial": trial.number, "state": trial.state, "validation": trial.validation}
+                | {key: trial.notes.get(key) for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)}
+                | {**plan.default, **trial.values}
+                for trial in method.search.trials()
+            ]  # fmt: skip
+        head = list(dict.fromkeys(key for row in rows for key in row))
+        write_atomically(self.folder / TABLE, csv_text([head, *([row.get(key) for key in head] for row in rows)]))
         content = {
-            "command": os.environ.get(COMMAND, ""), **self.request.options.model_dump(),
+            "command": os.environ.get(COMMAND, ""),
+            **self.request.options.model_dump(include={"budget", "pruning", "trial_rounds"}),
             "seed": self.request.plans[0].base.config.seed, "methods": methods,
         }  # fmt: skip
         write_atomically(self.folder / SUMMARY, json.dumps(content, indent=2) + "\n")

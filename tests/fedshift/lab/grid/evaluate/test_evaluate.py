@@ -283,7 +283,8 @@ def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run:
 
 def test_names_of_models_differ() -> None:
     paths = [Path("/a/x/model"), Path("/a/y/model"), Path("/b/y/model"), Path("/a/z")]
-    assert models.labels(paths) == ["x/model", "a/y/model", "b/y/model", "z"]
+    assert models.labels(paths) == ["a/x/model", "a/y/model", "b/y/model", "a/z"]
+    assert models.labels([paths[0], paths[3]]) == ["model", "z"]
 
 
 def test_the_keys_that_may_be_set_exist() -> None:

@@ -13,6 +13,7 @@ import fedshift
 import fedshift.api  # it needs the real comparison
 import fedshift.lab.tables.papers
 from fedshift.lab.grid.sweep import forks, running
+from fedshift.run import checking
 from fedshift_core.errors import ConfigError
 
 
@@ -68,6 +69,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
     result = Played(tmp_path)
+    monkeypatch.setattr(checking, "check_data", lambda *run: result.check(*run))
+    monkeypatch.setattr(checking, "check_model", lambda *_: None)
     monkeypatch.setattr(running, "run_command", lambda: [sys.executable, str(result.script)])
     monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     return result

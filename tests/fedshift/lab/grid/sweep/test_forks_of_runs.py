@@ -20,15 +20,14 @@ QUICK = ("handwritten", "engine=inline", "nodes=4", "train.epochs=1", "allocatio
 
 @pytest.fixture(scope="module")
 def begun() -> Iterator[bool]:
-    points, _ = grid.points(grid.read([*QUICK, "seed=0,1", "report=true"]), lambda *_: None)
+    points, _ = grid.points(grid.read([*QUICK, "seed=0,1", "report=true"]))
     with forks.begun(points, children.environment("forks-of-runs", alone=False)) as these:
         yield these
 
 
 def start(begun: bool, log: Path, *arguments: str) -> children.Child:
     return children.start(
-        forked.run_command([]), arguments, log, sweep="forks-of-runs", key=log.name, attempt=1, alone=False,
-        fork=begun,
+        forked.run_command([]), arguments, log, sweep="forks-of-runs", key=log.name, alone=False, fork=begun,
     )  # fmt: skip
 
 
@@ -56,7 +55,7 @@ def _has_open(process: psutil.Process, folder: Path) -> bool:
 def test_few_or_simulated_runs_are_not_forked(count: int) -> None:
     engines = ["engine=inline", "engine=simulation"]
     seeds = ("seed=0", "seed=0,1")[count]
-    points, _ = grid.points(grid.read([QUICK[0], engines[count], *QUICK[2:], seeds]), lambda *_: None)
+    points, _ = grid.points(grid.read([QUICK[0], engines[count], *QUICK[2:], seeds]))
     with forks.begun(points, {}) as none:
         assert not none
 
@@ -106,7 +105,7 @@ def test_a_run_whose_fork_server_was_killed_is_ended(begun: bool, tmp_path: Path
 def test_nothing_of_the_working_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "typer.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
-    points, _ = grid.points(grid.read([*QUICK, "seed=0,1"]), lambda *_: None)
+    points, _ = grid.points(grid.read([*QUICK, "seed=0,1"]))
     with forks.begun(points, children.environment(str(tmp_path), alone=False)) as these:
         assert ends(start(these, tmp_path / "log", "--help")) == 0
     assert "Run an experiment" in (tmp_path / "log").read_text()

@@ -23,7 +23,7 @@ def one(command: str) -> int:
     assert (program, word) == ("fedshift", "sweep")
     place = arguments.index("--in")
     try:
-        listing.run_point(arguments[:place], arguments[place + 1], lambda *_: None)
+        listing.run_point(arguments[:place], arguments[place + 1])
     except FederationError:
         return exit_codes.FAILED
     except SystemExit as stop:
@@ -32,7 +32,7 @@ def one(command: str) -> int:
 
 
 def printed(played: Played, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    listing.show(["handwritten", f"output-dir={played.home / 'runs'}", *arguments], None, lambda *_: None)
+    listing.show(["handwritten", f"output-dir={played.home / 'runs'}", *arguments], None)
     return capsys.readouterr().out.splitlines()
 
 
@@ -73,7 +73,7 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
 ) -> None:
     first, second = printed(played, capsys, "seed=0,1")
     played.prepare("seed=0,1")
-    (point,), _ = grid.points(grid.read(["handwritten", "seed=0"]), lambda *_: None)
+    (point,), _ = grid.points(grid.read(["handwritten", "seed=0"]))
     folder = Path(first.split()[-1])
     folder.mkdir(parents=True)
     held = Lock(folder / f"lock-{point.key}")
@@ -83,7 +83,7 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
     held.release()
     whole = Lock(folder / "lock")
     assert one(first) == exit_codes.IN_USE
-    assert f"the sweep in {folder} is in progress in process {os.getpid()}" in capsys.readouterr().err
+    assert f"the sweep in {folder} is already in progress in process {os.getpid()}" in capsys.readouterr().err
     whole.release()
     alone = Lock(folder / "lock", shared=True)
     with pytest.raises(ConfigError, match="is already in progress"):
@@ -94,7 +94,7 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
 def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Path) -> None:
     file, tools = tmp_path / "it's.sbatch", tmp_path / "bin"
     requests = ["handwritten", f"output-dir={tmp_path / 'runs'}", "seed=0,1", "allocation.held_out=[street, sketch]"]
-    listing.show(requests, file, lambda *_: None)
+    listing.show(requests, file)
     tools.mkdir()
     (tools / "fedshift").write_text('#!/bin/bash\nprintf "%s|" "$@"; exit 4\n')
     (tools / "fedshift").chmod(0o755)
@@ -120,7 +120,7 @@ def test_a_folder_of_any_name_stays_what_it_is_in_a_batch_script() -> None:
 
 def test_one_run_is_one(played: Played) -> None:
     with pytest.raises(ConfigError, match="found 2 runs"):
-        listing.run_point(["handwritten", "seed=0,1"], str(played.home / "x"), lambda *_: None)
+        listing.run_point(["handwritten", "seed=0,1"], str(played.home / "x"))
     assert not (played.home / "x").exists()
 
 

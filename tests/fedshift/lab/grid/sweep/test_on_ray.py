@@ -97,7 +97,7 @@ def swept(played: Played, *arguments: str) -> None:
     played.prepare(*[word for word in arguments if not word.startswith(("jobs", "workers"))])
     with socket.create_server(("127.0.0.1", 0)) as head:
         given = ["handwritten", f"output-dir={played.home / 'runs'}", *arguments]
-        on_ray.sweep(given, "", f"127.0.0.1:{head.getsockname()[1]}", lambda *_: None, grid.unchecked)
+        on_ray.sweep(given, "", f"127.0.0.1:{head.getsockname()[1]}")
 
 
 def test_nodes_do_all_runs_and_a_sweep_that_is_given_again_does_none(
@@ -144,7 +144,7 @@ def test_a_run_takes_the_cores_of_its_workers_and_no_cluster_without_them(played
 
 @pytest.mark.usefixtures("cluster")
 def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
-    (point,), _ = grid.points(grid.read(["handwritten"]), lambda *_: None)
+    (point,), _ = grid.points(grid.read(["handwritten"]))
     (tmp_path / on_ray.LOCK).write_text("mine")
     none, there = tmp_path / "none", versions(point.config)
     for folder, here, holder, found, why in (
@@ -213,4 +213,4 @@ def test_it_goes_with_no_other_form(option: list[str]) -> None:
 
 def test_a_simulation_is_refused_before_the_cluster_is_asked() -> None:
     with pytest.raises(ConfigError, match="--ray needs engine=inline, found engine=simulation"):
-        on_ray.sweep(["handwritten", "engine=simulation"], "", "127.0.0.1:1", lambda *_: None, grid.unchecked)
+        on_ray.sweep(["handwritten", "engine=simulation"], "", "127.0.0.1:1")

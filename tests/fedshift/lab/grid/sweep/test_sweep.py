@@ -33,7 +33,7 @@ QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.s
 
 
 def gridded(*arguments: str) -> tuple[list[Point], list[str]]:
-    return grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
+    return grid.points(grid.read(["handwritten", *arguments]))
 
 
 def labels(*arguments: str) -> list[str]:
@@ -194,7 +194,8 @@ def test_time_left_scales_by_rounds_and_knows_methods() -> None:
     assert time_left([], [], [Timed("fedavg", 10, 0.0)], 1) is None
     assert time_left(done, [], [Timed("fedavg", 20, 0.0)], 1) == 20.0
     assert time_left(done, [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1) == 25.0 + 30.0
-    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0), (Timed("fedavg", 10, 0.0), 99.0)], [], 1) == 6.0
+    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0)], [], 1) == 6.0
+    assert time_left(done, [(Timed("fedavg", 10, 0.0), 90.0)], [], 1) == 9.0  # overdue, and not about to end
     assert time_left(done, [], [Timed("fpl", 10, 0.0)] * 4, 2) == 100.0
     assert time_left(done, [], [], 2) == 0.0
 
@@ -209,7 +210,7 @@ def test_the_bar_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.Bar(6, 2) as bar:
         bar.show(["i2pfl seed=0"], 65.0)
-        bar.advance()
+        bar.count()
     assert "3/6" in screen.getvalue()
     assert "left 1:05  i2pfl seed=0" in screen.getvalue()
 
@@ -242,24 +243,11 @@ def test_all_runs_are_done_then_compared(
 
 def test_the_same_command_again_runs_nothing_and_compares(played: Played, compared: type[Compared]) -> None:
     played.sweep("seed=0,1")
-    (played.folder / "sweep.json").write_text("{")  # only times and counts are lost with it
+    (played.folder / "sweep.json").write_text("{")  # nothing is read of it
     played.sweep("seed=1,0", "engine=inline", "actors=1")
     assert len(played.started) == 2
     assert len(compared.calls) == 2
     assert played.states() == ["finished", "finished"]
-
-
-@pytest.mark.parametrize(
-    "content", ['{"points": [{"key": "a", "attempts": null, "seconds": 1}]}', '{"points": [1]}', "[]"]
-)
-def test_a_sweep_file_with_other_content_is_damaged(
-    content: str, played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    played.sweep("seed=0")
-    (played.folder / "sweep.json").write_text(content)
-    played.sweep("seed=0")
-    assert "sweep.json is damaged: earlier attempts and times are lost, but not the runs" in capsys.readouterr().err
-    assert played.states() == ["finished"]
 
 
 def test_results_without_their_time_are_reported(played: Played) -> None:
@@ -321,7 +309,7 @@ def test_a_failed_run_is_tried_again_at_the_end_and_reported(
     (log,) = played.folder.glob("fedavg-seed=0-*.log")
     assert output == f"fedavg seed=0: failed, it is tried again at the end: no node is left (log: {log})\n"
     assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
-        "--- attempt 2: fedshift run handwritten seed=0 report=false engine=inline output-dir="
+        "--- attempt: fedshift run handwritten seed=0 report=false engine=inline output-dir="
     )
     assert [(point["state"], point["attempts"]) for point in played.points] == [("finished", 2), ("finished", 1)]
 
@@ -392,7 +380,7 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
         played.sweep("seed=0,1,2")
     requests = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
     with pytest.raises(ConfigError, match=r"^fedavg train\.lr=-1: "):
-        sweeping.sweep(requests, "", lambda *_: None)
+        sweeping.sweep(requests, "")
     with pytest.raises(ConfigError, match="there is no table 'nope'"):
         played.sweep("seed=0", paper="nope")
     with pytest.raises(ConfigError, match="it prints costs, which runs do not have"):
@@ -401,11 +389,13 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
     assert played.started == []
 
 
-def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
-    seen = []
-    requested = grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
-    grid.points(requested, lambda config, nodes: seen.append((config.seed, nodes)))
-    assert seen == [(0, 8), (1, 8)]
+def test_images_and_pairs_are_looked_at_once_for_all_runs_that_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    data: list[tuple[int, int]] = []
+    models: list[str] = []
+    monkeypatch.setattr(checking, "check_data", lambda config, nodes: data.append((config.seed, nodes)))
+    monkeypatch.setattr(checking, "check_model", lambda config: models.append(config.method["name"]))
+    grid.check(gridded("method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2")[0])
+    assert (data, models) == ([(0, 8), (1, 8)], ["fedavg", "i2pfl"])
 
 
 def test_two_sweeps_in_one_folder_are_refused(played: Played) -> None:
@@ -504,7 +494,7 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
     def of(*arguments: str) -> sweeping.Sweep:
         requested = grid.read(["handwritten", *arguments])
         played.home.joinpath("sweep").mkdir(exist_ok=True)
-        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested, lambda *_: None)[0])
+        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested)[0])
 
     assert "engine=inline" in gridded()[0][0].arguments
     assert [of(*more).jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
@@ -571,7 +561,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
             "from fedshift.lab.grid.sweep import children\n"
             "with children.guarded(str):\n"
             " child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
-            " attempt=1, alone=True)\n"
+            " alone=True)\n"
             " print(child.process.pid, flush=True)\n"
             " time.sleep(60)",
             str(log), sweep, *sleeper,
@@ -580,7 +570,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
     )  # fmt: skip
     assert killed.stdout is not None
     left = int(killed.stdout.readline())
-    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", attempt=2, alone=True)  # the same marks
+    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", alone=True)  # the same marks
     try:
         killed.kill()
         killed.wait()
@@ -614,7 +604,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def sweep(output: Path) -> Path:
-        sweeping.sweep([*requests, f"output-dir={output}"], "", checking.check_data)
+        sweeping.sweep([*requests, f"output-dir={output}"], "")
         (folder,) = output.iterdir()
         return folder
 
@@ -690,16 +680,9 @@ def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything
         "handwritten", "method=fedavg,f2dc", "model.name=cnn,timm:vit_tiny_patch16_224", f"output-dir={tmp_path}",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"^F2DC|^f2dc") as caught:
-        sweeping.sweep(arguments, "", lambda *_: None, checking.check_model)
+        sweeping.sweep(arguments, "")
     assert "model.name=timm:vit_tiny_patch16_224: modules f2dc: the network" in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_pair_is_looked_at_once_whatever_its_seeds() -> None:
-    looked: list[str] = []
-    requested = grid.read(["handwritten", "method=fedavg,fedprox", "seed=0,1,2", "train.lr=0.1,0.01"])
-    grid.points(requested, lambda *_: None, lambda config: looked.append(config.method["name"]))
-    assert looked == ["fedavg", "fedprox"]
 
 
 def test_networks_of_nodes_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,203 @@
+"""``--dry-run``: the first messages of a run are timed and multiplied; nothing is written."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support import InlineRun
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.lab.grid.costs import dry_run
+from fedshift.lab.grid.costs.dry_run import Measured, measure, text
+from fedshift.lab.grid.costs.grid_dry_run import DAY, HEAD, deciding, sweep, tune
+from fedshift.lab.grid.sweep import sweeping
+from fedshift.lab.grid.sweep.progress import makespan
+from fedshift_app.config import registry
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")
+
+
+def of(method: str, *more: str) -> Measured:
+    flat, _ = parse_arguments(["handwritten", f"method={method}", *QUICK, *more])
+    return measure(resolve(flat), 4)
+
+
+@pytest.mark.parametrize("method", ["i2pfl", "fedbn", "fedmd"])
+def test_bytes_and_nodes_are_those_of_a_run(method: str, run_inline: InlineRun) -> None:
+    result = of(method)
+    short = " ".join(key for key in QUICK if not key.startswith("rounds"))
+    run = run_inline("handwritten", nodes=4, method=method, rounds=2, set=short)
+    assert (result.down, result.up) == (run.rounds[0]["bytes_down"], run.rounds[0]["bytes_up"])
+    assert result.traffic == 2 * (result.down + result.up)
+    assert len(result.nodes) == len(run.results["nodes"]) == result.playing
+
+
+def test_seconds_follow_from_messages_by_hand() -> None:
+    result = of("fedavg", "rounds=10", "evaluate.every=5")
+    assert len(result.local) == 2 and min(*result.local, result.score, result.prepared) > 0
+    assert result.memory > 50_000_000 and result.disk.folder > result.disk.texts > 0
+    exact = replace(result, prepared=3.0, local=(5.0, 2.0), score=0.5)
+    assert (exact.playing, exact.asked, exact.scorings) == (4, 4, 6)  # after round 5 and the last five
+    assert exact.seconds(1) == pytest.approx(3 + 4 * (5 + 9 * 2.0) + 6 * 4 * 0.5)
+    assert exact.seconds(2) == pytest.approx(3 + (exact.seconds(1) - 3) / 2)
+    assert exact.seconds(99) == exact.seconds(4)  # no more than there are nodes
+    assert replace(exact, local=()).seconds(1) == 3 + 6 * 4 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "scorings"),
+    [
+        ("fedavg", ("rounds=0",), 1),
+        ("fedicon", ("model.name=cnn", "method.classifier_rounds=3", "rounds=8"), 3),  # before, without a classifier
+        ("fedavg", ("rounds=7", "evaluate.fraction=0.1"), 2 * 0.1 + 5),
+        ("fedavg", ("federation.participation=0.5", "evaluate.bn=[averaged,own]", "model.name=cnn_bn"), 2),
+        ("fedavg", ("evaluate.test=false", "allocation.validation_fraction=0.1"), 2),
+        ("fedavg-ft", ("train.class_weights=balanced", "train.class_counts=federation"), 2),
+        ("fedrep", ("evaluate.untrained=leave_out",), 2),  # nobody has trained here
+    ],
+)
+def test_what_is_scored_counts_as_often_as_it_is(method: str, keys: tuple[str, ...], scorings: float) -> None:
+    result = of(method, *keys)
+    assert result.scorings == pytest.approx(scorings) and result.asked == 4 and result.score > 0
+    assert len(result.local) == min(2, result.config.rounds)
+    assert result.playing == (2 if "federation.participation=0.5" in keys else 4)
+    flat, _ = parse_arguments(["handwritten", f"method={method}", *QUICK, *keys])
+    assert result.config.evaluate == resolve(flat).evaluate
+
+
+@pytest.mark.skipif(not Path("/proc").exists() or torch.cuda.is_available(), reason="needs Linux and no GPU")
+def test_memory_has_no_pages_of_mapped_files(tmp_path: Path) -> None:
+    """Kept images are mapped: the system takes them back, and all processes share them."""
+    megabytes = 200
+    np.save(tmp_path / "x.npy", np.ones((megabytes, 1_000_000), np.uint8))
+    before = dry_run.held_memory()
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert int(mapped[:, ::4096].sum()) > 0
+    assert dry_run.held_memory() - before < 0.2 * megabytes * 1e6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", list(registry.METHODS))
+def test_each_method_can_be_estimated(method: str) -> None:
+    result = of(method, *registry.METHODS[method].short.split())
+    assert result.seconds(1) > 0 and result.disk.folder > result.disk.texts > 0
+
+
+def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(cli.app, ["run", "handwritten", *QUICK, "method=moon", "nodes=4", "--dry-run"])
+    assert ended.exit_code == 0, ended.output
+    said, _, rest = ended.stdout.partition("\nnodes\n")
+    assert yaml.safe_load(said)["method"] == resolve({"method": "moon"}).model_dump(mode="json")["method"]
+    assert [line.split()[1] for line in rest.splitlines()[1:5]] == ["scan", "texture", "street", "sketch"]
+    assert all(f"\n  {name} " in rest for name in ("time", "measured", "bytes", "memory", "disk", "machine"))
+    assert "secure sums" not in rest and list(tmp_path.iterdir()) == []
+
+
+# --- grids ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.integers(1, 5))
+def test_makespan_is_that_of_places_that_take_the_next_run(seconds: list[float], jobs: int) -> None:
+    ends = [0.0] * jobs
+    for each in seconds:  # the place that is free first, found by looking
+        place = min(range(jobs), key=lambda i: ends[i])
+        ends[place] += each
+    assert makespan(seconds, jobs) == max(ends)
+
+
+def test_runs_that_differ_in_seed_and_rates_share_a_measurement() -> None:
+    def key(*keys: str) -> str:
+        return deciding(resolve(parse_arguments(["handwritten", *keys])[0]))
+
+    same = ("seed=4", "method.tau=0.2", "train.lr=0.5", "train.weight_decay=1e-7")
+    assert key("method=i2pfl") == key("method=i2pfl", *same)
+    others = ("method.lambda1=0", "train.epochs=7", "allocation.share=0.5", "rounds=3", "model.name=cnn_bn")
+    assert len({key("method=i2pfl", *more) for more in ((), *((other,) for other in others))}) == 1 + len(others)
+
+
+def line(text: str, name: str) -> str:
+    """Return a fact of the text, unwrapped."""
+    found = re.search(rf"^  {name} +(.*?)(?=^  \S|\Z|^$)", text, re.M | re.S)
+    assert found is not None, text
+    return " ".join(found[1].split())
+
+
+def row(text: str, name: str) -> list[str]:
+    return next(one for one in text.splitlines() if one.startswith(f"{name} ")).split()
+
+
+def test_a_sweep_is_the_sum_of_its_runs_and_writes_nothing(tmp_path: Path) -> None:
+    keys = ["handwritten", "method=fedavg,fpl", "seed=0,1,2", "jobs=2", f"output-dir={tmp_path / 'runs'}", *QUICK]
+    text = sweep([*keys, "nodes=4"])
+    assert text.splitlines()[0] == "6 runs" and not (tmp_path / "runs").exists()
+    assert text.splitlines()[2].split() == [*HEAD]
+    assert line(text, "measured").startswith("2 settings, ") and "2 at a time" in line(text, "time")
+    assert row(text, "fedavg")[1] == "3" and row(text, "fpl")[1] == "3"
+    assert row(text, "fedavg")[-2:] == f"{3 * of('fedavg').traffic / 1e6:.3g} MB".split()
+    assert "warning" not in text
+
+
+def test_finished_runs_of_the_sweep_are_not_counted(tmp_path: Path, run_inline: InlineRun) -> None:
+    output = tmp_path / "out"
+    keys = ["handwritten", "rounds=1", "allocation.share=0.1", "nodes=4", f"output-dir={output}"]
+    run = run_inline("handwritten", nodes=4, seed=1, rounds=1, set="allocation.share=0.1")
+    both, alone = (sweeping.planned([*keys, seed])[-1] for seed in ("seed=0,1", "seed=1"))
+    for folder in (both, alone):
+        shutil.copytree(run.folder, folder / run.folder.name)
+    text = sweep([*keys, "seed=0,1"])
+    assert text.splitlines()[0] == f"2 runs, 1 of them finished in {both}"
+    assert row(text, "fedavg")[1:3] == ["seed=0", "1"]
+    assert sweep([*keys, "seed=1"]) == f"1 run, 1 of them finished in {alone}: nothing is left to do"
+    (config,) = alone.glob("*/config.yaml")
+    config.write_text(config.read_text().replace("images: {}", "images: {scan: {train: other}}"))
+    assert sweep([*keys, "seed=1"]).splitlines()[0] == "1 run"
+
+
+def test_above_a_day_it_says_what_would_shorten_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(of("fedavg"), local=(DAY, DAY))
+    monkeypatch.setattr(dry_run, "measure", lambda *_: slow)
+    said = line(sweep(["handwritten", "seed=0,1", "jobs=1", "nodes=4", *QUICK]), "warning")
+    assert all(word in said for word in ("more than a day", "evaluate-every=10", "--list --slurm FILE"))
+
+
+def test_a_search_is_its_trials_and_the_runs_to_compare(tmp_path: Path) -> None:
+    keys = ["handwritten", "method=fedavg,fedprox", "budget=5", "seed=0,1", "jobs=2", "nodes=4", *QUICK]
+    text = tune([*keys, f"output-dir={tmp_path / 'runs'}"])
+    assert text.splitlines()[0] == "2 methods: at most 10 trials, then 8 runs to compare"
+    assert not (tmp_path / "runs").exists()
+    # A trial's weights are removed when it has ended: five have one folder with weights, and four with texts.
+    trials, compared = (row(text, name)[-4:-2] for name in ("fedavg: trials", "fedavg: to"))
+    assert trials[1] == compared[1] == "MB" and float(trials[0]) < 0.75 * float(compared[0])
+    assert row(text, "fedavg: trials")[2] == "5" and row(text, "fedprox: to")[3] == "4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["run", "handwritten", "method=fedvag", "--dry-run"], "did you mean fedavg"),
+        (["sweep", "handwritten", "--dry-run", "--list"], "sweep: --dry-run goes alone"),
+        (["sweep", "handwritten", "--dry-run", "rounds=-2"], "rounds"),
+        (["tune", "handwritten", "--dry-run"], "budget is missing"),
+    ],
+)
+def test_what_is_wrong_is_refused(arguments: Sequence[str], refused: str) -> None:
+    result = CliRunner().invoke(cli.app, list(arguments))
+    assert result.exit_code == 1 and isinstance(result.exception, ConfigError) and refused in str(result.exception)
+
+
+def test_text_has_the_time_of_what_fits() -> None:
+    exact = replace(of("fedavg"), prepared=0.0, local=(60.0, 60.0), score=0.0)
+    assert "about 4:00 for 2 rounds" in " ".join(text(exact, 2).split()) and "2 at a time" in text(exact, 2)
