@@ -68,8 +68,9 @@ def begin(modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
 def end() -> None:
     """End the fork server, whose processes have ended."""
     server: Any = forkserver._forkserver
-    with contextlib.suppress(ProcessLookupError, ChildProcessError, TypeError):  # it has ended, or never began
-        os.kill(server._forkserver_pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError, TypeError):  # somebody has waited for it, or it never began
+        if os.waitpid(server._forkserver_pid, os.WNOHANG) == (0, 0):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
     server._forkserver_pid = None
 

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -108,8 +108,8 @@ class Watchdog:
         self._process.wait()
 
 
-class Group:
-    """Processes that end together, with all their children, even if this process is killed.
+class Group(contextlib.AbstractContextManager["Group"]):
+    """Processes that end with a block, with all their children, even if this process is killed.
 
     Attributes:
         done: They have nothing left to do, and are killed without a signal before.
@@ -181,6 +181,9 @@ class Group:
         self._running.clear()
         self._watchdog.release()
 
+    def __exit__(self, *_given: object) -> None:
+        self.stop()
+
 
 def stop_marked(
     variable: str, value: str, uncounted: tuple[str, str] | None = None, also: Collection[int] = (),
@@ -233,11 +236,4 @@ def family(process: psutil.Process) -> set[psutil.Process]:
     return {process, *process.children(recursive=True)}
 
 
-@contextlib.contextmanager
-def group(folder: Path, env: Mapping[str, str], remove: Path | None = None) -> Iterator[Group]:
-    """Yield a :class:`Group` whose processes end when the block is left."""
-    processes = Group(folder, env, remove)
-    try:
-        yield processes
-    finally:
-        processes.stop()
+group = Group
