@@ -15,7 +15,7 @@ from fedshift_app.node import memory as node_memory
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import out_log, reasons, received_model, requests, setup, state_store
 from fedshift_app.node import owner as node_owner
-from fedshift_app.node.feature_state import FeatureState
+from fedshift_app.node.feature_state import kept_for
 from fedshift_app.node.introducing import introduce
 from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Place
@@ -155,7 +155,7 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
     setup.in_order(sent, client, "the server's")
     call = Call(
         config=config, options=request.options, server_round=request.server_round, index=request.node_index,
-        run=str(msg.metadata.run_id), state=partial(FeatureState, context), client=client, sent=sent,
+        run=str(msg.metadata.run_id), state=partial(kept_for, context), client=client, sent=sent,
         records={name: decode(record) for name, record in request.records.items()}, started=started,
         keep=lambda: node_memory.keep(store, context, client.server_round, client.memory),
     )  # fmt: skip

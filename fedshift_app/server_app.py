@@ -59,6 +59,8 @@ from fedshift_strategies.federation.memory import NodeMemory
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 
+RECENT = 10  # rounds by whose seconds the rest is estimated
+
 app = ServerApp()
 
 
@@ -129,7 +131,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     _check(grid, run_config, config, past, engine)
     _mend(grid, engine)
     received = ReceivedLog(grid) if config.federation.log_received else None
-    progress = Progress(config)
+    progress = Progress()
     ready = starting.ready(grid, config, past, engine, progress)
     config, strategy = ready.config, ready.strategy
     nodes, (output_dir, name), simulated = strategy.roster.nodes, _place(run_config), engine != setup.DEPLOYMENT
@@ -143,9 +145,12 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             if past is None:
                 about["images"], copied = node_data.fingerprints(config), copies.of_run(config, len(nodes))
         precomputing.ahead(
-            ready.settled, ready.beginning.model, strategy.federation.model.start, len(nodes),
+            ready.settled,
+            ready.beginning.model,
+            strategy.federation.model.start,
+            len(nodes),
             lambda features: _tell(status | {"features": features}),
-        )  # fmt: skip
+        )
     if past is None:
         about |= {"arithmetic": ready.settled.train.arithmetic, "asked": requested_by_method(run_config, config)}
     # Only now: a run that cannot start leaves no folder behind.
@@ -295,14 +300,10 @@ class Progress:
     strategy: DomainStrategy
     status: StatusFile
 
-    def __init__(self, config: RunConfig) -> None:
-        self._config, self._rounds = config, config.rounds
-        self._seconds, self._done = 0.0, 0
-
     def begin(self, folder: RunFolder, strategy: DomainStrategy) -> None:
         """Take the rounds of a strategy to this folder from now on."""
         self.folder, self.strategy = folder, strategy
-        self.status = strategy.roster.listener = StatusFile(folder, self._config, strategy.roster.nodes)
+        self.status = strategy.roster.listener = StatusFile(folder, folder.config, strategy.roster.nodes)
 
     def __call__(self, result: RoundResult, weights: ArrayRecord) -> None:
         """Save and show one round.
@@ -312,17 +313,21 @@ class Progress:
         """
         s = self.strategy
         self.folder.add_round(
-            result, weights, knowledge=s.knowledge, state=s.state, memory=dict(s.memory.rounds),
-            nodes=list(s.roster.nodes), moments=s.moments,
-        )  # fmt: skip
+            result,
+            weights,
+            knowledge=s.knowledge,
+            state=s.state,
+            memory=dict(s.memory.rounds),
+            nodes=list(s.roster.nodes),
+            moments=s.moments,
+        )
         s.memory.chosen = self.folder.chosen
-        self._seconds += result.seconds
-        self._done += 1
-        left = self._seconds / self._done * (self._rounds - result.server_round)
+        config, recent = self.folder.config, [each.seconds for each in self.folder.history[-RECENT:]]
+        left = sum(recent) / len(recent) * (config.rounds - result.server_round)
         self.status.full_round(result, left)
         fields = {"event": "round", "round": result.server_round}
-        console.log.info("%s", console.round_line(result, self._rounds, left), extra=fields)
-        if model_selection.is_over(self._config, self.folder.history):
+        console.log.info("%s", console.round_line(result, config.rounds, left), extra=fields)
+        if model_selection.is_over(config, self.folder.history):
             raise _EarlyEnd
 
 

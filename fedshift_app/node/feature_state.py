@@ -3,7 +3,7 @@
 A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,37 +24,12 @@ from fedshift_strategies import weighting
 PREFIX = "feature-"
 
 
-class FeatureState(MutableMapping[str, Any]):
-    """A record of ``context.state`` that is there from the first write on.
-
-    Args:
-        context: The node's.
-        name: Of the feature.
-    """
-
-    def __init__(self, context: Context, name: str) -> None:
-        self._state, self._key = context.state, PREFIX + name
-
-    @property
-    def _record(self) -> ConfigRecord:
-        return config_record(self._state, self._key) or ConfigRecord()
-
-    def __getitem__(self, key: str) -> Any:
-        return self._record[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        record = self._record
-        record[key] = value
-        self._state[self._key] = record
-
-    def __delitem__(self, key: str) -> None:
-        del self._record[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._record)
-
-    def __len__(self) -> int:
-        return len(self._record)
+def kept_for(context: Context, name: str) -> ConfigRecord:
+    """Return the record of a feature, which may be changed in place."""
+    record = config_record(context.state, PREFIX + name)
+    if record is None:
+        record = context.state[PREFIX + name] = ConfigRecord()
+    return record
 
 
 def holds(context: Context) -> bool:
@@ -68,7 +43,7 @@ def question(msg: Message, context: Context, owner: Owner) -> Question:
     given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
     return Question(
         config=config, options=given, server_round=int(given.get(SERVER_ROUND, 0)), index=int(given.get(NODE_INDEX, 0)),
-        run=str(msg.metadata.run_id), state=partial(FeatureState, context), signer=node_key.signer,
+        run=str(msg.metadata.run_id), state=partial(kept_for, context), signer=node_key.signer,
         trusted=owner.trusted, site=lambda: site_of(config, where), least_images=owner.least_images,
         withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
         weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),

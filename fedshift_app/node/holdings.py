@@ -44,9 +44,16 @@ def parts_of(config: RunConfig, num_nodes: int, domain: str) -> Mapping[int, Par
     if validates(config, domain):
         allocation = allocation.cut(read(cfg, domain, "validation").y)
     return domain_parts(
-        allocation, dealt(config, num_nodes), domain, pool.y, len(cfg.known().classes), config.seed, cfg.public_share,
-        pool.groups, only_test=cfg.patients == "listed",
-    )  # fmt: skip
+        allocation,
+        dealt(config, num_nodes),
+        domain,
+        pool.y,
+        len(cfg.known().classes),
+        config.seed,
+        cfg.public_share,
+        pool.groups,
+        only_test=cfg.patients == "listed",
+    )
 
 
 def validates(config: RunConfig, domain: str) -> bool:

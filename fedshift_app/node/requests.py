@@ -256,12 +256,12 @@ def _fit_domains(request: NodeRequest, value: Any) -> bool:
 
 
 #: What any message may have; the round first, on which other rules rest.
-_ALWAYS = (SERVER_ROUND, ENGINE, RUN, RUN_ID, NODE_INDEX, MEMORY_ROUND, RESUMED_AFTER, CHOSEN, KEPT_IN, START_DIGEST)
+ALWAYS = (SERVER_ROUND, ENGINE, RUN, RUN_ID, NODE_INDEX, MEMORY_ROUND, RESUMED_AFTER, CHOSEN, KEPT_IN, START_DIGEST)
 #: Which keys each kind of message may have, besides those of features and the method's scalars (``SCALAR``).
 ALLOWED: dict[str, tuple[str, ...]] = {
-    MessageType.QUERY: _ALWAYS,
-    MessageType.TRAIN: _ALWAYS,
-    MessageType.EVALUATE: (*_ALWAYS, DOMAINS, DRAWN, STARTS, STOPS),
+    MessageType.QUERY: ALWAYS,
+    MessageType.TRAIN: ALWAYS,
+    MessageType.EVALUATE: (*ALWAYS, DOMAINS, DRAWN, STARTS, STOPS),
 }
 REQUIRED = (SERVER_ROUND, NODE_INDEX)  # of all but questions
 #: Under which configuration a key is allowed, and with which value. ``RUN`` was read before; what ``START_DIGEST`` and

@@ -18,6 +18,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
+from fedshift_app.node.requests import ALWAYS
 from fedshift_clients import features
 from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.arrays import Arrays
@@ -26,14 +27,11 @@ from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.wire import site_figures
 from fedshift_core.wire.names import (
     ASK_LOSS,
-    CHOSEN,
     CONFIG,
     CORRECT,
     COUNT,
-    ENGINE,
     GAP,
     KEPT,
-    KEPT_IN,
     LOCAL_CORRECT,
     LOCAL_COUNT,
     LOCAL_DOMAINS,
@@ -42,21 +40,14 @@ from fedshift_core.wire.names import (
     LOCAL_RECEIVED,
     LOCAL_TRAINED,
     LOSS_SUM,
-    MEMORY_ROUND,
     METRICS,
-    NODE_INDEX,
     NUM_EXAMPLES,
     OTHER_CORRECT,
     PROCESS,
     RECEIVED_LOSS,
-    RESUMED_AFTER,
-    RUN,
-    RUN_ID,
     SECONDS,
-    SERVER_ROUND,
     SITE_COUNTS,
     SITE_FIGURES,
-    START_DIGEST,
     STARTED_ANEW,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
@@ -68,8 +59,6 @@ from fedshift_core.wire.records import decode, encode
 #: Sections of a configuration that decide how weights are scored.
 _SECTIONS = {"dataset", "allocation", "shift", "adapt", "images", "model", "modules", "method", "evaluate", "train"}
 _ASKS = {ASK_LOSS, GAP, LOCAL_DOMAINS}  # what asks for scores in a message to train
-#: Parts of a message that name the run and the round, not the images that are scored.
-_NO_IMAGES = {RUN, RUN_ID, ENGINE, SERVER_ROUND, NODE_INDEX, MEMORY_ROUND, RESUMED_AFTER, CHOSEN, KEPT_IN, START_DIGEST}
 #: Numbers of a reply with scores that tell nothing of how images were scored.
 _NO_SCORES = (NUM_EXAMPLES, KEPT, STARTED_ANEW, WITHHELD, COUNT, VALIDATION_COUNT, SECONDS, PROCESS)
 #: By the name of a count of correct predictions, or of a summed loss, that of the images behind it.
@@ -92,7 +81,7 @@ def question(kind: str, content: RecordDict, config: RunConfig, where: Place) ->
         for key, array in sorted(arrays.items()):
             digest.update(json.dumps([name, key, array.dtype, list(array.shape), len(array.data)]).encode())
             digest.update(array.data)
-    options = sorted((key, record[key]) for key in record if key not in _NO_IMAGES)
+    options = sorted((key, record[key]) for key in record if key not in ALWAYS)  # which name the run and the round
     digest.update(repr(options).encode())
     return digest.hexdigest()[:16]
 

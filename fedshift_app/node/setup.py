@@ -174,9 +174,18 @@ def _client_setup(
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})
     return ClientSetup(
-        config.seed, index, device, network, train, config.images, config.rounds, where.least_images,
-        secret=where.guard.secret if where.guard else None, domain=where.domain, bn_order=config.evaluate.bn_order,
-    )  # fmt: skip
+        config.seed,
+        index,
+        device,
+        network,
+        train,
+        config.images,
+        config.rounds,
+        where.least_images,
+        secret=where.guard.secret if where.guard else None,
+        domain=where.domain,
+        bn_order=config.evaluate.bn_order,
+    )
 
 
 @extensions.cleared_on_change

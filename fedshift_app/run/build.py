@@ -50,8 +50,7 @@ def prepare(
     Raises:
         ConfigError: If the method, the model and other settings contradict each other.
     """
-    deployed = engine == setup.DEPLOYMENT
-    if deployed:
+    if engine == setup.DEPLOYMENT:
         _check_deployed(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
@@ -84,17 +83,16 @@ def prepare(
         knowledge=initial.knowledge,
         prototypes=client_class.sends_prototypes,
     )
+    return encode(sent), RunContext(config, facts, _engine(config, engine), config.model_dump_json())
+
+
+def _engine(config: RunConfig, engine: str) -> Engine:
+    """Return where the nodes are. No simulated one is absent: one that does not answer runs on a busy machine."""
     federation = config.federation
-    where = (
-        Engine(engine, federation.min_nodes, federation.node_timeout)
-        if deployed  # no simulated node is absent: one that does not answer runs on a busy machine
-        else Engine(
-            setup.SIMULATION,
-            node_timeout=max(federation.node_timeout, SIMULATED_TIMEOUT),
-            queues=engine == setup.SIMULATION,
-        )
-    )
-    return encode(sent), RunContext(config, facts, where, config.model_dump_json())
+    if engine == setup.DEPLOYMENT:
+        return Engine(engine, federation.min_nodes, federation.node_timeout)
+    timeout = max(federation.node_timeout, SIMULATED_TIMEOUT)
+    return Engine(setup.SIMULATION, node_timeout=timeout, queues=engine == setup.SIMULATION)
 
 
 def _check_deployed(config: RunConfig) -> None:

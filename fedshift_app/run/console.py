@@ -199,8 +199,8 @@ def _held_by(nodes: list[Node]) -> str:
     sizes = [node.num_examples for node in nodes]
     if len(nodes) > NAMED_NODES:
         return f"{plural(len(nodes), 'node')}, {min(sizes)} to {plural(max(sizes), 'image')} each, {sum(sizes)} in all"
-    several = [f" of {plural(len(node.domains), 'domain')}" if node.held_tests else "" for node in nodes]
-    images = [plural(size, "image") for size in sizes]
-    return "node " + ", ".join(
-        f"{n.index} ({n_images}{of})" for n, n_images, of in zip(nodes, images, several, strict=True)
-    )
+    texts = []
+    for node in nodes:
+        several = f" of {plural(len(node.domains), 'domain')}" if node.held_tests else ""
+        texts.append(f"{node.index} ({plural(node.num_examples, 'image')}{several})")
+    return "node " + ", ".join(texts)

@@ -132,8 +132,6 @@ def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, cou
         averaged: Number of rounds of the mean.
         counts: Whether these nodes were scored (``evaluate.untrained``).
     """
-    most = max(len(nodes) for nodes in untrained.values())
-    nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
-    were = "was" if most == 1 else "were"
-    treatment = f"but {were} scored" if counts else f"and {were} not scored"
-    return f"in {len(untrained)} of {plural(averaged, 'averaged round')} {nodes_text} had not trained yet {treatment}"
+    nodes = plural(max(map(len, untrained.values())), "node")
+    treatment = "scored all the same" if counts else "not scored"
+    return f"in {len(untrained)} of {plural(averaged, 'averaged round')} up to {nodes} had not trained yet, {treatment}"

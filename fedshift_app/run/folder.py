@@ -73,9 +73,16 @@ class RunFolder:
     _before = 0.0  # seconds of the run before this process
 
     def __init__(
-        self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, about: Mapping[str, Any] = {},
-        past: Past | None = None, name: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        output_dir: Path,
+        config: RunConfig,
+        *,
+        engine: str,
+        personal: bool,
+        about: Mapping[str, Any] = {},
+        past: Past | None = None,
+        name: str = "",
+    ) -> None:
         """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
 
         Args:
@@ -104,9 +111,15 @@ class RunFolder:
             content = self._go_on(past, {"engine": engine, "command": command, "time": now})
         else:
             content = {
-                "resolved": config.model_dump(mode="json"), "engine": engine, "nodes": 0, "images": {},
-                "run_id": uuid.uuid4().hex, "versions": versions(config), "command": command, "started": now,
-            }  # fmt: skip
+                "resolved": config.model_dump(mode="json"),
+                "engine": engine,
+                "nodes": 0,
+                "images": {},
+                "run_id": uuid.uuid4().hex,
+                "versions": versions(config),
+                "command": command,
+                "started": now,
+            }
             git = {"git": os.environ.get(COMMIT)}
             content |= {key: value for key, value in (git | dict(about)).items() if value}
             self._begin(output_dir, name, content)
@@ -225,9 +238,15 @@ class RunFolder:
         self._weights = encode(arrays) if averaged else weights
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
         checkpoint = Checkpoint(
-            result.server_round, arrays, seconds=self.seconds, writing=self.writing, averaged=averaged,
-            config=self._recorded, changed=self.changed, **kept,
-        )  # fmt: skip
+            result.server_round,
+            arrays,
+            seconds=self.seconds,
+            writing=self.writing,
+            averaged=averaged,
+            config=self._recorded,
+            changed=self.changed,
+            **kept,
+        )
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()

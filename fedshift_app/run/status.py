@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -118,30 +119,24 @@ class StatusFile(Listener):
         self._absent: set[int] = set()  # ids of nodes that are not connected
         self._asked: dict[int, bool] = {}  # by node id, whether it has answered in this phase
         self._silent: dict[int, str] = {}  # by node id, the time of its last sign
-        now = utc(time.time())
-        self._status = Status(
-            state=TRAINING,
-            since=now,
-            experiment=config.experiment,
-            method=registry.label(config.method["name"]),
-            engine=folder.engine,
-            run_id=folder.run_id,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            round=min(len(folder.history) + 1, config.rounds),
-            rounds=config.rounds,
-            changed=folder.changed,
-            error=None,
-            updated=now,
-            full_rounds=0,
-            asked=0,
-            answered=0,
-            left_out=[],
-            last_scored=None,
-            seconds=0.0,
-            seconds_left=None,
-            nodes=[],
-        )
+        fields: dict[str, Any] = {
+            "state": TRAINING,
+            "since": utc(time.time()),
+            "experiment": config.experiment,
+            "method": registry.label(config.method["name"]),
+            "engine": folder.engine,
+            "run_id": folder.run_id,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "round": min(len(folder.history) + 1, config.rounds),
+            "rounds": config.rounds,
+            "changed": [Changed(**change) for change in folder.changed],
+            "error": None,
+            "left_out": [],
+            "last_scored": None,
+            "seconds_left": None,
+        }
+        self._status = Status.model_construct(**fields)  # the rest goes by the moment
         self._save()
 
     def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
@@ -223,17 +218,13 @@ class StatusFile(Listener):
     def _update(self) -> None:
         """Bring the numbers and the nodes up to date."""
         status, folder, nodes = self._status, self._folder, self._nodes
-        status.updated, status.seconds, status.full_rounds = (
-            utc(time.time()),
-            round(folder.seconds, 1),
-            self._full_rounds,
-        )
+        status.updated, status.seconds = utc(time.time()), round(folder.seconds, 1)
+        status.full_rounds = self._full_rounds
         status.asked, status.answered = len(self._asked), sum(self._asked.values())
         if scored := next((result for result in reversed(folder.history) if result.accuracy), None):
-            status.last_scored = Scored(
-                round=scored.server_round, accuracy=scored.accuracy, avg=average(scored.accuracy),
-                evaluated_share=scored.evaluated_share,
-            )  # fmt: skip
+            number, accuracy, share = scored.server_round, scored.accuracy, scored.evaluated_share
+            last = Scored(round=number, accuracy=accuracy, avg=average(accuracy), evaluated_share=share)
+            status.last_scored = last
         known = {node.node_id for node in nodes} if self._silent else ()
         status.unknown = [
             Unknown(node_id=str(node_id), since=since)
@@ -246,11 +237,15 @@ class StatusFile(Listener):
             nodes = [node for node in nodes if node.node_id in shown]
         status.nodes = [
             NodeStatus(
-                index=node.index, domain=node.domain, num_examples=node.num_examples,
-                connected=node.node_id not in self._absent, answered=self._asked.get(node.node_id),
+                index=node.index,
+                domain=node.domain,
+                num_examples=node.num_examples,
+                connected=node.node_id not in self._absent,
+                answered=self._asked.get(node.node_id),
                 silent_since=self._silent.get(node.node_id),
-            ) for node in nodes
-        ]  # fmt: skip
+            )
+            for node in nodes
+        ]
 
 
 def newest(output_dir: Path) -> Path:

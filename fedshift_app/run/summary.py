@@ -8,7 +8,7 @@ from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_app.run.shown import of_features
 from fedshift_core.accuracies import average, mean, rank
 from fedshift_core.limits import few
-from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
+from fedshift_core.losses import LOST, UNSCORED, Losses, Overall, unscored
 from fedshift_core.rounds import LAST_ROUNDS, apart
 from fedshift_core.shown import History, chosen
 from fedshift_strategies.federation.context import RoundResult
@@ -63,16 +63,17 @@ def summary(run: History) -> dict[str, Any]:
     domains = {name: mean(result.accuracy[name] for result in last) for name in final}
     lacking = unscored({result.server_round: result.accuracy for result in last})
     overall = Losses(rounds=lacking).overall(domains)
-    alone = len(final) == 1
+    if len(final) == 1:
+        overall = Overall(overall.avg, 0.0, overall.avg, next(iter(final)))
     fields = {
         "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
         AVERAGED_OVER: over if apart(over, history[-1].server_round) else [],
         "domains": domains,
         "avg": overall.avg,
-        "std": 0.0 if alone else overall.std,
-        "worst": overall.avg if alone else overall.worst,
-        "worst_domain": next(iter(final)) if alone else overall.worst_domain,
+        "std": overall.std,
+        "worst": overall.worst,
+        "worst_domain": overall.worst_domain,
         "final": final,
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
         "best_test": chosen(max(scored, key=lambda result: rank(result.accuracy)), "test images"),

@@ -57,7 +57,7 @@ def test_they_are_left_out_unless_they_count(run_inline: InlineRun, method: str,
         assert (line["avg"] is None) == bool(nodes)  # over fewer domains it would be another number
     assert lines_of(out)[0].startswith(f"round 1: {len(missing[0])} nodes have not trained yet, left out of the scores")
     assert "scored all the same (evaluate.untrained=count)" in lines_of(counted)[0]
-    assert "had not trained yet but were scored" in compare([counted.folder]).text(1000)
+    assert "had not trained yet, scored all the same" in compare([counted.folder]).text(1000)
 
 
 def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) -> None:

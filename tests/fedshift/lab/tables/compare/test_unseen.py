@@ -214,7 +214,7 @@ def test_what_any_part_says_is_said_of_the_joined_run(keep: Keep) -> None:
     table = compare(parts, held_out=True)
     assert "mean of the last 3 to 5 rounds" in table.numbers.title
     for note in (
-        "fedavg, seed 0 without street: in 2 of 5 averaged rounds 1 node had not trained yet and was not scored",
+        "fedavg, seed 0 without street: in 2 of 5 averaged rounds up to 1 node had not trained yet, not scored",
         "fedavg, seed 0 without street: stopped after round 7 of 20: no better validation since round 2 "
         "(evaluate.patience=5)",
         "runs with fewer scored rounds than five: 3 are averaged",
