@@ -1,6 +1,6 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidatorFunctionWrapHandler, field_validator
@@ -64,6 +64,16 @@ class For:
 
     def __init__(self, key: str, *values: str | bool) -> None:
         self.key, self.values = key, values
+
+
+class Former:
+    """Says of a field which value was in force in runs from before it existed, and in which of them it mattered.
+
+    As in ``order: Annotated[str, Former("listed", lambda section: "own" in section.get("bn", ()))]``.
+    """
+
+    def __init__(self, value: Any, mattered: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.value, self.mattered = value, mattered
 
 
 class Params(ConfigModel):

@@ -1,20 +1,25 @@
 """The section ``dataset`` of a run's configuration: its keys, types and ranges."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from fedshift_core.features import with_rooms
 from fedshift_core.limits import as_found
-from fedshift_core.params import SectionOfRooms, Seed
+from fedshift_core.params import Former, SectionOfRooms, Seed
 from fedshift_datasets import catalog
 from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
 
 #: Form of a name that is safe as the name of a file or folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+def _may_have_patients(dataset: Mapping[str, Any]) -> bool:
+    return isinstance(kind := dataset.get("of") or dataset.get("name"), str) and catalog.may_have_patients(kind)
 
 
 @with_rooms("dataset")
@@ -77,7 +82,7 @@ class DatasetConfig(SectionOfRooms):
     skip_broken: bool = Field(
         False, description="Whether a run continues without images that cannot be read, and names them."
     )
-    patients: Patients = Field(
+    patients: Annotated[Patients, Former("listed", _may_have_patients)] = Field(
         "all",
         description="Patients whose images stay together: all that are known, in every part of the images; or those "
         "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
@@ -119,19 +124,11 @@ class DatasetConfig(SectionOfRooms):
         Args:
             data_dir: A real node's own folder; None for the configuration's.
         """
-        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
-        share = TEST_SHARE if self.test_share is None else self.test_share
         return Source(
-            there,
-            self.download,
-            self.seed,
-            self.classes,
-            self.labels,
-            share,
-            self.skip_broken,
-            self.classes_stated,
-            self.patients,
-        )
+            data_dir or (Path(self.data_dir) if self.data_dir else None), self.download, self.seed, self.classes,
+            self.labels, TEST_SHARE if self.test_share is None else self.test_share, self.skip_broken,
+            self.classes_stated, self.patients,
+        )  # fmt: skip
 
     def known(self) -> Dataset:
         """Return the data set with this run's domains and classes.

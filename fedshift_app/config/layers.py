@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fedshift_app.config import dotted_keys, registry
+from fedshift_app.config import dotted_keys, options_of_a_kind, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -14,6 +14,8 @@ from fedshift_core.yaml_files import BY_NAME, MOST_BYTES, NAMES, parse
 MODEL_PER_NODE = "model_per_node"
 MOST_KEY = 100  # characters of a dotted key
 MOST_PARTS = 5  # of a dotted key
+#: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
+NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def parse_set(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: If a part is not ``section.key=value``.
     """
-    overrides = {}
+    overrides: dict[str, Any] = {}
     if len(text) > MOST_BYTES:
         raise ConfigError(f"set: expected at most {MOST_BYTES} characters, found {len(text)}")
     try:
@@ -38,8 +40,10 @@ def parse_set(text: str) -> dict[str, Any]:
             raise ConfigError(
                 f"set: {as_found(dotted)} is not a key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
             )
-        key = ".".join(parts)
-        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, key, dotted)
+        key = options_of_a_kind.flat_key(".".join(parts))
+        section, _, name = ("model.per_node" if key == MODEL_PER_NODE else key).partition(".")
+        given = options_of_a_kind.flat(section, {name: _scalar(value, section, name)})
+        overrides |= {f"{section}.{key}" if key else section: value for key, value in given.items()}
     return overrides
 
 
@@ -51,14 +55,12 @@ def split_key(dotted: str) -> tuple[str, ...]:
     return tuple(dotted.replace("-", "_").split("."))
 
 
-def _scalar(text: str, key: str, typed: str) -> Any:
+def _scalar(text: str, section: str, name: str) -> Any:
+    key = f"{section}.{name}".rstrip(".")
     try:
         value = parse(text, dotted=key)
     except ValueError as error:
-        raise ConfigError(
-            f"set: the value of {typed}, {as_found(text)}, is not valid YAML for a key: {error}"
-        ) from None
-    section, _, name = key.partition(".")
+        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not valid YAML for a key: {error}") from None
     if isinstance(value, str) and name not in NAMES.get(section, ()):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
@@ -70,15 +72,9 @@ def _scalar(text: str, key: str, typed: str) -> Any:
 def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a copy of a section of a YAML file; empty if the section is absent or empty."""
     value = layers.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{key}: expected a mapping of keys to values, found {as_found(value)}")
-    return dict(value)
-
-
-#: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
-NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
+    return dict(value or {})
 
 
 def modules_by_name(section: Any, key: str = "modules") -> dict[str, dict[str, Any]]:
@@ -96,13 +92,14 @@ def modules_by_name(section: Any, key: str = "modules") -> dict[str, dict[str, A
         entries = [{"name": name} | dict(value) for name, value in section.items()]
     modules: dict[str, dict[str, Any]] = {}
     for entry in entries:
-        module: Any = {"name": entry} if isinstance(entry, str) else entry
-        if not isinstance(module, Mapping) or not isinstance(module.get("name"), str):
+        module = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, Mapping) else {}
+        name = module.pop("name", None)
+        if not isinstance(name, str):
             raise ConfigError(f"{key}: expected a list such as {NAMED[key]}, found {as_found(entry)}")
-        if module["name"] in modules:
-            raise ConfigError(f"{key}: {as_found(module['name'])} comes twice")
-        if module["name"] != registry.NONE:
-            modules[module["name"]] = {name: value for name, value in module.items() if name != "name"}
+        if name in modules:
+            raise ConfigError(f"{key}: {as_found(name)} comes twice")
+        if name != registry.NONE:
+            modules[name] = module
     return modules
 
 
@@ -119,34 +116,32 @@ def laid_over(key: str, below: Any, above: Any) -> Any:
         return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
     if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
         return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
-    return {**below, **above}
+    return options_of_a_kind.laid_over(key, below, above)
 
 
 def set_all(layers: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """Set dotted keys in the layers, a section or its name before its keys, in whatever order they were typed.
 
     Raises:
-        ConfigError: As :func:`set_dotted`.
-    """
-    for dotted in sorted(overrides, key=lambda key: key.removesuffix(".name").count(".")):
-        set_dotted(layers, dotted, overrides[dotted])
-
-
-def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a key such as ``train.lr`` in the layers.
-
-    Raises:
         ConfigError: If there is no such section, or the key is a section.
     """
-    *sections, key = split_key(dotted)
-    if (sections or [key])[0] not in RunConfig.model_fields:
+    for dotted, value in overrides.items():  # first: a kind's own options may be typed before it
+        section, _, key = dotted.partition(".")
+        if key in options_of_a_kind.kinds(section) and isinstance(layers.get(section), Mapping):
+            layers[section] = options_of_a_kind.laid_over(section, layers[section], {key: value})
+    for dotted in sorted(overrides, key=lambda key: key.removesuffix(".name").count(".")):
+        _set(layers, dotted, overrides[dotted])
+
+
+def _set(layers: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, key = keys = list(split_key(dotted))
+    if keys[0] not in RunConfig.model_fields:
         raise ConfigError(
             f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
             f"{dotted_keys.meant(dotted)}"
         )
-    first, *rest = [*sections, key]
-    if first in NAMED:
-        layers[first] = _set_named(first, modules_by_name(layers.get(first, ()), first), rest, value)
+    if keys[0] in NAMED:
+        layers[keys[0]] = _set_named(keys[0], modules_by_name(layers.get(keys[0], ()), keys[0]), keys[1:], value)
         return
     if dotted == "adapt.name":
         layers["adapt"] = laid_over("adapt", section_of(layers, "adapt"), {"name": value})
@@ -171,12 +166,11 @@ def _set_named(
         return {name: entries.get(name, {}) | params for name, params in modules_by_name(value, section).items()}
     if len(keys) == 1 and len(entries) == 1:
         keys = [*entries, *keys]
-    typed = {name.replace("-", "_"): name for name in entries}  # as keys are read
-    keys = [typed.get(keys[0], keys[0]), *keys[1:]]
-    if len(keys) != 2 or keys[0] not in entries:
+    name = {name.replace("-", "_"): name for name in entries}.get(keys[0])  # as keys are read
+    if len(keys) != 2 or name is None:
         known = ", ".join(entries) or "none"
         raise ConfigError(
             f"set: {section}.{'.'.join(keys)}: expected {section}.NAME.KEY with a name of the run's {section} "
             f"({known}); {section}={NAMED[section].partition(' ')[0]} adds one"
         )
-    return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}
+    return entries | {name: entries[name] | {keys[1]: value}}

@@ -9,41 +9,36 @@ then ``methods: NAME:``, then the experiment's ``method:``.
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from fedshift_app.config import (
     dotted_keys,
     error_location,
     folder_classes,
     networks,
+    options_of_a_kind,
     plugins,
     recipes,
     registry,
     run_name,
-    special_methods,
-    unused_keys,
 )
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.dataset_section import DatasetConfig
-from fedshift_app.config.error_messages import explained
+from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.files import CONF, folder_remedy, names
-from fedshift_app.config.layers import (
-    MODEL_PER_NODE,
-    NAMED,
-    laid_over,
-    modules_by_name,
-    parse_set,
-    section_of,
-    set_all,
-    set_dotted,
-)
+from fedshift_app.config.layers import MODEL_PER_NODE, NAMED, laid_over, modules_by_name, parse_set, section_of, set_all
+from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
-from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
+from fedshift_app.config.validating import (
+    check_special,
+    check_values,
+    sections_of_run,
+    split_sections,
+    validate,
+)
 from fedshift_app.run.files import CONFIG_FILE
-from fedshift_clients.models.catalog import family_of
+from fedshift_clients.models.catalog import NETWORKS, family_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -53,8 +48,6 @@ from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Dataset
-
-T = TypeVar("T")
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {
@@ -130,38 +123,22 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
         check_trackers(config.tracking)  # not in validate: nodes track nothing and need no tracker
         return config
 
-    config = _resolved(flat, checked)
-    if not finished:
-        _check_used(flat, config)
-    return config
+    return _resolved(flat, checked, finished)
 
 
-def _check_used(flat: Mapping[str, Any], config: RunConfig) -> None:
-    """Refuse keys that do nothing in the run: those of the command, and of the experiment's privacy and BatchNorm.
+def check_keys(flat: Mapping[str, Any]) -> RunConfig:
+    """Refuse unknown keys and values out of range before torch is imported, which takes seconds.
 
-    The ``config.yaml`` of a run is taken as it is, so that every run can be repeated and continued.
+    Args:
+        flat: As :func:`resolve`, which finds what is left, such as a method that does not fit another option.
+
+    Returns:
+        The sections, without what :func:`resolve` fills in for method, modules and ``adapt``.
+
+    Raises:
+        ConfigError: With the key, the value found and what is allowed.
     """
-    keys = FLAT_KEYS | dict(flat)
-    overrides = parse_set(str(keys["set"]))
-    unused_keys.check(config, _typed(keys, overrides))
-    unused_keys.check_stood_for(config, overrides)
-    path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
-    content = read_yaml(path)
-    if "resolved" in content:
-        return
-    written = unused_keys.of_privacy(config)
-    model = section_of(content, "model")
-    if "bn" in model and model.get("name") == config.model.name:  # else the command or the method chose the network
-        written.append("model.bn")
-    try:
-        unused_keys.check(config, written)
-    except ConfigError as error:
-        raise _placed(error, path, "", ()) from None
-
-
-def _typed(keys: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-    """Return the dotted keys that a command sets."""
-    return {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
+    return _resolved(flat, check_values, finished=True)
 
 
 def libraries(flat: Mapping[str, Any]) -> tuple[str, ...]:
@@ -184,98 +161,117 @@ def libraries(flat: Mapping[str, Any]) -> tuple[str, ...]:
     return () if family is None else (family.prefix,)
 
 
-def check_keys(flat: Mapping[str, Any]) -> RunConfig:
-    """Refuse unknown keys and values out of range before torch is imported, which takes seconds.
-
-    Args:
-        flat: As :func:`resolve`, which finds what is left, such as a method that does not fit another option.
-
-    Returns:
-        The sections, without what :func:`resolve` fills in for method, modules and ``adapt``.
-
-    Raises:
-        ConfigError: With the key, the value found and what is allowed.
-    """
-    return _resolved(flat, check_values)
-
-
-def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], T]) -> T:
+def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConfig], finished: bool) -> RunConfig:
     """Return what ``check`` makes of all sections of a run; its errors are placed in the experiment's file."""
     keys = FLAT_KEYS | dict(flat)
-    for key in keys:
-        if key not in FLAT_KEYS:
+    if unknown := next((key for key in keys if key not in FLAT_KEYS), None):
+        raise ConfigError(
+            f"unknown key {as_found(unknown)}; there are {', '.join(FLAT_KEYS)}{dotted_keys.meant(unknown, FLAT_KEYS)}"
+        )
+    for key in ("resume", "allow-changed", "round"):  # fedshift_app.run.resuming removes them
+        if keys[key]:
             raise ConfigError(
-                f"unknown key {as_found(key)}; there are {', '.join(FLAT_KEYS)}{dotted_keys.meant(key, FLAT_KEYS)}"
+                f"{key}: `fedshift run` and `flwr run` alone continue a run; it needs resume=FOLDER; the number of a "
+                "run's rounds is rounds=N"
             )
-    if keys["resume"]:  # fedshift_app.run.resuming removes the key
-        raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
-    if keys["allow-changed"]:
-        raise ConfigError("allow-changed: this key needs resume=FOLDER; a new run has the settings that it is given")
-    if keys["round"]:
-        raise ConfigError("round: this key needs resume=FOLDER; the number of a run's rounds is rounds=N")
     run_name.check(keys["name"])
     overrides = parse_set(str(keys["set"]))
+    typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
     path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
-    typed = _typed(keys, overrides)
-    method = str(overrides.get("method.name", "") or keys["method"])
-    try:
-        return check(_of_file(path, keys, overrides))
-    except ConfigError as error:
-        raise _placed(error, path, method, typed) from None
-
-
-def _placed(error: ConfigError, path: Path, method: str, typed: Collection[str]) -> ConfigError:
-    """Return an error with the line in the experiment's file that it is about, if there is one."""
-    if not error.keys:
-        return error
     content = read_yaml(path)
-    method_section = section_of(section_of(content, "resolved") or content, "method")
-    method = method or str(method_section.get("name", "fedavg"))
-    stands_for = recipes.parameter_of_key(registry.get(method)) if method in registry.METHODS else {}
-    return error_location.placed(error, path, method, typed, stands_for)
+    repeats = "resolved" in content  # the config.yaml of a run folder, which is taken as it is
+    own = section_of(section_of(content, "resolved") if repeats else content, "method").get("name", "fedavg")
+    method = str(overrides.get("method.name", "") or keys["method"] or own)
+    try:
+        layers = _of_file(path, content, keys, dict(overrides), method)
+        config = check(layers)
+        if not finished:
+            recipes.check_typed(config, overrides)
+            model = section_of(content, "model")
+            set_here = {
+                f"{section}.{key}" for section, keys in layers.items() if isinstance(keys, dict) for key in keys
+            }
+            if "bn" not in model or model.get("name") != config.model.name:  # another network than the file's
+                set_here -= {"model.bn"}
+            _check_used(config, layers, typed if repeats else {*typed, *set_here})
+    except ConfigError as error:
+        raise error_location.placed(error, path, method, typed) from None
+    return config
 
 
-def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+def _check_used(config: RunConfig, layers: Mapping[str, Any], keys: Collection[str]) -> None:
+    """Refuse keys that do nothing in the run.
+
+    Args:
+        config: The run's configuration.
+        layers: What its file, its method and its command set.
+        keys: The dotted keys to look at.
+
+    Raises:
+        UnusedKeyError: With the key, and what it needs.
+    """
+    for section, content in layers.items():
+        if isinstance(content, Mapping):
+            looked = {key: value for key, value in content.items() if f"{section}.{key}" in keys}
+            options_of_a_kind.check(section, looked, config)
+    if "model.bn" in keys and config.model.bn != "average" and not networks.may_have_batchnorm(config):
+        names = ", ".join(dict.fromkeys((config.model.name, *config.model.per_node)))
+        able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
+        needed = f"a network with BatchNorm, such as {able}"
+        raise UnusedKeyError("model.bn", config.model.bn, f"model.name={names}", needed)
+
+
+def _of_file(
+    path: Path, experiment: dict[str, Any], keys: Mapping[str, Any], overrides: dict[str, Any], run_method: str
+) -> dict[str, Any]:
     """Return all sections of an experiment's file and the keys of the command."""
-    experiment = read_yaml(path)
     plugins.take_files(experiment, path)
     plugins.take_set(experiment, overrides)
     by_method = section_of(experiment, "methods")
-    repeats = "resolved" in experiment  # the config.yaml of a run folder
+    repeats = "resolved" in experiment
     if repeats:
         layers = sections_of_run(experiment)
     else:
-        layers = {"experiment": path.stem} | {
-            k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
-        }
-    run_method = str(
-        overrides.get("method.name", "") or keys["method"] or section_of(layers, "method").get("name", "fedavg")
-    )
+        layers = {"experiment": path.stem} | experiment
+        for key in ("title", "paper", "methods"):
+            layers.pop(key, None)
     for name in by_method:
         with error_location.at("methods", name):
-            other = registry.get(str(name))
-        own_params, own_sections = split_sections(section_of(by_method, name))
-        if name != run_method:  # the run's own method is checked with the rest
-            special_methods.check(other, own_params, own_sections)
-    layers = _with_alias(layers)
-    for key in NAMED.keys() & layers.keys():
-        layers[key] = modules_by_name(layers[key], key)
+            if name != run_method:  # the run's own method is checked with the rest
+                check_special(registry.get(str(name)), section_of(by_method, name), "methods", str(name))
+            registry.get(str(name))
+    layers = _in_one_form(layers)
     layers, below, own, above = _with_method(layers, str(keys["method"]), by_method, overrides, repeats)
     layers = _with_dataset(layers, str(keys["dataset"]), overrides, below.pop("images", {}))
     merged = dict(below)
     for upper in (layers, own, above):
         for key, value in upper.items():
             merged[key] = laid_over(key, merged[key], value) if key in merged else value
-    layers = merged
-    _set_flat(layers, keys)
-    set_all(layers, overrides)
+    _set_flat(merged, keys)
+    set_all(merged, overrides)
     if repeats and "train.precision" in overrides and "train.arithmetic" not in overrides:
-        set_dotted(layers, "train.arithmetic", "")  # the run's value belongs to another precision
-    layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
-    if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # a user's own images
-        layers["allocation"] = folder_classes.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
-    networks.find_file(layers, path)
-    return layers
+        merged["train"]["arithmetic"] = ""  # the run's value belongs to another precision
+    merged["dataset"] = folder_classes.filled(merged["dataset"], typed="dataset.classes" in overrides)
+    if merged["dataset"].get("classes") and isinstance(merged.get("allocation"), Mapping):  # a user's own images
+        domains = tuple(merged["dataset"].get("domains", ()))
+        merged["allocation"] = folder_classes.spelled(merged["allocation"], domains)
+    networks.find_file(merged, path)
+    return merged
+
+
+def _in_one_form(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's sections with lists by name, options next to their kind, and ``model.per_node`` in its place."""
+    sections: dict[str, Any] = {}
+    for key, value in layers.items():
+        if key.replace("-", "_") == MODEL_PER_NODE:
+            continue
+        if key in NAMED:
+            sections[key] = modules_by_name(value, key)
+        else:
+            sections[key] = options_of_a_kind.flat(key, value) if isinstance(value, Mapping) else value
+    for key in layers.keys() & {MODEL_PER_NODE, MODEL_PER_NODE.replace("_", "-")}:
+        sections["model"] = section_of(sections, "model") | {"per_node": layers[key]}
+    return sections
 
 
 def resolve_dataset(name: str, data_dir: str, arguments: list[str]) -> DatasetConfig:
@@ -288,11 +284,10 @@ def resolve_dataset(name: str, data_dir: str, arguments: list[str]) -> DatasetCo
     layers = _with_dataset({}, name, overrides, {})
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     set_all(layers, overrides)
-    layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
-    try:
-        config = DatasetConfig.model_validate(layers["dataset"])
-    except ValidationError as error:
-        raise explained(error, "dataset") from None
+    with explaining("dataset"):
+        config = DatasetConfig.model_validate(
+            folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
+        )
     check_dataset(config)
     return config
 
@@ -306,15 +301,6 @@ def _chosen(section_content: dict[str, Any], section: str, requested: str, defau
         raise ConfigError(f"{section}: lacks the key name, found only {shortened(', '.join(section_content))}")
     name = str(section_content.get("name", default))
     return (requested, {}) if requested and requested != name else (name, section_content)
-
-
-def _with_alias(layers: dict[str, Any]) -> dict[str, Any]:
-    """Return the layers with ``model-per-node`` moved to ``model.per_node``."""
-    aliases = {key: value for key, value in layers.items() if key.replace("-", "_") == MODEL_PER_NODE}
-    others = {key: value for key, value in layers.items() if key not in aliases}
-    if not aliases:
-        return others
-    return others | {"model": section_of(others, "model") | {"per_node": next(iter(aliases.values()))}}
 
 
 def _with_method(
@@ -395,15 +381,8 @@ def dataset_defaults(dataset: Dataset) -> dict[str, Any]:
 
 
 def _set_flat(layers: dict[str, Any], keys: Mapping[str, Any]) -> None:
-    for key in ("rounds", "seed"):
-        if keys[key] != FLAT_KEYS[key]:
-            layers[key] = keys[key]
-    if keys["profile"]:
-        layers["profile"] = True
-    if keys["tracking"]:
-        layers["tracking"] = keys["tracking"]
-    for key in ("every", "fraction"):
-        if keys[f"evaluate-{key}"] != FLAT_KEYS[f"evaluate-{key}"]:
-            layers["evaluate"] = section_of(layers, "evaluate") | {key: keys[f"evaluate-{key}"]}
+    """Set what the command's keys without a dot stand for, but for the names of method and data set."""
+    values = {dotted: keys[key] for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key]}
     if keys["data-dir"]:
-        layers["dataset"]["data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
+        values["dataset.data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
+    set_all(layers, {dotted: value for dotted, value in values.items() if not dotted.endswith(".name")})

@@ -508,7 +508,6 @@ def test_unknown_parameter_of_a_method(method: str, known: str) -> None:
         ("allocation.counts", "some", "'some'", "any"),
         ("allocation.counts", "5", "5", "any"),
         ("allocation.share", "half", "'half'", "equal"),
-        ("allocation.share", "{scan:}", "None", "number"),
     ],
 )
 def test_wrong_type(key: str, value: str, found: str, allowed: str) -> None:
