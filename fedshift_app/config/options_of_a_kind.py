@@ -52,29 +52,20 @@ def kinds(section: str) -> set[str]:
     return {mark.key for mark in options(section).values()}
 
 
-def check(section: str, content: Mapping[str, Any], config: RunConfig) -> None:
-    """Refuse keys of a section that do nothing in a run.
+def check(section: str, key: str, config: RunConfig) -> None:
+    """Refuse a key that does nothing in a run.
 
     Raises:
         UnusedKeyError: With what the key needs.
     """
-    for key, mark in options(section).items():
-        found = getattr(getattr(config, section), mark.key)
-        if content.get(key) is not None and found not in mark.values:  # null asks for nothing
-            kind = f"{section}.{mark.key}"
-            needed = f"{kind}={' or '.join(map(typed, mark.values))}"
-            raise UnusedKeyError(f"{section}.{key}", content[key], said(kind, found), needed)
-
-
-def laid_over(section: str, below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section merged over another; a kind that is chosen anew takes the options of the former one away."""
-    marks = options(section)
-    kept = {
-        key: value
-        for key, value in below.items()
-        if key not in marks or marks[key].key not in above or above[marks[key].key] in marks[key].values
-    }
-    return {**kept, **above}
+    mark = options(section).get(key)
+    if mark is None:
+        return
+    value, found = (getattr(getattr(config, section), name) for name in (key, mark.key))
+    if value is not None and found not in mark.values:  # null asks for nothing
+        kind = f"{section}.{mark.key}"
+        needed = f"{kind}={' or '.join(map(typed, mark.values))}"
+        raise UnusedKeyError(f"{section}.{key}", value, said(kind, found), needed)
 
 
 def flat(section: str, content: Mapping[str, Any]) -> dict[str, Any]:

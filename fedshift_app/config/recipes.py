@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedshift_app.config.layers import Layer, split_key
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
+from fedshift_app.config.registry import NONE
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
@@ -16,27 +18,17 @@ from fedshift_core.spelling import meant
 NOTHING = object()
 
 
-def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a method's own parameters, and the keys of other sections that its other parameters stand for.
-
-    Args:
-        method: The method; its ``parameters`` map parameters to keys.
-        given: Parameters by name.
-
-    Returns:
-        The method's own parameters, and sections (modules by name).
+def stood_for(method: Method, given: Mapping[str, Any]) -> Layer:
+    """Return the keys that parameters of a method stand for: its own, and those of other sections.
 
     Raises:
         ConfigError: If a value has no meaning.
     """
-    sections: dict[str, Any] = {"method": {}}
-    for key, value in given.items():
-        for dotted, value_of_key in targets_with_values(method, key, value):
-            target, (*inner, last) = sections, dotted.split(".")
-            for part in inner:
-                target = target.setdefault(part, {})
-            target[last] = value_of_key
-    return sections.pop("method"), sections
+    pairs = [pair for key, value in given.items() for pair in targets_with_values(method, key, value)]
+    layer = {split_key(dotted): value for dotted, value in pairs}
+    if layer.get(("adapt", "name")) == NONE:
+        layer = {key: value for key, value in layer.items() if key[0] != "adapt" or key[1] == "name"}
+    return layer
 
 
 def targets_with_values(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -73,15 +65,6 @@ def moved(method: Method, key: str) -> bool:
     """Return whether a parameter stands only for keys of other sections."""
     own = (isinstance(target, str) and target.startswith("method.") for target in targets_of(method, key))
     return key in method.parameters and not any(own)
-
-
-def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sections with the keys of a patch merged in at any depth."""
-    merged = dict(sections)
-    for key, value in patch.items():
-        below = merged.get(key)
-        merged[key] = patched(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
 
 
 def value_of(config: RunConfig, dotted: str) -> Any:

@@ -6,6 +6,7 @@ run-config keys, then the dotted overrides of ``set``. A method's own parameters
 then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
+import functools
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.files import CONF, folder_remedy, names
-from fedshift_app.config.layers import MODEL_PER_NODE, NAMED, laid_over, modules_by_name, parse_set, section_of, set_all
+from fedshift_app.config.layers import Layer, layer_of, nested, over, parse_set, section_of, split_key, with_typed
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
@@ -183,38 +184,30 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConf
     own = section_of(section_of(content, "resolved") if repeats else content, "method").get("name", "fedavg")
     method = str(overrides.get("method.name", "") or keys["method"] or own)
     try:
-        layers = _of_file(path, content, keys, dict(overrides), method)
-        config = check(layers)
+        layer = _of_file(path, content, keys, dict(overrides), method)
+        config = check(_complete(layer, path, typed))
         if not finished:
             recipes.check_typed(config, overrides)
-            model = section_of(content, "model")
-            set_here = {
-                f"{section}.{key}" for section, keys in layers.items() if isinstance(keys, dict) for key in keys
-            }
-            if "bn" not in model or model.get("name") != config.model.name:  # another network than the file's
-                set_here -= {"model.bn"}
-            _check_used(config, layers, typed if repeats else {*typed, *set_here})
+            set_here, model = {split_key(dotted) for dotted in typed}, section_of(content, "model")
+            if not repeats:
+                # The bn of a file is not looked at with another network than the file's.
+                same = "bn" in model and model.get("name") == config.model.name
+                set_here |= layer.keys() - ({} if same else {("model", "bn")})
+            _check_used(config, set_here)
     except ConfigError as error:
         raise error_location.placed(error, path, method, typed) from None
     return config
 
 
-def _check_used(config: RunConfig, layers: Mapping[str, Any], keys: Collection[str]) -> None:
-    """Refuse keys that do nothing in the run.
-
-    Args:
-        config: The run's configuration.
-        layers: What its file, its method and its command set.
-        keys: The dotted keys to look at.
+def _check_used(config: RunConfig, keys: Collection[tuple[str, ...]]) -> None:
+    """Refuse keys of a file, a method or a command that do nothing in the run.
 
     Raises:
         UnusedKeyError: With the key, and what it needs.
     """
-    for section, content in layers.items():
-        if isinstance(content, Mapping):
-            looked = {key: value for key, value in content.items() if f"{section}.{key}" in keys}
-            options_of_a_kind.check(section, looked, config)
-    if "model.bn" in keys and config.model.bn != "average" and not networks.may_have_batchnorm(config):
+    for section, key in (each for each in sorted(keys) if len(each) == 2):
+        options_of_a_kind.check(section, key, config)
+    if ("model", "bn") in keys and config.model.bn != "average" and not networks.may_have_batchnorm(config):
         names = ", ".join(dict.fromkeys((config.model.name, *config.model.per_node)))
         able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
         needed = f"a network with BatchNorm, such as {able}"
@@ -223,54 +216,105 @@ def _check_used(config: RunConfig, layers: Mapping[str, Any], keys: Collection[s
 
 def _of_file(
     path: Path, experiment: dict[str, Any], keys: Mapping[str, Any], overrides: dict[str, Any], run_method: str
-) -> dict[str, Any]:
-    """Return all sections of an experiment's file and the keys of the command."""
+) -> Layer:
+    """Return all that an experiment's file, the data set, the method and the command set."""
     plugins.take_files(experiment, path)
     plugins.take_set(experiment, overrides)
-    by_method = section_of(experiment, "methods")
-    repeats = "resolved" in experiment
-    if repeats:
-        layers = sections_of_run(experiment)
-    else:
-        layers = {"experiment": path.stem} | experiment
-        for key in ("title", "paper", "methods"):
-            layers.pop(key, None)
+    by_method, repeats = section_of(experiment, "methods"), "resolved" in experiment
     for name in by_method:
         with error_location.at("methods", name):
+            other = registry.get(str(name))
             if name != run_method:  # the run's own method is checked with the rest
-                check_special(registry.get(str(name)), section_of(by_method, name), "methods", str(name))
-            registry.get(str(name))
-    layers = _in_one_form(layers)
-    layers, below, own, above = _with_method(layers, str(keys["method"]), by_method, overrides, repeats)
-    layers = _with_dataset(layers, str(keys["dataset"]), overrides, below.pop("images", {}))
-    merged = dict(below)
-    for upper in (layers, own, above):
-        for key, value in upper.items():
-            merged[key] = laid_over(key, merged[key], value) if key in merged else value
-    _set_flat(merged, keys)
-    set_all(merged, overrides)
-    if repeats and "train.precision" in overrides and "train.arithmetic" not in overrides:
-        merged["train"]["arithmetic"] = ""  # the run's value belongs to another precision
-    merged["dataset"] = folder_classes.filled(merged["dataset"], typed="dataset.classes" in overrides)
-    if merged["dataset"].get("classes") and isinstance(merged.get("allocation"), Mapping):  # a user's own images
-        domains = tuple(merged["dataset"].get("domains", ()))
-        merged["allocation"] = folder_classes.spelled(merged["allocation"], domains)
-    networks.find_file(merged, path)
-    return merged
+                check_special(other, section_of(by_method, name), "methods", str(name))
+    own = {key: value for key, value in experiment.items() if key not in ("title", "paper", "methods")}
+    layer = layer_of(sections_of_run(experiment) if repeats else {"experiment": path.stem} | own)
+    recorded = layer.get(("method", "name"))
+    name = _chosen(layer, "method", str(overrides.pop("method.name", "") or keys["method"]), "fedavg")
+    with error_location.at("method", "name"):
+        method = registry.get(name)
+    if repeats and name != recorded:
+        raise ConfigError(
+            f"method={name}: the config.yaml of a run of {as_found(recorded)} holds what that method sets in all "
+            "sections; another method needs the run's experiment in its place"
+        )
+    typed = {key: overrides.pop(f"method.{key}") for key in method.parameters if f"method.{key}" in overrides}
+    layers = [layer, recipes.stood_for(method, typed)]
+    if not repeats:
+        layers = _with_method(layer, method, section_of(by_method, name), typed)
+    data = _dataset_layer(layer, str(overrides.pop("dataset.name", "") or keys["dataset"]), overrides.get("dataset.of"))
+    if repeats and "train.precision" in overrides:
+        overrides.setdefault("train.arithmetic", "")  # the run's value belongs to another precision
+    layers = [data, *layers, {("method", "name"): name}, _flat_layer(keys)]
+    return with_typed(functools.reduce(over, layers), overrides)
 
 
-def _in_one_form(layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's sections with lists by name, options next to their kind, and ``model.per_node`` in its place."""
-    sections: dict[str, Any] = {}
-    for key, value in layers.items():
-        if key.replace("-", "_") == MODEL_PER_NODE:
-            continue
-        if key in NAMED:
-            sections[key] = modules_by_name(value, key)
-        else:
-            sections[key] = options_of_a_kind.flat(key, value) if isinstance(value, Mapping) else value
-    for key in layers.keys() & {MODEL_PER_NODE, MODEL_PER_NODE.replace("_", "-")}:
-        sections["model"] = section_of(sections, "model") | {"per_node": layers[key]}
+def _with_method(layer: Layer, method: Method, content: Mapping[str, Any], typed: Mapping[str, Any]) -> list[Layer]:
+    """Return the layers of an experiment and a method: a recipe's sections are above those of the experiment.
+
+    Args:
+        layer: The experiment's.
+        method: The method.
+        content: What the experiment says for this method (``methods: NAME:``).
+        typed: Parameters of the command that stand for other keys.
+    """
+    defaults, sections = split_sections(method.defaults)
+    special, above = split_sections(content)
+    own = {key[1]: layer.pop(key) for key in list(layer) if key[0] == "method" and key[1] != "name"}
+    below: Layer = {("method", key): value for key, value in defaults.items()}
+    around = [layer, sections] if method.of else [sections, layer]
+    return [below, *around, above, recipes.stood_for(method, {**special, **own, **typed})]
+
+
+def _dataset_layer(layer: Layer, requested: str, of: Any) -> Layer:
+    """Return the defaults of the run's data set, with its name; another one than the experiment's has its own images.
+
+    Raises:
+        ConfigError: If there is no such data set.
+    """
+    before = layer.get(("dataset", "name"), "")
+    name = _chosen(layer, "dataset", requested, "")
+    if not name:
+        raise ConfigError("dataset: the experiment lacks the key dataset.name")
+    if name != before:
+        for key in [key for key in layer if key[0] == "images"]:
+            del layer[key]
+    layer["dataset", "name"] = name
+    known = folder_classes.dataset(name, layer.get(("dataset", "of"), "") if of is None else of)
+    defaults = dataset_defaults(known)
+    domains = {"dataset": {"domains": defaults.pop("domains")}} if "domains" in defaults else {}
+    return layer_of(defaults | domains)
+
+
+def _chosen(layer: Layer, section: str, requested: str, default: str) -> str:
+    """Return the name of the method or data set; what the experiment says of another one is dropped."""
+    keys = [key for key in layer if key[0] == section]
+    if keys and (section, "name") not in layer:
+        found = shortened(", ".join(key[1] for key in keys))
+        raise ConfigError(f"{section}: lacks the key name, found only {found}")
+    name = str(layer.get((section, "name"), default))
+    if requested in ("", name):
+        return name
+    for key in keys:
+        del layer[key]
+    return requested
+
+
+def _flat_layer(keys: Mapping[str, Any]) -> Layer:
+    """Return what the command's keys without a dot stand for, but for the names of method and data set."""
+    given = {split_key(dotted): keys[key] for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key]}
+    if keys["data-dir"]:
+        given["dataset", "data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
+    return {key: value for key, value in given.items() if key[-1] != "name"}
+
+
+def _complete(layer: Layer, path: Path, typed: Collection[str]) -> dict[str, Any]:
+    """Return the sections of a run, with what a user's own images and a file of weights say."""
+    sections = nested(layer)
+    sections["dataset"] = folder_classes.filled(sections["dataset"], typed="dataset.classes" in typed)
+    if sections["dataset"].get("classes") and isinstance(sections.get("allocation"), Mapping):  # a user's own images
+        domains = tuple(sections["dataset"].get("domains", ()))
+        sections["allocation"] = folder_classes.spelled(sections["allocation"], domains)
+    networks.find_file(sections, path)
     return sections
 
 
@@ -280,97 +324,14 @@ def resolve_dataset(name: str, data_dir: str, arguments: list[str]) -> DatasetCo
     Raises:
         ConfigError: For anything unknown, of the wrong type, or out of range.
     """
-    overrides = parse_set(shlex.join(arguments))
-    layers = _with_dataset({}, name, overrides, {})
-    _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
-    set_all(layers, overrides)
+    overrides, layer = parse_set(shlex.join(arguments)), _flat_layer(FLAT_KEYS | {"data-dir": data_dir})
+    named: Layer = {}
+    data = _dataset_layer(named, str(overrides.pop("dataset.name", "") or name), overrides.get("dataset.of"))
+    section = nested(with_typed(over(data, named | layer), overrides))["dataset"]
     with explaining("dataset"):
-        config = DatasetConfig.model_validate(
-            folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
-        )
+        config = DatasetConfig.model_validate(folder_classes.filled(section, typed="dataset.classes" in overrides))
     check_dataset(config)
     return config
-
-
-def _chosen(section_content: dict[str, Any], section: str, requested: str, default: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the method or data set, and the experiment's section on it.
-
-    The section is dropped if it is about another one.
-    """
-    if section_content and "name" not in section_content:
-        raise ConfigError(f"{section}: lacks the key name, found only {shortened(', '.join(section_content))}")
-    name = str(section_content.get("name", default))
-    return (requested, {}) if requested and requested != name else (name, section_content)
-
-
-def _with_method(
-    layers: dict[str, Any], flat: str, by_method: dict[str, Any], overrides: dict[str, Any], repeats: bool
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the layers with the method's defaults below the experiment's settings.
-
-    Args:
-        layers: The experiment's sections, or those of a repeated run (``repeats``).
-        flat: The method that the command names; empty for the experiment's own.
-        by_method: The experiment's settings for each method (``methods:``).
-        overrides: The command's overrides; ``method.KEY`` of a recipe is replaced by the keys that it stands for.
-        repeats: The sections are complete: they contain those of the method's file.
-
-    Returns:
-        The layers, and the method's settings of other sections: defaults, a recipe's, and this experiment's.
-
-    Raises:
-        ConfigError: If there is no such method, or a repeated run is one of another method.
-    """
-    requested = str(overrides.pop("method.name", "") or flat)
-    section = section_of(layers, "method")
-    name, own = _chosen(section, "method", requested, "fedavg")
-    with error_location.at("method", "name"):
-        method = registry.get(name)
-    if repeats:
-        if name != section.get("name"):
-            raise ConfigError(
-                f"method={name}: the config.yaml of a run of {as_found(section.get('name'))} holds what that method "
-                "sets in all sections; another method needs the run's experiment, "
-                f"{shortened(str(layers.get('experiment', '')))}, in its place"
-            )
-        return layers | {"method": own}, {}, {}, _pop_recipe_keys(method, overrides)
-    defaults, sections = split_sections(method.defaults)
-    special_params, above = split_sections(section_of(by_method, name))
-    params, stood_for = recipes.spread(method, special_params | own)
-    below, recipe = ({}, sections) if method.of else (sections, {})
-    above = recipes.patched(recipes.patched(above, stood_for), _pop_recipe_keys(method, overrides))
-    return layers | {"method": defaults | params | {"name": name}}, below, recipe, above
-
-
-def _pop_recipe_keys(method: Method, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Remove overrides ``method.KEY`` that stand for keys of other sections; return those sections."""
-    given = {
-        key: overrides.pop(dotted)
-        for dotted in list(overrides)
-        if (key := dotted.removeprefix("method.")) in method.parameters and dotted != key
-    }
-    params, sections = recipes.spread(method, given)
-    overrides |= {f"method.{key}": value for key, value in params.items()}
-    return sections
-
-
-def _with_dataset(
-    layers: dict[str, Any], flat: str, overrides: dict[str, Any], method_images: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the layers with the defaults of data set and method below the experiment's settings of images."""
-    requested = str(overrides.pop("dataset.name", "") or flat)
-    name, section = _chosen(section_of(layers, "dataset"), "dataset", requested, "")
-    if not name:
-        raise ConfigError("dataset: the experiment lacks the key dataset.name")
-    dataset = folder_classes.dataset(name, overrides.get("dataset.of", section.get("of", "")))
-    images = section_of(layers, "images") if section else {}
-    defaults = dataset_defaults(dataset)
-    domains = {"domains": defaults["domains"]} if "domains" in defaults else {}
-    sections = {"dataset": domains | section | {"name": name}}
-    sections["images"] = defaults.get("images", {}) | dict(method_images) | images
-    if "allocation" in defaults:
-        sections["allocation"] = dict(defaults["allocation"]) | section_of(layers, "allocation")
-    return layers | sections
 
 
 def dataset_defaults(dataset: Dataset) -> dict[str, Any]:
@@ -378,11 +339,3 @@ def dataset_defaults(dataset: Dataset) -> dict[str, Any]:
     if catalog.DATASETS.origin(dataset.name) == OURS:
         return read_yaml(CONF / "datasets" / f"{dataset.name}.yaml")
     return ({"domains": dataset.domains} if dataset.domains else {}) | dict(dataset.defaults)
-
-
-def _set_flat(layers: dict[str, Any], keys: Mapping[str, Any]) -> None:
-    """Set what the command's keys without a dot stand for, but for the names of method and data set."""
-    values = {dotted: keys[key] for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key]}
-    if keys["data-dir"]:
-        values["dataset.data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
-    set_all(layers, {dotted: value for dotted, value in values.items() if not dotted.endswith(".name")})

@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fedshift_app.config import error_location, needs, options_of_a_kind, plugins, recipes, registry
+from fedshift_app.config import error_location, needs, plugins, recipes, registry
 from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained, explaining
-from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
+from fedshift_app.config.layers import NAMED, Layer, layer_of, listed, nested, over, section_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core.errors import ConfigError
@@ -74,16 +74,16 @@ def _sections(layers: Mapping[str, Any]) -> RunConfig:
     """Return the sections of a run, each checked for itself."""
     _check_shape(layers)
     plugins.allow(layers.get("plugins") or ())
-    config = checked_sections(layers)
-    check_dataset(config.dataset)
-    return config
+    return checked_sections(layers)
 
 
-def checked_sections(layers: Mapping[str, Any]) -> RunConfig:
-    """Return the sections of a run, each checked for itself and without its plugins' code."""
+def checked_sections(layers: Mapping[str, Any], *, known: bool = True) -> RunConfig:
+    """Return the sections of a run, each checked for itself; ``known``: its data set is here."""
     sections = {**layers, **{key: listed(layers.get(key) or (), key) for key in NAMED}}
     with explaining():
         config = RunConfig.model_validate(sections)
+        if known:
+            check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
     return config
 
@@ -182,20 +182,18 @@ def sections_of_run(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return layers
 
 
-def _with_recipe(layers: Mapping[str, Any]) -> dict[str, Any]:
+def _with_recipe(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a run with the parameters of its recipe in the sections that they stand for."""
-    method = layers.get("method")
+    method = sections.get("method")
     name = method.get("name") if isinstance(method, Mapping) else None
     recipe = registry.get(name) if isinstance(name, str) and name in registry.METHODS else None
     if recipe is None or not isinstance(method, Mapping) or not any(recipes.moved(recipe, key) for key in method):
-        return dict(layers)
-    params, stood_for = recipes.spread(recipe, method)
-    own = {key: value for key, value in split_sections(recipe.defaults)[1].items() if key in RECIPE_SECTIONS}
-    others = {key: layers.get(key) or {} for key in stood_for if key not in RECIPE_SECTIONS}
-    merged = recipes.patched(others | own, stood_for)
-    if merged.get("adapt", {}).get("name") == registry.NONE:
-        merged["adapt"] = {"name": registry.NONE}
-    return dict(layers) | {"method": params} | merged
+        return dict(sections)
+    stood_for = recipes.stood_for(recipe, method)
+    own = {key: value for key, value in split_sections(recipe.defaults)[1].items() if key[0] in RECIPE_SECTIONS}
+    replaced = {"method", *(key[0] for key in (*own, *stood_for) if key[0] in RECIPE_SECTIONS)}
+    kept = {key: value for key, value in layer_of(sections).items() if key[0] not in replaced}
+    return nested(over(over(kept, own), stood_for))
 
 
 def from_json(text: str) -> RunConfig:
@@ -211,16 +209,11 @@ def from_json(text: str) -> RunConfig:
     return validate(layers)
 
 
-def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], Layer]:
     """Return a method's own parameters and the sections of the run that its file sets."""
-    params, sections = dict(content), dict[str, Any]()
-    for key in content.keys() & METHOD_SECTIONS:
-        value = params.pop(key)
-        if key == "modules":
-            sections[key] = modules_by_name(value)
-        else:
-            sections[key] = value if key == "rounds" else options_of_a_kind.flat(key, section_of(content, key))
-    if unknown := sections.get("dataset", {}).keys() - {DATASET_KEY}:
+    params = {key: value for key, value in content.items() if key not in METHOD_SECTIONS}
+    sections = layer_of({key: value for key, value in content.items() if key in METHOD_SECTIONS})
+    if unknown := [key[1] for key in sections if key[0] == "dataset" and key[1] != DATASET_KEY]:
         raise ConfigError(f"dataset.{as_found(sorted(unknown)[0])} of a method: allowed is dataset.{DATASET_KEY} alone")
     return params, sections
 
@@ -239,9 +232,9 @@ def check_special(method: Method, content: Mapping[str, Any], *above: str) -> No
         ConfigError: With the key, the value found and what is allowed.
     """
     params, sections = split_sections(content)
-    own, stood_for = recipes.spread(method, params)
-    sections = recipes.patched(sections, stood_for)
-    for name in sections.pop("modules", ()):
+    layer = over(sections, recipes.stood_for(method, params))
+    own = {key[1]: value for key, value in layer.items() if key[0] == "method"}
+    for name in layer.pop(("modules",), ()):
         registry.modules_params(str(name), {})
     try:
         with explaining(above=above):
@@ -250,7 +243,7 @@ def check_special(method: Method, content: Mapping[str, Any], *above: str) -> No
         error.keys = tuple((*above, *key[1:]) if key[0] == "method" else key for key in error.keys)
         raise
     try:
-        RunConfig.model_validate(sections)
+        RunConfig.model_validate(nested({key: value for key, value in layer.items() if key[0] != "method"}))
     except ValidationError as error:  # other layers have what is missing, or does not go together
         problems = [p for p in error.errors() if p["type"] not in ("missing", "value_error") or len(p["loc"]) > 2]
         if problems:

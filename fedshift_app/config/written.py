@@ -29,7 +29,7 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         # Without a section of the method nothing is known.
         if lacking(layers) is None or not isinstance(layers.get("method"), Mapping):
             raise
-        return validating.checked_sections(layers)
+        return validating.checked_sections(layers, known=False)
     return config.model_copy(update={"plugins": given}) if given else config
 
 
