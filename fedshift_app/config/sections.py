@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from fedshift_app.config import registry
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
-from fedshift_app.config.trackers import Trackers
+from fedshift_app.config.trackers import Trackers, listed
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
@@ -21,21 +21,11 @@ from fedshift_datasets.partition.allocation import Allocation
 MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
 
 
-def _listed(given: Any) -> Any:
-    """Return the rounds in a value: a list, one number, or numbers with commas."""
-    if given is None:
-        return ()
-    if isinstance(given, str):
-        return tuple(part.strip() for part in given.strip("[] ").split(",") if part.strip())
-    return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-def _in_order(rounds: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(rounds)))
-
-
 KeptRounds = Annotated[
-    tuple[int, ...], BeforeValidator(_listed), Field(max_length=MOST_KEPT), AfterValidator(_in_order)
+    tuple[int, ...],
+    BeforeValidator(listed),
+    Field(max_length=MOST_KEPT),
+    AfterValidator(lambda rounds: tuple(sorted(set(rounds)))),
 ]
 
 
