@@ -25,8 +25,18 @@ Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_las
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
-class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0."""
+class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True):
+    """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0.
+
+    The text below a field describes it: `fedshift keys` and docs/reference show it.
+    """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **named: Any) -> None:
+        """Make one line of each description."""
+        super().__pydantic_init_subclass__(**named)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -95,11 +105,10 @@ class NoiseParams(Params):
     They come from the system's entropy, which the server cannot repeat, so such a run is not repeatable.
     """
 
-    repeatable_noise: bool = Field(
-        False,
-        description="Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets "
-        "the server remove them; simulation only.",
-    )
+    repeatable_noise: bool = False
+    """Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets the server remove
+    them; simulation only.
+    """
 
 
 P = TypeVar("P", bound=Params, default=Any)

@@ -10,6 +10,9 @@ from fedshift_core.params import Rounds
 class FedGHParams(PrototypeParams):
     """Parameters of FedGH."""
 
-    server_epochs: Rounds = Field(1, description="Epochs of the head over all prototypes of a round.")
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the head on the server.")
-    server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
+    server_epochs: Rounds = 1
+    """Epochs of the head over all prototypes of a round."""
+    server_lr: float = Field(0.01, gt=0)
+    """Learning rate of the head on the server."""
+    server_batch: int = Field(1, ge=1, le=MOST_BATCH)
+    """Prototypes in a step of the server."""

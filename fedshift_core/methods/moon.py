@@ -10,10 +10,9 @@ from fedshift_core.params import Params
 class MoonParams(Params):
     """Parameters of MOON."""
 
-    mu: float = Field(
-        1.0, ge=0, description="Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."
-    )
-    tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."
-    )
+    mu: float = Field(1.0, ge=0)
+    """Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."""
+    tau: float = Field(0.5, gt=0)
+    """Temperature of the contrast."""
+    projection: Literal["none", "mlp"] = "none"
+    """Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."""
