@@ -197,11 +197,6 @@ def offered(group: str) -> list[str]:
     return sorted(_offers(group))
 
 
-def has_others() -> bool:
-    """Return whether packages or a user's files define anything, in whatever kind."""
-    return any(registry._files or _offers(registry.group) for registry in _REGISTRIES)
-
-
 @functools.cache
 def _offers(group: str) -> dict[str, list[EntryPoint]]:
     """Return the entry points of a group by name, in the order of packages. A package twice on the path counts once."""

@@ -16,6 +16,11 @@ RunRounds = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 #: Lets a field take the word off, which YAML 1.1 reads as false.
 OFF_IS_A_WORD = BeforeValidator(lambda value: "off" if value is False else value)
+Probability = Annotated[float, Field(ge=0, le=1)]
+#: From 0 up to, but not with 1.
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+#: Above 0 up to 1.
+Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 #: A waiting time.
 Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]

@@ -235,7 +235,7 @@ def _of_file(
     if repeats and name != recorded:
         raise ConfigError(
             f"method={name}: the config.yaml of a run of {as_found(recorded)} holds what that method sets in all "
-            "sections; another method needs the run's experiment in its place"
+            f"sections; another method needs its experiment, {as_found(layer.get(('experiment',)))}, in its place"
         )
     typed = {key: overrides.pop(f"method.{key}") for key in method.parameters if f"method.{key}" in overrides}
     layers = [layer, recipes.stood_for(method, typed)]

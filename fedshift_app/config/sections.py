@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
 from fedshift_app.config import registry
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
@@ -11,7 +11,7 @@ from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainCo
 from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
-from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed
+from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed, Share
 from fedshift_core.registry import Method
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
@@ -60,7 +60,7 @@ class ShiftConfig(ConfigModel):
 class FederationConfig(SectionOfRooms):
     """Who takes part in a round, and how long the server waits."""
 
-    participation: float = Field(1.0, gt=0, le=1)
+    participation: Share = 1.0
     """Share of the nodes that train in a round."""
     min_nodes: int = Field(2, ge=1, le=MOST_NODES)
     """Number of nodes that must be connected before each round of a deployment."""
@@ -69,13 +69,13 @@ class FederationConfig(SectionOfRooms):
     round_timeout: Seconds = 3600.0
     """Seconds that the training of a round may take."""
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but dominates an average.
-    max_value: float = Field(1e6, gt=0)
+    max_value: PositiveFloat = 1e6
     """Largest absolute value in what a node sends; a node that exceeds it is left out of the round."""
     #: The norm of (received - sent) is divided by the norm of the sent weights and, from a tenth of the limit on, by
     #: the median of the round's nodes; a node with more images than most may go farther in proportion. The norm of
     #: prototypes and other arrays is divided by the nodes' median. Honest training stayed below 1, 2 and 8 where it
     #: went well, and reached 19 shortly before it diverged.
-    max_update: float = Field(10.0, gt=0)
+    max_update: PositiveFloat = 10.0
     """Largest relative change of the weights by a node, and largest ratio of its other arrays' norm to the nodes'
     median; a node that exceeds it is left out.
     """
@@ -139,7 +139,7 @@ class EvaluateConfig(SectionOfRooms):
     rounds that were so scored, also by evaluate.every.
     """
     #: The sample is drawn from (seed, domain), whole batches of it.
-    fraction: float = Field(1.0, gt=0, le=1)
+    fraction: Share = 1.0
     """Share of each test set that is scored before the last rounds: the same sample in all rounds."""
     test: bool = True
     """Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."""

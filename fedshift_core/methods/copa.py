@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from fedshift_core.params import Params
 
@@ -12,7 +12,7 @@ Ensemble = Literal["probabilities", "logits"]
 class CopaParams(Params):
     """Parameters of COPA."""
 
-    lambda_others: float = Field(1.0, ge=0)
+    lambda_others: NonNegativeFloat = 1.0
     """Weight of the losses of the other domains' heads; 0: off."""
     ensemble: Ensemble = "probabilities"
     """What is averaged over the heads at test time."""

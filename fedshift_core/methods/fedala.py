@@ -1,16 +1,16 @@
 """Parameters of FedALA."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
-from fedshift_core.params import Params, Rounds
+from fedshift_core.params import Params, Rounds, Share
 
 
 class FedALAParams(Params):
     """Parameters of FedALA."""
 
-    eta: float = Field(1.0, ge=0)
+    eta: NonNegativeFloat = 1.0
     """Learning rate of the aggregation weights W; 0: W stays 1, which is FedAvg."""
-    share: float = Field(0.8, gt=0, le=1)
+    share: Share = 0.8
     """Share of the node's images on which W is learned (s)."""
     layers: int = Field(2, ge=1, le=10_000)
     """Parameter tensors, counted from the top, that W aggregates (p); more than there are: all."""

@@ -1,8 +1,8 @@
 """Parameters of FedCCRL."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedshift_core.params import Params
+from fedshift_core.params import Params, Probability
 
 
 class FedCCRLParams(Params):
@@ -10,17 +10,17 @@ class FedCCRLParams(Params):
 
     copies: int = Field(2, ge=0, le=8)
     """Number of changed copies of each image; 0: FedAvg."""
-    probability: float = Field(1.0, ge=0, le=1)
+    probability: Probability = 1.0
     """Probability with which a batch takes styles of others."""
     alpha: float = Field(0.1, gt=0, le=100)
     """Of Beta(alpha, alpha), from which lambda is drawn."""
     use_augmix: bool = True
     """Whether copies go through AugMix."""
-    lambda_align: float = Field(0.1, ge=0)
+    lambda_align: NonNegativeFloat = 0.1
     """Weight of the contrast (lambda1); 0: off."""
-    lambda_js: float = Field(0.1, ge=0)
+    lambda_js: NonNegativeFloat = 0.1
     """Weight of the Jensen-Shannon divergence (lambda2); 0: off."""
-    tau: float = Field(0.1, gt=0)
+    tau: PositiveFloat = 0.1
     """Temperature of the contrast."""
 
     @property

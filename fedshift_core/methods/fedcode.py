@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from fedshift_core.clustering import Partition
 from fedshift_core.params import Params
@@ -11,11 +11,11 @@ from fedshift_core.params import Params
 class FedCodeParams(Params):
     """Parameters of FedCode. Values are the paper's for Digit5; a weight at 0 turns its terms off."""
 
-    alpha: float = Field(20.0, ge=0)
+    alpha: NonNegativeFloat = 20.0
     """Weight of SemCL and of StyCL: 20 for Digit5, 100 for PACS; 0: both off."""
-    beta: float = Field(1.0, ge=0)
+    beta: NonNegativeFloat = 1.0
     """Weight of FDR; 0: off."""
-    tau: float = Field(0.5, gt=0)
+    tau: PositiveFloat = 0.5
     """Temperature of Eq. 10; the paper gives none."""
     use_semcl: bool = True
     """Whether the term SemCL is used (Tables 5 and 6)."""

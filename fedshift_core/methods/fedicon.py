@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import PositiveFloat, model_validator
 
 from fedshift_core.params import Params, Rounds
 
@@ -18,7 +18,7 @@ class FedICONParams(Params):
     """Whether weights travel; false: none ever leaves a node (Table 8)."""
     supervised: bool = True
     """Whether the contrast uses labels (Eq. 2); false: FedICON-us, Eq. 5 (Table 9)."""
-    tau: float = Field(0.07, gt=0)
+    tau: PositiveFloat = 0.07
     """Temperature of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's."""
     projection: Literal["none", "mlp"] = "none"
     """Contrast of the features themselves (none), or behind a two-layer head that travels (mlp)."""

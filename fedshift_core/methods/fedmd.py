@@ -1,6 +1,6 @@
 """Parameters of FedMD."""
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from fedshift_core.limits import MOST_OWN, MOST_ROUNDS
 from fedshift_core.params import BatchSize, Params, Rounds
@@ -20,7 +20,7 @@ class FedMDParams(Params):
     digest_lr: float | None = Field(None, gt=0)
     """Learning rate of digestion; null: `train.lr`."""
     #: Plain SGD needs a larger one than the authors' Adam.
-    lambda_digest: float = Field(1.0, gt=0)
+    lambda_digest: PositiveFloat = 1.0
     """Factor of the mean absolute difference of the class scores."""
     public_images: int = Field(5000, ge=1, le=MOST_OWN)
     """Largest number of public images in a round."""

@@ -1,8 +1,8 @@
 """Parameters of FedOMG."""
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
-from fedshift_core.params import Params
+from fedshift_core.params import Fraction, Params
 
 
 class FedOMGParams(Params):
@@ -14,7 +14,7 @@ class FedOMGParams(Params):
     """Learning rate of the server (eta)."""
     steps: int = Field(25, ge=1, le=10_000)
     """Steps of SGD on the logits of Gamma."""
-    rate: float = Field(25.0, gt=0)
+    rate: PositiveFloat = 25.0
     """Learning rate of SGD on the logits of Gamma."""
-    momentum: float = Field(0.5, ge=0, lt=1)
+    momentum: Fraction = 0.5
     """Momentum of SGD on the logits of Gamma; 0: none."""

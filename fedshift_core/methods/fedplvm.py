@@ -1,18 +1,18 @@
 """Parameters of FedPLVM."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedshift_core.params import Params
+from fedshift_core.params import Params, Share
 
 
 class FedPLVMParams(Params):
     """Parameters of FedPLVM; values are those of its code."""
 
-    lambda_proto: float = Field(100.0, ge=0)
+    lambda_proto: NonNegativeFloat = 100.0
     """Weight of the prototype losses (lambda); 0: FedAvg."""
-    alpha: float = Field(0.25, gt=0, le=1)
+    alpha: Share = 0.25
     """Exponent of the cosine in the contrast (alpha-sparsity); 1: the cosine itself."""
-    tau: float = Field(0.07, gt=0)
+    tau: PositiveFloat = 0.07
     """Temperature of the contrast."""
     use_contrast: bool = True
     """Whether the term L_con is used."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from fedshift_core.params import Params
 
@@ -10,11 +10,11 @@ from fedshift_core.params import Params
 class FedRCLParams(Params):
     """Parameters of FedRCL; values are those of its code. Both weights 0: FedAvg."""
 
-    lambda_scl: float = Field(1.0, ge=0)
+    lambda_scl: NonNegativeFloat = 1.0
     """Weight of the contrast; 0: off."""
-    lambda_penalty: float = Field(1.0, ge=0)
+    lambda_penalty: NonNegativeFloat = 1.0
     """Weight of the divergence penalty; 0: off."""
-    tau: float = Field(0.05, gt=0)
+    tau: PositiveFloat = 0.05
     """Temperature of the contrast."""
     threshold: float = Field(0.7, ge=-1, le=1)
     """Cosine from which on two samples of a class are too near for the penalty."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from fedshift_core.params import Params, Rounds
 
@@ -25,13 +25,13 @@ class FedSeProtoParams(Params):
     """Whether the term MI is used (Fig. 3)."""
     use_proto: bool = True
     """Whether the term Proto is used (Fig. 3)."""
-    alpha: float = Field(1.0, ge=0)
+    alpha: NonNegativeFloat = 1.0
     """Weight of KD; 0: off."""
-    beta: float = Field(0.01, ge=0)
+    beta: NonNegativeFloat = 0.01
     """Weight of MI; 0: MI and the sampling are off."""
-    lambda_proto: float = Field(1.0, ge=0)
+    lambda_proto: NonNegativeFloat = 1.0
     """Weight of Proto (lambda); 0: off."""
-    kd_temperature: float = Field(1.0, gt=0)
+    kd_temperature: PositiveFloat = 1.0
     """Temperature of KD."""
     kd_form: Literal["corrected", "printed"] = "corrected"
     """Form of KD: corrected, or as printed (A1)."""

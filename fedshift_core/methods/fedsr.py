@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from fedshift_core.params import Params
 
@@ -12,9 +12,9 @@ Length = Literal["norm", "squared"]
 class FedSRParams(Params):
     """Parameters of FedSR."""
 
-    alpha_l2r: float = Field(0.01, ge=0)
+    alpha_l2r: NonNegativeFloat = 0.01
     """Weight of the length of representations; 0: off."""
-    alpha_cmi: float = Field(0.001, ge=0)
+    alpha_cmi: NonNegativeFloat = 0.001
     """Weight of the conditional information; 0: off."""
     l2r: Length = "norm"
     """Length: the norm as in the code, or squared as printed."""

@@ -1,6 +1,6 @@
 """Parameters of FPL."""
 
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from fedshift_core.methods.prototypes import PrototypeParams
 
@@ -12,5 +12,5 @@ class FPLParams(PrototypeParams):
     """Whether the contrast with cluster prototypes is used."""
     use_upcr: bool = True
     """Whether the consistency with unbiased prototypes is used."""
-    tau: float = Field(0.02, gt=0)
+    tau: PositiveFloat = 0.02
     """Temperature of the contrast."""

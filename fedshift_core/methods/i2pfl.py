@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from fedshift_core.methods.prototypes import PrototypeParams
-from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
+from fedshift_core.params import OFF_IS_A_WORD, NoiseParams, Probability
 
 
 class I2PFLParams(PrototypeParams, NoiseParams):
@@ -15,13 +15,13 @@ class I2PFLParams(PrototypeParams, NoiseParams):
     """Whether the inter-domain contrast with global prototypes is used (Table IV)."""
     use_apa: bool = True
     """Whether the intra-domain alignment with augmented prototypes is used (Table IV)."""
-    tau: float = Field(0.07, gt=0)
+    tau: PositiveFloat = 0.07
     """Temperature of the contrast: 0.07 for Digits, 0.02 for Office-10, 0.04 for PACS."""
-    alpha: float = Field(0.4, gt=0)
+    alpha: PositiveFloat = 0.4
     """Parameter of MixUp's Beta(alpha, alpha)."""
-    lambda1: float = Field(10.0, ge=0)
+    lambda1: NonNegativeFloat = 10.0
     """Weight of APA: 10 for Digits and Office-10, 2 for PACS; 0: off."""
-    lambda2: float = Field(1.0, ge=0)
+    lambda2: NonNegativeFloat = 1.0
     """Weight of GPCL; 0: off."""
     intra_proto: Literal["feature_mixup", "input_mixup", "none_mixup"] = "feature_mixup"
     """What MixUp mixes for augmented prototypes: features, inputs, or nothing (Table VII)."""
@@ -41,9 +41,9 @@ class I2PFLParams(PrototypeParams, NoiseParams):
     """Mixing factor gamma: one for each sample, or one a batch (A8)."""
     dp: Annotated[Literal["off", "add", "shrink_add"], OFF_IS_A_WORD] = "off"
     """Noise on prototypes before they leave the node (A13, Table VI): off, add, or shrink_add."""
-    dp_scale: float = Field(0.05, ge=0)
+    dp_scale: NonNegativeFloat = 0.05
     """Scale of the noise on prototypes (s); 0: none."""
-    dp_q: float = Field(0.1, ge=0, le=1)
+    dp_q: Probability = 0.1
     """Factor of the noise with dp=add, share by which prototypes shrink with dp=shrink_add (q)."""
     gamma_max: bool = False
     """Whether gamma is at least one half, so that a sample keeps its own class (A12)."""
@@ -53,7 +53,7 @@ class I2PFLParams(PrototypeParams, NoiseParams):
     """Distance of Eq. 4: squared, or not (A4)."""
     use_ema: bool = True
     """Whether global prototypes are averaged over rounds (Eq. 5, Table IV)."""
-    ema: float = Field(0.99, ge=0, le=1)
+    ema: Probability = 0.99
     """Factor of the average over rounds (beta)."""
     ema_weight_on: Literal["past", "current"] = "past"
     """Side that beta weighs: the past, or the current prototypes (A3)."""

@@ -2,15 +2,15 @@
 
 from pydantic import Field
 
-from fedshift_core.params import Params
+from fedshift_core.params import Params, Probability
 
 
 class StableFDGParams(Params):
     """Parameters of StableFDG; values are its code's."""
 
-    shift: float = Field(0.5, ge=0, le=1)
+    shift: Probability = 0.5
     """Probability with which a batch is shifted to another node's style; 0: off, and no style travels."""  # fmt: skip
-    explore: float = Field(0.5, ge=0, le=1)
+    explore: Probability = 0.5
     """Probability, for each of the lower stages, with which styles are explored and mixed; 0: off."""  # fmt: skip
     exploration_level: float = Field(3.0, ge=0, le=100)
     """How far an added image's style is led away from the mean (alpha); 0: it stays."""

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from fedshift_clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
-from fedshift_core.params import BatchSize, Params, Rounds
+from fedshift_clients.training.settings import Crop, ImageConfig, Jitter, Padding
+from fedshift_core.params import BatchSize, Fraction, Params, Probability, Rounds, Share
 
 
 class StreamParams(Params):
@@ -28,7 +28,7 @@ class TentParams(StreamParams):
 
     batch_size: BatchSize = 128
     """Test images in a batch."""
-    lr: float = Field(1e-3, gt=0)
+    lr: PositiveFloat = 1e-3
     """Learning rate of Adam."""
     steps: Rounds = 1
     """Steps on each batch, which the pass of the last one predicts."""
@@ -37,20 +37,20 @@ class TentParams(StreamParams):
 class EATAParams(StreamParams):
     """Parameters of EATA; the defaults are the paper's for CIFAR-10, ten classes. Its code's are for ImageNet."""
 
-    lr: float = Field(0.005, gt=0)
+    lr: PositiveFloat = 0.005
     """Learning rate of SGD: 0.005 for CIFAR-10, 0.00025 for ImageNet."""
-    momentum: float = Field(0.9, ge=0, lt=1)
+    momentum: Fraction = 0.9
     """Momentum of SGD; 0: none."""
     #: 0.4 ln 1000 is more than ten classes can have: all are sure.
     margin: float | None = Field(None, gt=0)
     """Largest entropy in nats of an image that is learned from (E_0); null: 0.4 ln C for C classes; FedICON takes 0.4
     ln 1000.
     """
-    redundancy: float = Field(0.4, gt=0, le=1)
+    redundancy: Share = 0.4
     """Largest cosine with the mean prediction of an image that is learned from (epsilon, Eq. 5): 0.4 for ten classes,
     0.05 for 1,000.
     """
-    fisher_alpha: float = Field(1.0, ge=0)
+    fisher_alpha: NonNegativeFloat = 1.0
     """Weight of the Fisher regulariser (beta): 1 for CIFAR-10, 2,000 for ImageNet; 0: off."""
     fisher_samples: int = Field(2000, ge=1, le=1_000_000)
     """Largest number of the node's training images behind the Fisher values."""
@@ -78,7 +78,7 @@ OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grays
 class ContrastParams(Params):
     """Parameters of the adaptation; the paper gives none of them."""
 
-    tau: float = Field(0.07, gt=0)
+    tau: PositiveFloat = 0.07
     """Temperature of Eq. 5; the paper gives none, 0.07 is SupCon's."""
     mode: Literal["transductive", "online"] = "transductive"
     """When images are predicted: after all epochs (transductive), or each batch after its step (online)."""
@@ -86,11 +86,11 @@ class ContrastParams(Params):
     """Epochs over the test set."""
     batch_size: BatchSize = 32
     """Test images in a batch."""
-    lr: float = Field(0.001, gt=0)
+    lr: PositiveFloat = 0.001
     """Learning rate of SGD."""
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: Fraction = 0.0
     """Momentum of SGD; 0: none."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: NonNegativeFloat = 0.0
     """Weight decay of SGD; 0: none."""
     crop_padding: Padding | None = None
     """Pixels of padding before the random crop of the two views; 0: no crop; null: as `images` says."""

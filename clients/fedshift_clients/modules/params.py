@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from fedshift_core.params import Params
+from fedshift_core.params import Fraction, Params, Probability
 
 #: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
 Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
@@ -13,7 +13,7 @@ Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
 class StageParams(Params):
     """Parameters of all modules of this kind."""
 
-    probability: float = Field(0.5, ge=0, le=1)
+    probability: Probability = 0.5
     """Probability with which a map changes; 0: off."""
     stages: Where = "all"
     """Stages whose maps change, counted from 1; all, or all before the last."""
@@ -31,9 +31,9 @@ class StageParams(Params):
 class FedFAParams(StageParams):
     """The parameters; values are the paper's."""
 
-    probability: float = Field(0.5, ge=0, le=1)
+    probability: Probability = 0.5
     """Probability with which a map is augmented; 0: off."""
-    momentum: float = Field(0.99, ge=0, lt=1)
+    momentum: Fraction = 0.99
     """Momentum alpha of a node's running statistics."""
     sharing: bool = True
     """Whether gamma follows what nodes differ in (paper); false: gamma is 1 and nothing more travels, which is what the
@@ -46,7 +46,7 @@ class FedFAParams(StageParams):
 class MixStyleParams(StageParams):
     """The parameters; values are the paper's."""
 
-    probability: float = Field(0.5, ge=0, le=1)
+    probability: Probability = 0.5
     """Probability with which a map is mixed; 0: off."""
     alpha: float = Field(0.1, gt=0, le=100)
     """Of Beta(alpha, alpha), from which lambda is drawn."""
@@ -68,13 +68,13 @@ class F2DCParams(Params):
     """Whether the loss L_DFD is used (Table 6)."""
     use_dfc_loss: bool = True
     """Whether A_C and the loss L_DFC are used (Table 6); false: f* = f-, so f~ = f."""
-    lambda1: float = Field(0.8, ge=0)
+    lambda1: NonNegativeFloat = 0.8
     """Weight of L_DFD; 0: off."""
-    lambda2: float = Field(1.0, ge=0)
+    lambda2: NonNegativeFloat = 1.0
     """Weight of L_DFC; 0: the loss is off, A_C stays."""
-    tau: float = Field(0.06, gt=0)
+    tau: PositiveFloat = 0.06
     """Temperature of the separability."""
-    sigma: float = Field(0.1, gt=0)
+    sigma: PositiveFloat = 0.1
     """Smoothness of the mask (Table 5)."""
     conv_layers: Literal[2, 3] = 2
     """Convolutional layers of A_D and A_C; 3 in the code since June 2026."""
@@ -131,13 +131,13 @@ class F2DCParams(Params):
 class WithinDomainsParams(Params):
     """Weights of the terms; 0: the term is off."""
 
-    coral: float = Field(0.0, ge=0)
+    coral: NonNegativeFloat = 0.0
     """Weight of CORAL (DomainBed: 1)."""
-    mmd: float = Field(0.0, ge=0)
+    mmd: NonNegativeFloat = 0.0
     """Weight of MMD with Gaussian kernels (DomainBed: 1)."""
-    irm: float = Field(0.0, ge=0)
+    irm: NonNegativeFloat = 0.0
     """Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with Adam; with SGD begin at 1)."""
-    rex: float = Field(0.0, ge=0)
+    rex: NonNegativeFloat = 0.0
     """Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; with SGD begin at 1)."""
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    NonNegativeFloat,
     PlainValidator,
     field_validator,
     model_validator,
@@ -15,14 +16,12 @@ from pydantic import (
 
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, For, Rounds
+from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, For, Fraction, Probability, Rounds, Share
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]
-Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
-Share = Annotated[float, Field(gt=0, le=1)]
 #: A key that is set to nothing, ``model.weights=``, is empty.
 MayBeEmpty = Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
 Digest = Annotated[MayBeEmpty, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -142,15 +141,15 @@ class TrainConfig(ConfigModel):
     """Images in a training step."""
     lr: float = Field(gt=0)
     """Learning rate of local training in the first round."""
-    momentum: float = Field(0.9, ge=0, lt=1)
+    momentum: Fraction = 0.9
     """Momentum of SGD; 0: none."""
-    weight_decay: float = Field(1e-5, ge=0)
+    weight_decay: NonNegativeFloat = 1e-5
     """Weight decay of local training, decoupled from the gradient in adamw; 0: none."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Optimizer of local training; adam and adamw have their usual betas."""
     clip: float | None = Field(None, gt=0)
     """Largest L2 norm of a step's gradient; null: no clipping."""
-    lr_decay: float = Field(1.0, gt=0, le=1)
+    lr_decay: Share = 1.0
     """Factor of the learning rate from round to round; 1: no decay."""
     #: The formula, with ``lr_decay`` and the warm-up, is that of :meth:`lr_factor`.
     schedule: Literal["none", "linear", "cosine", "step"] = "none"

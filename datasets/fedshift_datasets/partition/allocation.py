@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_NODES, as_found
-from fedshift_core.params import ConfigModel
+from fedshift_core.params import ConfigModel, Fraction, Probability
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
@@ -46,17 +46,17 @@ class Allocation(ConfigModel):
     label_skew: float | None = Field(None, gt=0, le=1e6)
     """Concentration of the Dirichlet distribution that spreads each class of a domain over its nodes; null: no skew."""
     #: Above 0, nodes divide all images of a domain, those of its test split too (FedCode); classes in proportion.
-    test_fraction: float = Field(0.0, ge=0, lt=1)
+    test_fraction: Fraction = 0.0
     """Share of a node's images that is its own test set; 0: the domain's test split is the test."""
     #: Classes in proportion. A site with images of a split validation takes those instead, all of them, where this is
     #: above 0; else they stay unused.
-    validation_fraction: float = Field(0.0, ge=0, lt=1)
+    validation_fraction: Fraction = 0.0
     """Share of a node's training images that is set aside to choose a round by; 0: none."""
     #: domain: the lists that the code of I2PFL's first author tests PACS on.
     test_on: Literal["split", "domain"] = "split"
     """Test images of a domain: its test split, or in simulation all its images (domain)."""
     #: FedDG_Benchmark's lambda (``fedshift_datasets.partition.mixing``).
-    mixing: float = Field(0.0, ge=0, le=1)
+    mixing: Probability = 0.0
     """Part of each node's images that it changes for images of the common mixture of all domains: 0: one domain a node;
     1: the same mixture everywhere. In simulation.
     """
