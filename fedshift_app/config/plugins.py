@@ -206,45 +206,27 @@ def code(recorded: Mapping[str, Any]) -> list[str]:
     return [entry["sha256"] for entry in _kept(recorded, Path("config.yaml"))]
 
 
-def used(sections: Mapping[str, Any] | RunConfig) -> bool:
+def used(config: RunConfig) -> bool:
     """Tell whether a run's own Python files define a name in it, which nothing else here does."""
-    given = sections if isinstance(sections, Mapping) else sections.model_dump()
-    files = given.get("plugins") or ()
-    return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in things(given))
+    files = config.plugins
+    return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in things(config))
 
 
-def things(sections: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
-    """Yield the names in a configuration that a package or a file may define, each with its registry.
-
-    Args:
-        sections: Its sections, which need not be checked.
-    """
-
-    def of(section: str, *keys: str) -> Any:
-        content = sections.get(section)
-        return next((content[key] for key in keys if content.get(key)), None) if isinstance(content, Mapping) else None
-
-    networks = of("model", "per_node")
-    names: list[tuple[Registry[Any], Any]] = [
-        (registry.METHODS, of("method", "name")),
-        (catalog.DATASETS, of("dataset", "of", "name")),
-        (registry.ADAPTATIONS, of("adapt", "name")),
-        *(
-            (NETWORKS, name)
-            for name in (of("model", "name"), *(networks if isinstance(networks, list | tuple) else ()))
-        ),
-    ]
-    named: dict[str, Registry[Any]] = {"modules": registry.MODULES, "features": registry.FEATURES}
-    for section, kind in named.items():
-        entries = listed if isinstance(listed := sections.get(section), list | tuple) else ()
-        names += [(kind, entry.get("name") if isinstance(entry, Mapping) else entry) for entry in entries]
-    yield from ((kind, name) for kind, name in names if isinstance(name, str) and name not in ("", registry.NONE))
+def things(config: RunConfig) -> Iterator[tuple[Registry[Any], str]]:
+    """Yield the names in a configuration that a package or a file may define, each with its registry."""
+    yield registry.METHODS, config.method["name"]
+    yield catalog.DATASETS, config.dataset.kind
+    yield from ((NETWORKS, name) for name in (config.model.name, *config.model.per_node))
+    yield from ((registry.MODULES, entry["name"]) for entry in config.modules)
+    yield from ((registry.FEATURES, entry["name"]) for entry in config.features)
+    if (name := config.adapt.get("name", registry.NONE)) != registry.NONE:
+        yield registry.ADAPTATIONS, name
 
 
 def brought(config: RunConfig) -> dict[str, str]:
     """Return what extends FedShift in a run, each with the start of the SHA-256 of its code: packages and files."""
     packages = {}
-    for kind, name in things(config.model_dump()):
+    for kind, name in things(config):
         origin = kind.origin(name)
         if origin != OURS and origin not in config.plugins:
             package, version = origin.split(" ", 1)

@@ -21,29 +21,25 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: As ``validating.validate``, for checks that need no code.
     """
-    given = () if plugins.used(layers) else tuple(layers.get("plugins") or ())
+    config = validating.checked_sections(layers, known=False)
+    given = () if plugins.used(config) else config.plugins
     try:
         # Where none of its files defines anything of it, they need not run.
-        config = validating.validate({**layers, "plugins": ()} if given else layers, finished=True)
+        complete = validating.validate({**layers, "plugins": ()} if given else layers, finished=True)
     except ConfigError:
-        # Without a section of the method nothing is known.
-        if lacking(layers) is None or not isinstance(layers.get("method"), Mapping):
+        if lacking(config) is None:
             raise
-        return validating.checked_sections(layers, known=False)
-    return config.model_copy(update={"plugins": given}) if given else config
+        return config
+    return complete.model_copy(update={"plugins": given}) if given else complete
 
 
-def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
-    """Return an error with its remedy if code of a run is missing here; otherwise None.
-
-    Args:
-        layers: The sections of the run.
-    """
-    if layers.get("plugins") and not plugins.used(layers):
+def lacking(config: RunConfig) -> ConfigError | None:
+    """Return an error with its remedy if code of a run is missing here; otherwise None."""
+    if config.plugins and not plugins.used(config):
         return None
     try:
-        plugins.allow(layers.get("plugins") or ())
-        for kind, name in plugins.things(layers):
+        plugins.allow(config.plugins)
+        for kind, name in plugins.things(config):
             kind[name]
     except ConfigError as error:
         return error
