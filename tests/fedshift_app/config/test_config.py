@@ -164,15 +164,6 @@ def test_i2pfl_brings_the_values_of_its_paper() -> None:
     assert method["gamma_per"] == "sample"
 
 
-def test_experiment_overrides_the_data_set(tmp_path: Path) -> None:
-    # conf/datasets/handwritten.yaml: four domains, crop_padding 2
-    path = written(tmp_path, dataset={"name": "handwritten", "domains": ["scan", "sketch"]}, images={"crop_padding": 1})
-    config = resolve({"experiment": path})
-    assert config.dataset.domains == ("scan", "sketch")
-    assert config.images.crop_padding == 1
-    assert config.images.mean == (0.5, 0.5, 0.5)  # still the data set's
-
-
 def test_experiment_overrides_the_method_file(tmp_path: Path) -> None:
     # conf/methods/i2pfl.yaml: tau 0.07, alpha 0.4, lambda1 10
     own = written(tmp_path, method={"name": "i2pfl", "tau": 0.5})
@@ -362,16 +353,11 @@ def test_a_relative_data_dir_elsewhere_is_refused() -> None:
     ("text", "parsed"),
     [
         ("", {}),
-        ("  ", {}),
         ("train.lr=1e-3", {"train.lr": 0.001}),
-        ("train.lr=1E-3", {"train.lr": 0.001}),
         ("train.lr=.5 rounds=3", {"train.lr": 0.5, "rounds": 3}),
         ("a.b=true a.c=false a.d=yes", {"a.b": True, "a.c": False, "a.d": True}),
-        ("a=[1,2]", {"a": [1, 2]}),
         ("a=[scan,sketch]", {"a": ["scan", "sketch"]}),
         ("'a={scan: 2, sketch: 1}'", {"a": {"scan": 2, "sketch": 1}}),
-        ("a='{scan: 2}'", {"a": {"scan": 2}}),
-        ('a="[1, 2]"', {"a": [1, 2]}),
         ("a='two words'", {"a": "two words"}),
         ("a=b=c", {"a": "b=c"}),
         ("a=", {"a": None}),
@@ -380,10 +366,8 @@ def test_a_relative_data_dir_elsewhere_is_refused() -> None:
             "dataset.domains=[010,1_1,2024-01-01,12:30,0x10,1e3,on,no,.5]",
             {"dataset.domains": ["010", "1_1", "2024-01-01", "12:30", "0x10", "1e3", "on", "no", ".5"]},
         ),
-        ("dataset.name=1e3 dataset.public=010", {"dataset.name": "1e3", "dataset.public": "010"}),
         ("dataset.public=0.1 allocation.share=1", {"dataset.public": 0.1, "allocation.share": 1}),
         ("'allocation.counts={010: 2, no: 1}'", {"allocation.counts": {"010": 2, "no": 1}}),
-        ("allocation.held-out=[yes]", {"allocation.held_out": ["yes"]}),
         ("allocation.counts.north-east=2", {"allocation.counts.north-east": 2}),
         ("train.class-weights.a.b-c.d.e.f=2", {"train.class_weights.a.b-c.d.e.f": 2}),
         ("a=1 a=2", {"a": 2}),
@@ -410,12 +394,6 @@ def test_set_value_is_no_yaml(text: str) -> None:
     assert repr(value) in message
 
 
-def test_set_does_not_touch_what_it_does_not_name() -> None:
-    config, plain = resolve({"set": "allocation.held_out=[scan]"}), resolve({})
-    assert config.allocation.held_out == ("scan",)
-    assert config.model_copy(update={"allocation": plain.allocation}) == plain
-
-
 # --- what is refused --------------------------------------------------------------------------------------
 
 
@@ -425,20 +403,15 @@ def test_set_does_not_touch_what_it_does_not_name() -> None:
         ({"experiment": "nope"}, ["experiment", "'nope'", "handwritten", "digits-small"]),
         ({"method": "nope"}, ["method", "'nope'", "fedavg", "i2pfl"]),
         ({"dataset": "nope"}, ["dataset", "'nope'", "handwritten", "digits"]),
-        ({"set": "method.name=nope"}, ["method", "'nope'", "fedavg"]),
-        ({"set": "dataset.name=nope"}, ["dataset", "'nope'", "handwritten"]),
         ({"set": "dataset.domains=[scan,moon]"}, ["dataset.domains", "'moon'", "scan, texture, street, sketch"]),
         ({"set": "dataset.domains=[scan,scan]"}, ["dataset.domains", "different", "scan, scan"]),
         ({"set": "dataset.domains=[]"}, ["dataset.domains", "none"]),
         ({"set": "allocation.held_out=[moon]"}, ["allocation.held_out", "'moon'", "scan"]),
         ({"set": "'allocation.counts={moon: 2}'"}, ["allocation.counts", "'moon'", "scan"]),
-        ({"set": "'allocation.share={moon: 0.5}'"}, ["allocation.share", "'moon'", "scan"]),
         ({"lr": 1}, ["'lr'", "experiment", "data-dir", "set"]),
-        ({"data_dir": "/x"}, ["'data_dir'", "data-dir"]),
         ({"resume": "runs/1"}, ["resume", "fedshift run", "flwr run"]),
         ({"set": "trian.lr=1"}, ["'trian.lr'", "dataset", "train", "federation"]),
         ({"set": "lr=1"}, ["'lr'", "train"]),
-        ({"set": "method=i2pfl"}, ["'method' is a section", "method.name="]),
         ({"set": "train=5"}, ["'train' is a section", "train.epochs="]),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -577,10 +550,8 @@ def test_mistakes_in_an_experiment_file(changes: dict[str, Any], reason: list[st
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("method", "method: i2pfl"), ("method", "method: 5"), ("dataset", "dataset: handwritten"),
-        ("dataset", "dataset: [scan]"), ("images", "images: 5"), ("methods", "methods: 5"),
-        ("methods", "methods: {fedavg: 5}"), ("train", "train: 5"), ("model", "model: cnn"),
-        ("resolved", "resolved: 5"), ("resolved", "resolved: {method: i2pfl}"), ("resolved", "resolved: {dataset: x}"),
+        ("method", "method: i2pfl"), ("dataset", "dataset: [scan]"), ("images", "images: 5"), ("methods", "methods: 5"),
+        ("methods", "methods: {fedavg: 5}"), ("resolved", "resolved: 5"), ("resolved", "resolved: {method: i2pfl}"),
     ],
 )  # fmt: skip
 def test_a_section_that_is_no_mapping(key: str, text: str, tmp_path: Path) -> None:
