@@ -12,9 +12,8 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import Distribution, EntryPoint
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
@@ -29,6 +28,8 @@ from fedshift_core.spelling import meant
 
 OURS = "fedshift"  # origin of FedShift's own things
 MOST_REASON = 200  # characters of a package's own error in a message
+#: Names in a message about an unknown one; `fedshift methods` and the like list all.
+MOST_LISTED = 16
 #: Names that FedShift's packages had once; Hugging Face's library has one of them.
 BEFORE = ("datasets", "clients", "strategies")
 
@@ -42,26 +43,7 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
-
-
-class Cached(Protocol):
-    """A function with a cache."""
-
-    def cache_clear(self) -> None:
-        """Clear it."""
-
-
-C = TypeVar("C", bound=Cached)
-#: Names in a message about an unknown one; `fedshift methods` and the like list all.
-MOST_LISTED = 16
-
-
-@dataclass(frozen=True)
-class Offer:
-    """An entry point and its package."""
-
-    point: EntryPoint
-    package: str  # name and version
+F = TypeVar("F")
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -109,10 +91,8 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._files[name][0]
         if name not in self._found:
             if name not in self._claims():
-                raise ConfigError(
-                    f"unknown {self.kind} {as_found(name)}; there are {some(tuple(self), MOST_LISTED)}"
-                    f"{meant(name, self)}"
-                )
+                known = some(tuple(self), MOST_LISTED)
+                raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {known}{meant(name, self)}")
             self._found[name] = self._load(name)
         return self._found[name]
 
@@ -131,13 +111,13 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return the origin of a thing: ``fedshift``, a package with its version, or a file."""
         if name in self._ours:
             return OURS
-        return str(self._files[name][1]) if name in self._files else self._claims()[name][0].package
+        return str(self._files[name][1]) if name in self._files else _package(self._claims()[name][0])
 
     def package_digest(self, name: str) -> str:
         """Return the start of the SHA-256 of the code of the package that offers a thing; empty for a library's."""
         if name not in self._claims():
             return ""
-        spec = importlib.util.find_spec(self._claims()[name][0].point.module.partition(".")[0])
+        spec = importlib.util.find_spec(self._claims()[name][0].module.partition(".")[0])
         places = spec.submodule_search_locations or [] if spec is not None else []
         files = sorted(file for place in places for file in Path(place).rglob("*") if file.suffix in (".py", ".yaml"))
         return carried.digest(b"".join(file.name.encode() + file.read_bytes() for file in files))
@@ -145,10 +125,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def problems(self) -> list[str]:
         """Return one line for each package whose offer cannot be used."""
         shadowed = [
-            f"package {offer.package} claims the {self.kind} {name!r}, which FedShift itself has: ignored"
-            for name, offers in self._claims(with_ours=True).items()
+            f"package {_package(point)} claims the {self.kind} {name!r}, which FedShift itself has: ignored"
+            for name, points in _offers(self.group).items()
             if name in self._ours
-            for offer in offers
+            for point in points
         ]
         return shadowed + [problem for name in self._claims() if (problem := self._problem(name))]
 
@@ -167,53 +147,39 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigError(f"plugins: {file} claims the {self.kind} {name!r}, which {self.origin(name)} has")
         self._files[name] = thing, file
 
-    def drop(self, file: Path) -> None:
-        """Take away all things of a user's own file."""
-        self._files = {name: held for name, held in self._files.items() if held[1] != file}
-
     def takes(self, thing: object) -> bool:
         """Return whether an object is of this kind."""
         return isinstance(thing, self._of())
 
-    def _claims(self, *, with_ours: bool = False) -> dict[str, list[Offer]]:
+    def _claims(self) -> dict[str, list[EntryPoint]]:
         """Return the offers of packages by the name of the thing."""
-        offers: dict[str, list[Offer]] = {}
-        for offer in _offers(self.group):
-            if with_ours or offer.point.name not in self._ours:
-                offers.setdefault(offer.point.name, []).append(offer)
-        return offers
+        return {name: points for name, points in _offers(self.group).items() if name not in self._ours}
 
     def _problem(self, name: str) -> str:
-        if name in self._files or name in self._found:
-            return ""
         try:
-            self._found[name] = self._load(name)
+            self[name]
         except ConfigError as error:
             return str(error)
         return ""
 
     def _load(self, name: str) -> T:
-        offers = self._claims()[name]
-        if len(offers) > 1:
-            packages = " and ".join(offer.package for offer in offers)
-            raise ConfigError(f"packages {packages} both claim the {self.kind} {name!r}: neither is used")
-        offer = offers[0]
-        if problem := _misfit(offer.point.dist):
-            raise ConfigError(f"package {offer.package}, which has the {self.kind} {name!r}, {problem}")
+        point, *others = self._claims()[name]
+        package, what = _package(point), f"the {self.kind} {name!r}"
+        if others:
+            packages = " and ".join(map(_package, (point, *others)))
+            raise ConfigError(f"packages {packages} both claim {what}: neither is used")
+        if problem := _misfit(point):
+            raise ConfigError(f"package {package}, which has {what}, {problem}")
         try:
-            thing = offer.point.load()
+            thing = point.load()
         except Exception as error:  # a package's code may raise any type
-            reason = _reason(error)
-            raise ConfigError(
-                f"package {offer.package}, which has the {self.kind} {name!r}, cannot be imported: {reason}"
-            ) from None
+            raise ConfigError(f"package {package}, which has {what}, cannot be imported: {_reason(error)}") from None
         if not isinstance(thing, self._of()) or thing.name != name:
-            description = (
-                f"a {self._of().__name__} {thing.name!r}" if self.takes(thing) else f"a {type(thing).__name__}"
-            )
+            kind = self._of().__name__
+            found = f"{kind} {thing.name!r}" if self.takes(thing) else type(thing).__name__
             raise ConfigError(
-                f"package {offer.package}: the entry point {name!r} of {self.group} must be a "
-                f"{self._of().__name__} of that name, found {description}"
+                f"package {package}: the entry point {name!r} of {self.group} must be a {kind} of that name, found a "
+                f"{found}"
             )
         return thing
 
@@ -228,23 +194,24 @@ def problems() -> list[str]:
 
 def offered(group: str) -> list[str]:
     """Return the names that packages offer in a group, whether they can be used or not."""
-    return sorted({offer.point.name for offer in _offers(group)})
-
-
-def has_others() -> bool:
-    """Return whether packages or a user's files define anything, in whatever kind."""
-    return any(registry._files or _offers(registry.group) for registry in _REGISTRIES)
+    return sorted(_offers(group))
 
 
 @functools.cache
-def _offers(group: str) -> tuple[Offer, ...]:
-    """Return the entry points of a group in the order of packages. A package twice on the path counts once."""
-    offers: dict[tuple[str, str], Offer] = {}
+def _offers(group: str) -> dict[str, list[EntryPoint]]:
+    """Return the entry points of a group by name, in the order of packages. A package twice on the path counts once."""
+    points: dict[tuple[str, str], EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
-        dist = point.dist
-        package = f"{dist.name} {dist.version}" if dist is not None else "(unknown)"
-        offers.setdefault((dist.name if dist is not None else "", point.name), Offer(point, package))
-    return tuple(sorted(offers.values(), key=lambda offer: (offer.package, offer.point.name)))
+        points.setdefault((point.dist.name if point.dist is not None else "", point.name), point)
+    by_name: dict[str, list[EntryPoint]] = {}
+    for point in sorted(points.values(), key=_package):
+        by_name.setdefault(point.name, []).append(point)
+    return by_name
+
+
+def _package(point: EntryPoint) -> str:
+    """Return the name and the version of the package of an entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "(unknown)"
 
 
 def forget() -> None:
@@ -256,17 +223,16 @@ def forget() -> None:
         registry._files.clear()
 
 
-def _misfit(dist: Distribution | None) -> str:
+def _misfit(point: EntryPoint) -> str:
     """Return a text if a package requires another version of FedShift; otherwise an empty text."""
-    for text in (dist.requires if dist is not None else None) or ():
+    for text in (point.dist.requires if point.dist is not None else None) or ():
         try:
-            requirement = Requirement(text)
+            wanted = Requirement(text)
         except InvalidRequirement:
             continue
-        if canonicalize_name(requirement.name) == OURS and not requirement.specifier.contains(
-            __version__, prereleases=True
-        ):
-            return f"is for fedshift{requirement.specifier}; this is fedshift {__version__}"
+        fits = wanted.specifier.contains(__version__, prereleases=True)
+        if canonicalize_name(wanted.name) == OURS and not fits:
+            return f"is for fedshift{wanted.specifier}; this is fedshift {__version__}"
     return ""
 
 
@@ -278,16 +244,21 @@ def load_file(file: Path) -> None:
     Raises:
         ConfigError: If it cannot be read or run, defines no such object or two of one name, or claims a name in use.
     """
-    known, things = _loaded.get(file), _things(file)
-    found = [(registry, thing) for thing in things for registry in _REGISTRIES if registry.takes(thing)]
+    known = _loaded.get(file)
+    if known is None or file.suffix != carried.SUFFIX:  # carried ones do not change
+        digest = carried.digest(content := _content(file))
+        if known is None or known[0] != digest:
+            objects = carried.read(file) if file.suffix == carried.SUFFIX else vars(_module(file, content)).values()
+            _loaded[file] = digest, tuple({id(thing): thing for thing in objects}.values())
+    found = [(registry, thing) for thing in _loaded[file][1] for registry in _REGISTRIES if registry.takes(thing)]
     if not found:
         kinds = ", ".join(registry._of().__name__ for registry in _REGISTRIES)
         raise ConfigError(f"plugins: {file} defines nothing that FedShift knows; it looks for objects of {kinds}")
     for registry in _REGISTRIES:
-        registry.drop(file)
+        registry._files = {name: held for name, held in registry._files.items() if held[1] != file}
     for registry, thing in found:
         registry.add(thing, file)
-    if known is not None and known != _loaded[file]:
+    if known not in (None, _loaded[file]):
         for clear in _made_of_files:
             clear()
 
@@ -298,44 +269,20 @@ def take(things: Sequence[Any], file: Path) -> None:
     Raises:
         ConfigError: If one claims a name in use.
     """
-    _loaded[file] = _Loaded(carried.digest(_content(file)), tuple(things))
+    _loaded[file] = carried.digest(_content(file)), tuple(things)
     load_file(file)
 
 
-def cleared_on_change(cached: C) -> C:
+def cleared_on_change(cached: F) -> F:
     """Return a cached function whose cache is cleared when a changed file takes the place of the earlier one."""
-    _made_of_files.append(cached.cache_clear)
+    _made_of_files.append(cached.cache_clear)  # type: ignore[attr-defined]
     return cached
 
 
 #: Clear what was made of things of files.
 _made_of_files: list[Callable[[], None]] = []
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """The objects of a user's own file in this process, and the start of the SHA-256 of what defines them."""
-
-    digest: str
-    things: tuple[Any, ...]
-
-
-_loaded: dict[Path, _Loaded] = {}
-
-
-def _things(file: Path) -> tuple[Any, ...]:
-    """Return the objects of a file, each once; of carried ones, which do not change, as they were read first."""
-    known = _loaded.get(file)
-    if file.suffix == carried.SUFFIX:
-        if known is None:
-            known = _Loaded(carried.digest(_content(file)), tuple(carried.read(file)))
-    else:
-        content = _content(file)
-        if known is None or known.digest != carried.digest(content):
-            objects = vars(_module(file, content)).values()
-            known = _Loaded(carried.digest(content), tuple({id(thing): thing for thing in objects}.values()))
-    _loaded[file] = known
-    return known.things
+#: The start of the SHA-256 of what defines them, and the objects of each of a user's own files in this process.
+_loaded: dict[Path, tuple[str, tuple[Any, ...]]] = {}
 
 
 def file_digest(file: Path) -> str:
@@ -344,7 +291,7 @@ def file_digest(file: Path) -> str:
     Raises:
         ConfigError: If it cannot be read.
     """
-    return _loaded[file].digest if file in _loaded else carried.digest(_content(file))
+    return _loaded[file][0] if file in _loaded else carried.digest(_content(file))
 
 
 def _content(file: Path) -> bytes:
@@ -366,26 +313,23 @@ def _reason(error: Exception) -> str:
 class _ContentLoader(SourceFileLoader):
     """Runs a content of a file: bytecode next to it goes by seconds, and may be that of an earlier content."""
 
-    def __init__(self, name: str, file: Path, content: bytes) -> None:
-        super().__init__(name, str(file))
-        self._content = content
+    content: bytes
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self._content, self.path)
+        code: CodeType = self.source_to_code(self.content, self.path)
         return code
 
 
 def _module(file: Path, content: bytes) -> ModuleType:
     name = f"fedshift_file_{file.stem}_{carried.digest(content)}"
-    loader = _ContentLoader(name, file, content)
+    loader = _ContentLoader(name, str(file))
+    loader.content = content
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # a dataclass looks its module up
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # a dataclass looks its module up
     try:
         loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        reason = _reason(error)
-        raise ConfigError(f"plugins: {file} cannot be run: {reason}") from None
+        raise ConfigError(f"plugins: {file} cannot be run: {_reason(error)}") from None
     return module

@@ -1,6 +1,6 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidatorFunctionWrapHandler, field_validator
@@ -16,6 +16,11 @@ RunRounds = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 #: Lets a field take the word off, which YAML 1.1 reads as false.
 OFF_IS_A_WORD = BeforeValidator(lambda value: "off" if value is False else value)
+Probability = Annotated[float, Field(ge=0, le=1)]
+#: From 0 up to, but not with 1.
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+#: Above 0 up to 1.
+Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 #: A waiting time.
 Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]
@@ -25,8 +30,18 @@ Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_las
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
-class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0."""
+class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True):
+    """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0.
+
+    The text below a field describes it: `fedshift keys` and docs/reference show it.
+    """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **named: Any) -> None:
+        """Make one line of each description."""
+        super().__pydantic_init_subclass__(**named)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -66,6 +81,16 @@ class For:
         self.key, self.values = key, values
 
 
+class Former:
+    """Says of a field which value was in force in runs from before it existed, and in which of them it mattered.
+
+    As in ``order: Annotated[str, Former("listed", lambda section: "own" in section.get("bn", ()))]``.
+    """
+
+    def __init__(self, value: Any, mattered: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.value, self.mattered = value, mattered
+
+
 class Params(ConfigModel):
     """Base of the parameters of a method, modules, an adaptation or a feature; empty for FedAvg."""
 
@@ -85,11 +110,10 @@ class NoiseParams(Params):
     They come from the system's entropy, which the server cannot repeat, so such a run is not repeatable.
     """
 
-    repeatable_noise: bool = Field(
-        False,
-        description="Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets "
-        "the server remove them; simulation only.",
-    )
+    repeatable_noise: bool = False
+    """Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets the server remove
+    them; simulation only.
+    """
 
 
 P = TypeVar("P", bound=Params, default=Any)

@@ -16,7 +16,7 @@
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -183,16 +183,33 @@ class Method(BaseModel):
             ConfigError: If one is unknown.
             pydantic.ValidationError: If a value is not allowed.
         """
-        model = self.params_class()
-        for name in given:
-            if name not in model.model_fields:
-                known = ", ".join(self.known_keys()) or "none"
-                raise ConfigError(
-                    f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}"
-                    f"{meant(name, self.known_keys())}",
-                    keys=(("method", name),),
-                )
-        return model.model_validate(given)
+        return checked(self.params_class(), given, "method", f"method {self.name!r}", self.known_keys())
+
+
+def checked(
+    model: type[Params], given: Mapping[str, Any], section: str, of: str = "", known: Collection[str] = ()
+) -> Params:
+    """Return the parameters in a section, checked.
+
+    Args:
+        model: Their class.
+        given: The parameters by name.
+        section: The section, for messages.
+        of: The thing that they are of, for messages.
+        known: The keys of the section; by default the parameters.
+
+    Raises:
+        ConfigError: If one is unknown.
+        pydantic.ValidationError: If a value is not allowed.
+    """
+    known = known or sorted(model.model_fields)
+    if unknown := next((key for key in given if key not in model.model_fields), None):
+        raise ConfigError(
+            f"unknown key {section}.{shortened(unknown)}{of and f' for {of}'}; there are {', '.join(known) or 'none'}"
+            f"{meant(unknown, known)}",
+            keys=((*section.split("."), unknown),),
+        )
+    return model.model_validate(given)
 
 
 @functools.cache

@@ -4,17 +4,15 @@ A key accepts words, numbers, true and false, null, and lists and mappings of th
 large, too deep or endless is refused in one line before it is built.
 """
 
-import contextlib
 import copy
 import functools
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.constructor import ConstructorError
+from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from fedshift_core.errors import ConfigError
@@ -27,9 +25,6 @@ MOST_DEPTH = 20  # of lists and mappings in one another
 MOST_KEY = 200  # characters
 LARGEST_INTEGER = 2**63 - 1  # limit of NumPy, torch and Flower's messages
 
-#: Tabs and directives, of which PyYAML takes less than libyaml, which reads eight times as fast.
-_OWN_WAY = re.compile(r"\t|^%", re.M)
-
 #: Keys of sections that hold names of a user's own, which are taken as typed: 010 and on are no number and no truth.
 NAMES = {
     "dataset": ("name", "of", "labels", "public"),
@@ -39,175 +34,131 @@ BY_NAME = {
     "dataset": ("domains", "classes"), "allocation": ("counts", "share", "held_out"), "train": ("class_weights",),
 }  # fmt: skip
 
+Key = tuple[str | int, ...]
+#: Line and column, from 1.
+Place = tuple[int, int]
+
 _TAG = "tag:yaml.org,2002:"
-_KNOWN = tuple(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
 _KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap": "a list of pairs"}
 
 
-class _OnceLoader(yaml.SafeLoader):
-    """Builds values that a key may accept, with each key of a mapping once, or raises an error."""
+class _Problem(ValueError):  # noqa: N818 (a part of a message)
+    """What is wrong with a text, at a place in it."""
 
-    keys: tuple[type, ...] = (str,)  # allowed types of a mapping's keys
+    def __init__(self, problem: str, mark: Any) -> None:
+        super().__init__(f"line {mark.line + 1}, column {mark.column + 1}: {problem}")
 
-    def __init__(self, text: str, dotted: str = "") -> None:
-        super().__init__(text)
-        self._depth = self._values = 0
-        self._dotted = dotted
 
-    def read_by(self, parser: Any) -> None:
-        """Take what the text consists of from another parser of it."""
-        for name in ("check_event", "peek_event", "get_event"):
-            setattr(self, name, getattr(parser, name))
+class _Builder(SafeConstructor):
+    """Builds values that a key may accept, and notes the place of each key and list entry.
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Build a node, unless the text is too deep or too long: PyYAML calls itself for each level."""
-        self._depth += 1
+    Attributes:
+        places: Line and column by key; an entry of a list is there by its number and by its name.
+    """
+
+    def __init__(self, *, scalar_keys: bool) -> None:
+        super().__init__()
+        self._scalar_keys, self._values, self._letters = scalar_keys, 0, 0
+        self.places: dict[Key, Place] = {}
+
+    def value(self, node: Node, key: Key, depth: int = 1) -> Any:
+        """Return the value of a node, which stands under a key."""
         self._values += 1
-        self._bound(self._depth, self._values, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def get_single_node(self) -> Node | None:
-        """Build the only document, unless its expanded aliases are too large or too deep."""
-        node: Node | None = super().get_single_node()
-        if node is not None:
-            self._values, self._characters = 0, 0
-            self._walk(node, 1)
-            section, _, key = self._dotted.partition(".")
-            _take_as_typed(section, key, node)
-        return node
-
-    def _walk(self, node: Node, depth: int) -> None:
-        self._values += 1
-        self._bound(depth, self._values, node.start_mark)
-        if isinstance(node, ScalarNode):
-            self._characters += len(node.value)
-            if self._characters > MOST_BYTES:
-                raise _problem(f"with expanded aliases it has more than {MOST_BYTES} characters", node)
-        if isinstance(node, MappingNode):
-            for section, content in node.value:
-                for key, value in content.value if isinstance(content, MappingNode) else ():
-                    _take_as_typed(str(section.value), str(key.value), value)
-        for part in () if isinstance(node, ScalarNode) else node.value:
-            for inner in part if isinstance(node, MappingNode) else (part,):
-                self._walk(inner, depth + 1)
-
-    def _bound(self, depth: int, values: int, mark: yaml.Mark) -> None:
         if depth > MOST_DEPTH + 1:
-            raise _ProblemError(f"lists and mappings are nested more than {MOST_DEPTH} deep", mark)
-        if values > MOST_VALUES:
-            raise _ProblemError(f"it has more than {MOST_VALUES} values, including those that aliases repeat", mark)
+            raise _Problem(f"lists and mappings are nested more than {MOST_DEPTH} deep", node.start_mark)
+        if self._values > MOST_VALUES:
+            problem = f"it has more than {MOST_VALUES} values, including those that aliases repeat"
+            raise _Problem(problem, node.start_mark)
+        section, name = map(str, key[-2:])
+        named = name in BY_NAME.get(section, ())
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, _is_name(section, name, node))
+        kind = node.tag.removeprefix(_TAG)
+        if kind != ("map" if isinstance(node, MappingNode) else "seq"):
+            raise _Problem(f"{_KINDS.get(kind, as_found(kind))} is not allowed as a value", node.start_mark)
+        if isinstance(node, MappingNode):
+            return self._mapping(node, key, named, depth)
+        values = []
+        for i, part in enumerate(node.value):
+            inner = (*key, _name(part) or i)
+            self.places |= dict.fromkeys([(*key, i), inner], _place(part))
+            is_name = named and isinstance(part, ScalarNode)
+            values.append(self._scalar(part, True) if is_name else self.value(part, inner, depth + 1))
+        return values
 
-    def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Build the value of a node; an invalid number is reported with its line."""
-        if node.tag not in _KNOWN:
-            kind = node.tag.removeprefix(_TAG)
-            description = _KINDS.get(kind, f"of the type {as_found(kind)}")
-            if not isinstance(node, ScalarNode):
-                raise _problem(f"{description} is not allowed as a value", node)
-            raise _problem(f"{as_found(node.value)} is {description}, which no key accepts; put a word in quotes", node)
+    def _mapping(self, node: MappingNode, above: Key, named: bool, depth: int) -> dict[Any, Any]:
+        """Build a mapping with different words as keys: YAML would silently drop the first of two equal keys."""
+        values: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            mark = key_node.start_mark
+            if not isinstance(key_node, ScalarNode):
+                raise _Problem("a list or mapping is not a key; a key is a word", mark)
+            key, inner = self._scalar(key_node, named), (*above, key_node.value)
+            taken = isinstance(key, str | bool | int | float if self._scalar_keys else str)
+            if not taken or not str(key).isprintable() or not 0 < len(str(key)) <= MOST_KEY:
+                raise _Problem(
+                    f"{as_found(key)} is not a key; a key is a word of at most {MOST_KEY} characters without control "
+                    "characters, in quotes if YAML takes it for something else",
+                    mark,
+                )
+            if node.flow_style and ":" in key_node.value[1:-1] and _is_left_out(value_node):
+                before, _, after = key_node.value.partition(":")
+                raise _Problem(f"{as_found(key)}: a space is missing after the colon, {{{before}: {after}}}", mark)
+            if key in values:
+                raise _Problem(f"the key {as_found(key)} comes twice, again in line {mark.line + 1}", mark)
+            self.places[inner] = _place(key_node)
+            values[key] = self.value(value_node, inner, depth + 1)
+        return values
+
+    def _scalar(self, node: ScalarNode, is_name: bool) -> Any:
+        """Return a word, a number, a truth value or null."""
+        text, kind, mark = node.value, "str" if is_name else node.tag.removeprefix(_TAG), node.start_mark
+        self._letters += len(text)
+        if self._letters > MOST_BYTES:
+            raise _Problem(f"with expanded aliases it has more than {MOST_BYTES} characters", mark)
+        if kind == "str":
+            if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise _Problem(f"{as_found(text)} contains NUL or half a character, which no key accepts", mark)
+            return text
+        if kind not in ("null", "bool", "int", "float"):
+            found = _KINDS.get(kind, f"of the type {as_found(kind)}")
+            raise _Problem(f"{as_found(text)} is {found}, which no key accepts; put a word in quotes", mark)
+        if kind == "int" and len(text) > MOST_KEY:  # Python takes no number of so many digits
+            raise _Problem(f"{as_found(text)}: whole numbers go up to {LARGEST_INTEGER}", mark)
         try:
-            value = super().construct_object(node, deep)
-        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-            # Such as "0x_", which only looks like a number, or a sequence tagged as a number.
-            raise _problem(f"{as_found(node.value)} cannot be read: {error}", node) from None
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise _problem(f"{as_found(value)}: whole numbers go up to {LARGEST_INTEGER}", node)
-        if isinstance(value, str):
-            _check_word(value, node)
+            value = getattr(self, f"construct_yaml_{kind}")(node)
+        except (ValueError, KeyError, IndexError, OverflowError) as error:  # such as 0x_, which looks like a number
+            raise _Problem(f"{as_found(text)} cannot be read: {error}", mark) from None
+        if kind == "int" and abs(value) > LARGEST_INTEGER:
+            raise _Problem(f"{as_found(value)}: whole numbers go up to {LARGEST_INTEGER}", mark)
         return value
 
-    def construct_yaml_int(self, node: ScalarNode) -> int:
-        """Build a whole number, unless it has too many digits for Python."""
-        if len(node.value) > MOST_KEY:
-            raise _problem(f"{as_found(node.value)}: whole numbers go up to {LARGEST_INTEGER}", node)
-        return int(super().construct_yaml_int(node))
 
-    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping with different words as keys: YAML would silently drop the first of two equal keys."""
-        if not isinstance(node, MappingNode):
-            raise _problem("expected a mapping of keys to values", node)
-        seen = set()
-        for key_node, value_node in node.value:
-            key = self._key(key_node)
-            if node.flow_style and isinstance(key, str) and ":" in key[1:-1] and _left_out(value_node):
-                before, _, after = key.partition(":")
-                raise _problem(f"{as_found(key)}: a space is missing after the colon, {{{before}: {after}}}", key_node)
-            if key in seen:
-                raise _problem(
-                    f"the key {as_found(key)} comes twice, again in line {key_node.start_mark.line + 1}", key_node
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-    def _key(self, node: Node) -> Any:
-        if not isinstance(node, ScalarNode):
-            raise _problem("a list or mapping is not a key; a key is a word", node)
-        key = self.construct_object(node, deep=True)
-        if not isinstance(key, self.keys):
-            raise _problem(
-                f"{as_found(key)} is not a key; a key is a word, in quotes if YAML takes it for something else", node
-            )
-        if isinstance(key, str) and not (key.isprintable() and 0 < len(key) <= MOST_KEY):
-            raise _problem(
-                f"{as_found(key)} is not a key; a key is a word of at most {MOST_KEY} characters, "
-                "without control characters",
-                node,
-            )
-        return key
-
-
-class _OnceLoaderOfMethods(_OnceLoader):
-    """Accepts true, false and numbers as keys too."""
-
-    keys = (str, bool, int, float)
-
-
-_OnceLoader.add_constructor(_TAG + "int", _OnceLoader.construct_yaml_int)
-
-
-class _ProblemError(ConstructorError):
-    """An error in a text, with its place."""
-
-    def __init__(self, problem: str, mark: yaml.Mark) -> None:
-        super().__init__(problem=problem, problem_mark=mark)
-
-
-def _problem(problem: str, node: Node) -> _ProblemError:
-    return _ProblemError(problem, node.start_mark)
-
-
-def _take_as_typed(section: str, key: str, node: Node) -> None:
-    """Make names in a value words: itself, those of a list, the keys of a mapping."""
-    scalars: list[Node] = []
-    if key in BY_NAME.get(section, ()) and isinstance(node, MappingNode):
-        scalars = [name for name, _ in node.value]
-    elif key in BY_NAME.get(section, ()) and not isinstance(node, ScalarNode):
-        scalars = node.value
-    elif key in NAMES.get(section, ()) and node.tag != _TAG + "null":
-        scalars = [] if key == "public" and _is_share(node.value) else [node]
-    for scalar in scalars:
-        if isinstance(scalar, ScalarNode):
-            scalar.tag = _TAG + "str"
-
-
-def _is_share(text: object) -> bool:
-    try:
-        return 0 < float(str(text)) < 1
-    except ValueError:
+def _is_name(section: str, key: object, node: ScalarNode) -> bool:
+    """Tell whether a value is a name of a user's own; ``dataset.public`` may be a share."""
+    if key not in NAMES.get(section, ()) or node.tag == f"{_TAG}null":
         return False
+    try:
+        return key != "public" or not 0 < float(node.value) < 1
+    except ValueError:
+        return True
 
 
-def _left_out(node: Node) -> bool:
-    """Return whether a value is absent, without even null or quotes."""
-    return isinstance(node, ScalarNode) and node.tag == _TAG + "null" and node.value == ""
+def _is_left_out(node: Node) -> bool:
+    """Tell whether a value is absent, without even null or quotes."""
+    return isinstance(node, ScalarNode) and node.tag == f"{_TAG}null" and not node.value
 
 
-def _check_word(word: str, node: Node) -> None:
-    """Refuse NUL and halves of characters, which no file name and no message can contain."""
-    if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-        raise _problem(f"{as_found(word)} contains NUL or half a character, which no key accepts", node)
+def _name(node: Node) -> str:
+    """Return the name of a list entry: itself, or the value of its key ``name``; empty if it has none."""
+    if isinstance(node, ScalarNode):
+        return str(node.value)
+    pairs = node.value if isinstance(node, MappingNode) else ()
+    return next((str(v.value) for k, v in pairs if k.value == "name" and isinstance(v, ScalarNode)), "")
+
+
+def _place(node: Node) -> Place:
+    return node.start_mark.line + 1, node.start_mark.column + 1
 
 
 def parse(text: str, *, scalar_keys: bool = False, dotted: str = "") -> Any:
@@ -224,26 +175,23 @@ def parse(text: str, *, scalar_keys: bool = False, dotted: str = "") -> Any:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} characters")
     if len(text) > _MOST_KEPT:
-        return _parse(text, scalar_keys, dotted)
-    return copy.deepcopy(_kept(text, scalar_keys, dotted))  # callers may change what they get
+        return _parse(text, scalar_keys, dotted)[0]
+    return copy.deepcopy(_kept(text, scalar_keys, dotted)[0])  # callers may change what they get
 
 
-def _parse(text: str, scalar_keys: bool, dotted: str = "") -> Any:
-    kind = _OnceLoaderOfMethods if scalar_keys else _OnceLoader
-    if yaml.__with_libyaml__ and not _OWN_WAY.search(text):
-        from yaml._yaml import CParser
-
-        # What libyaml refuses, PyYAML reads again, for its message: the same with and without libyaml.
-        with contextlib.suppress(yaml.YAMLError, UnicodeError):
-            loader = kind(text, dotted)
-            loader.read_by(CParser(text))
-            return loader.get_single_data()
+def _parse(text: str, scalar_keys: bool, dotted: str = "") -> tuple[Any, dict[Key, Place]]:
     try:
-        return kind(text, dotted).get_single_data()
+        node, builder = (
+            yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)),
+            _Builder(scalar_keys=scalar_keys),
+        )
+        section, _, key = dotted.partition(".")
+        return None if node is None else builder.value(node, (section, key)), builder.places
+    except RecursionError:  # PyYAML's own parser; that of libyaml has a bound
+        raise ValueError(f"lists and mappings are nested more than {MOST_DEPTH} deep") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(where + ", ".join(filter(None, [error.context, error.problem]))) from None
+        problem = ", ".join(filter(None, [error.context, error.problem]))
+        raise (_Problem(problem, error.problem_mark) if error.problem_mark else ValueError(problem)) from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
 
@@ -268,10 +216,10 @@ def as_yaml(content: Mapping[str, Any]) -> str:
     def dumped(dumper: Any) -> str:
         return str(yaml.dump(dict(content), Dumper=dumper, sort_keys=False, allow_unicode=True))
 
-    if yaml.__with_libyaml__:
-        with contextlib.suppress(UnicodeEncodeError):  # a file's name that is no UTF-8: PyYAML escapes it
-            return dumped(yaml.CSafeDumper)
-    return dumped(yaml.SafeDumper)
+    try:
+        return dumped(yaml.CSafeDumper)
+    except (AttributeError, UnicodeEncodeError):  # no libyaml; a file's name that is no UTF-8, which PyYAML escapes
+        return dumped(yaml.SafeDumper)
 
 
 def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
@@ -293,16 +241,12 @@ def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
     raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
 
 
-def outline(path: Path) -> Node | None:
-    """Return the nodes of a YAML file with their lines and columns; None if it is empty.
-
-    Raises:
-        ConfigError: If it cannot be read, or is not YAML.
-    """
+def places_of(path: Path) -> dict[Key, Place]:
+    """Return the line and column of each key and list entry in a YAML file; none if it cannot be read."""
     try:
-        return _OnceLoaderOfMethods(_text(path)).get_single_node()
-    except (ValueError, yaml.YAMLError):
-        raise ConfigError(f"{path}: cannot be read as YAML") from None
+        return {key[2:]: place for key, place in _parse(_text(path), scalar_keys=True)[1].items()}
+    except (ConfigError, ValueError):
+        return {}
 
 
 def _text(path: Path) -> str:

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from fedshift.api.runs import Run
 from fedshift.lab.grid.sweep import grid
 from fedshift.run.arguments import names
-from fedshift_app.config import plugins, registry, special_methods
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.files import APP
-from fedshift_app.config.validating import split_sections
+from fedshift_app.config.validating import check_special
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.base import DomainClient
 from fedshift_core import carried, extensions, json_text
@@ -93,11 +93,10 @@ def _check_defaults(method: Method) -> None:
         ConfigError: With the key.
     """
     complete = method.made_of(registry.get(method.of)) if method.of else method
-    own, sections = split_sections(complete.defaults)
     try:
-        special_methods.check(complete, own, sections)
+        check_special(complete, complete.defaults, "defaults")
     except ConfigError as error:
-        raise ConfigError(f"register: defaults{str(error).removeprefix(f'methods.{method.name}')}") from None
+        raise error.under("register") from None
 
 
 def with_files(words: Sequence[str], *, renew: bool = True) -> list[str]:

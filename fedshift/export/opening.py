@@ -25,7 +25,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     if model.configuration.get("plugins"):
         raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model does not run files")
     try:
-        config = validating.validate(dict(model.configuration))
+        config = validating.validate(validating.sections_of_run({"resolved": dict(model.configuration)}))
     except ConfigError as error:
         raise error.under(f"{shown(folder)}: configuration") from None
     built = {

@@ -93,7 +93,8 @@ def read(folder: Path, command: str = "report") -> Record:
     path = user_path(folder)
     recorded = config_file.read(path, command, ("resolved", "engine", "nodes"))
     settings = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
-    config, lacking = written.read_back(settings), written.lacking(settings)
+    config = written.read_back(settings)
+    lacking = written.lacking(config)
     lines, finished = full_lines(path / METRICS_FILE), (path / RESULTS_FILE).is_file()
     results = files.results(path) if finished else None
     if finished and not lines:

@@ -16,19 +16,17 @@ from fedshift_core.spelling import meant
 #: Keys of ``fedshift run`` that decide the launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
+SWITCHES = ("true", "false")
+#: The words of keys that take some alone.
+WORDS = {"engine": ENGINES} | dict.fromkeys(("report", "profile", "allow-changed"), SWITCHES)
 #: Keys of the configuration without a dot.
 WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "tuned")
-#: Largest value of each whole number.
-MOST = {
-    "rounds": MOST_ROUNDS,
-    "round": MOST_ROUNDS,
-    "evaluate-every": MOST_ROUNDS,
-    "seed": LARGEST_SEED,
-    "nodes": MOST_NODES,
-    "workers": MOST_CORES,
-    "actors": MOST_CORES,
-    "cpus-per-client": MOST_CORES,
-}
+#: The smallest and the largest value of each number; those of whole numbers are whole.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "rounds": (0, MOST_ROUNDS), "round": (1, MOST_ROUNDS), "evaluate-every": (1, MOST_ROUNDS),
+    "seed": (0, LARGEST_SEED), "nodes": (1, MOST_NODES), "workers": (1, MOST_CORES), "actors": (1, MOST_CORES),
+    "cpus-per-client": (1, MOST_CORES), "gpus-per-client": (0.0, 1.0), "evaluate-fraction": (1e-9, 1.0),
+}  # fmt: skip
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -47,9 +45,9 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         elif not sep:
             raise ConfigError(f"{as_found(argument)} is not of the form key=value")
         elif key in LAUNCH_KEYS:
-            launch[key] = _launch_value(key, value)
+            launch[key] = _value(key, value)
         elif key in configuration.FLAT_KEYS:
-            flat[key] = _flat_value(key, value)
+            flat[key] = _value(key, value)
             if flat[key] is False and key != "allow-changed":  # Flower passes false where nothing is typed, too
                 dotted.append(argument)
         elif key == "model.weights" and value and not value.startswith(packages.PREFIX):
@@ -85,58 +83,21 @@ def not_empty(key: str, value: str) -> str:
     return value
 
 
-def _flat_value(key: str, value: str) -> str | int | float:
-    default = configuration.FLAT_KEYS[key]
-    if isinstance(default, bool):
-        return _switch(key, value)
-    if isinstance(default, float):
-        return _share(key, value)
-    if not isinstance(default, int):
-        return not_empty(key, value)
-    return _whole_number(key, value, least=0 if key in ("rounds", "seed") else 1)
-
-
-def _switch(key: str, value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ConfigError(f"{key}: expected true or false, found {as_found(value)}")
-    return value == "true"
-
-
-def _share(key: str, value: str) -> float:
+def _value(key: str, text: str) -> str | int | float:
+    """Return the value of a key of the command."""
+    if key in WORDS:
+        if text not in WORDS[key]:
+            words = ", ".join(WORDS[key])
+            raise ConfigError(f"{key}: {as_found(text)}; allowed are {words}{meant(text, WORDS[key])}")
+        return text == "true" if WORDS[key] == SWITCHES else text
+    if key not in BOUNDS:
+        return not_empty(key, text)
+    least, most = BOUNDS[key]
     try:
-        number = float(value)
+        number = type(most)(text)
     except ValueError:
         number = math.nan
-    if not 0 < number <= 1:
-        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {as_found(value)}")
-    return number
-
-
-def _launch_value(key: str, value: str) -> str | int | float:
-    if key == "engine":
-        if value not in ENGINES:
-            raise ConfigError(f"engine: {as_found(value)}; allowed are {', '.join(ENGINES)}{meant(value, ENGINES)}")
-        return value
-    if key == "report":
-        return _switch(key, value)
-    if key != "gpus-per-client":
-        return _whole_number(key, value, least=1)
-    try:
-        gpus = float(value)
-    except ValueError:
-        gpus = -1.0
-    if not 0 <= gpus <= 1:
-        raise ConfigError(f"{key}: expected a number from 0 to 1, found {as_found(value)}")
-    return gpus
-
-
-def _whole_number(key: str, value: str, least: int = 0) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise ConfigError(f"{key}: expected a whole number up to {MOST[key]}, found {as_found(value)}") from None
-    if number < least:
-        raise ConfigError(f"{key}: expected at least {least}, found {as_found(number)}")
-    if number > MOST[key]:
-        raise ConfigError(f"{key}: expected at most {MOST[key]}, found {as_found(number)}")
+    if not least <= number <= most:
+        what = "a whole number" if isinstance(most, int) else "a number"
+        raise ConfigError(f"{key}: expected {what} from {least} to {most}, found {as_found(text)}")
     return number

@@ -1,14 +1,15 @@
 """The section ``dataset`` of a run's configuration: its keys, types and ranges."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from fedshift_core.features import with_rooms
 from fedshift_core.limits import as_found
-from fedshift_core.params import SectionOfRooms, Seed
+from fedshift_core.params import Former, SectionOfRooms, Seed
 from fedshift_datasets import catalog
 from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
 
@@ -17,81 +18,60 @@ FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
+def _may_have_patients(dataset: Mapping[str, Any]) -> bool:
+    return isinstance(kind := dataset.get("of") or dataset.get("name"), str) and catalog.may_have_patients(kind)
+
+
 @with_rooms("dataset")
 class DatasetConfig(SectionOfRooms):
     """Which images."""
 
-    name: str = Field(
-        description="Name of the data set, as `fedshift datasets` lists it, or a user's own word with `dataset.of`."
-    )
-    of: str = Field(
-        "",
-        description="Data set that reads the images where `dataset.name` is a user's own word, such as folders; "
-        "empty: `dataset.name`.",
-    )
-    domains: tuple[str, ...] = Field(description="Domains of this run, in the order of the tables.")
-    classes: tuple[str, ...] = Field(
-        (),
-        description="Class names of a folders data set, in the order of the labels; empty for data "
-        "sets that have their own.",
-    )
-    data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
-    features: str = Field(
-        "",
-        description="File (.npz) in data_dir with features of the images, computed elsewhere, for those of an encoder; "
-        "the network is features:D, of their width, frozen.",
-    )
-    hub: str = Field(
-        "",
-        description="OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir.",
-    )
-    classes_stated: bool = Field(
-        True,
-        description="Whether somebody stated the classes; FedShift sets it to false where they are "
-        "folder names by alphabet.",
-    )
-    labels: str = Field(
-        "",
-        description="Table (.csv) in data_dir that names the images of a folders data set; empty: "
-        "labels.csv where there is one.",
-    )
-    download: bool = Field(False, description="Whether torchvision may download what it can.")
-    seed: Seed = Field(0, description="Seed of generated images, and of the split of folders.")
-    size: int | None = Field(
-        None, ge=16, le=1024, description="Height and width of the images in pixels; null: the data set's own."
-    )
-    resize: Resize = Field(
-        "squash",
-        description="How an image becomes square: squash both sides, crop the middle of the longer side, or pad the "
-        "shorter side with black.",
-    )
-    window: tuple[WindowEnd, WindowEnd] | None = Field(
-        None,
-        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel and "
-        "in grey DICOM files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM "
-        "file's own window.",
-    )
-    exif: Exif = Field(
-        "ignore",
-        description="Orientation stated in a file: ignore keeps the pixels as stored, apply turns or "
-        "mirrors the image.",
-    )
-    test_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of each class of a folders data set that is the test split where the "
-        "images do not say; null: 0.2.",
-    )
-    skip_broken: bool = Field(
-        False, description="Whether a run continues without images that cannot be read, and names them."
-    )
-    patients: Patients = Field(
-        "all",
-        description="Patients whose images stay together: all that are known, in every part of the images; or those "
-        "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
-        "this key.",
-    )
+    name: str
+    """Name of the data set, as `fedshift datasets` lists it, or a user's own word with `dataset.of`."""
+    of: str = ""
+    """Data set that reads the images where `dataset.name` is a user's own word, such as folders; empty: `dataset.name`.
+
+    """
+    domains: tuple[str, ...]
+    """Domains of this run, in the order of the tables."""
+    classes: tuple[str, ...] = ()
+    """Class names of a folders data set, in the order of the labels; empty for data sets that have their own."""
+    data_dir: str = ""
+    """Folder of the images; empty: the data set generates or fetches its own."""
+    features: str = ""
+    """File (.npz) in data_dir with features of the images, computed elsewhere, for those of an encoder; the network is
+    features:D, of their width, frozen.
+    """
+    hub: str = ""
+    """OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir."""
+    classes_stated: bool = True
+    """Whether somebody stated the classes; FedShift sets it to false where they are folder names by alphabet."""
+    labels: str = ""
+    """Table (.csv) in data_dir that names the images of a folders data set; empty: labels.csv where there is one."""
+    download: bool = False
+    """Whether torchvision may download what it can."""
+    seed: Seed = 0
+    """Seed of generated images, and of the split of folders."""
+    size: int | None = Field(None, ge=16, le=1024)
+    """Height and width of the images in pixels; null: the data set's own."""
+    resize: Resize = "squash"
+    """How an image becomes square: squash both sides, crop the middle of the longer side, or pad the shorter side with
+    black.
+    """
+    window: tuple[WindowEnd, WindowEnd] | None = None
+    """Pixel values [low, high] that become black and white in files of more than 8 bits a channel and in grey DICOM
+    files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM file's own window.
+    """
+    exif: Exif = "ignore"
+    """Orientation stated in a file: ignore keeps the pixels as stored, apply turns or mirrors the image."""
+    test_share: float | None = Field(None, gt=0, lt=1)
+    """Share of each class of a folders data set that is the test split where the images do not say; null: 0.2."""
+    skip_broken: bool = False
+    """Whether a run continues without images that cannot be read, and names them."""
+    patients: Annotated[Patients, Former("listed", _may_have_patients)] = "all"
+    """Patients whose images stay together: all that are known, in every part of the images; or those of the table of a
+    folders data set and of npz files alone (listed), and in train and test alone, as before this key.
+    """
 
     @field_validator("window")
     @classmethod
@@ -129,19 +109,11 @@ class DatasetConfig(SectionOfRooms):
         Args:
             data_dir: A real node's own folder; None for the configuration's.
         """
-        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
-        share = TEST_SHARE if self.test_share is None else self.test_share
         return Source(
-            there,
-            self.download,
-            self.seed,
-            self.classes,
-            self.labels,
-            share,
-            self.skip_broken,
-            self.classes_stated,
-            self.patients,
-        )
+            data_dir or (Path(self.data_dir) if self.data_dir else None), self.download, self.seed, self.classes,
+            self.labels, TEST_SHARE if self.test_share is None else self.test_share, self.skip_broken,
+            self.classes_stated, self.patients,
+        )  # fmt: skip
 
     def known(self) -> Dataset:
         """Return the data set with this run's domains and classes.

@@ -7,30 +7,15 @@ from fedshift_core.features import FEATURES
 from fedshift_core.registry import Method
 
 
-def fits(method: Method) -> str:
-    """Return in a word or a few whether a method fits secure sums: ``yes``, or why not; with its own defaults."""
-    why = why_not("sums", method)
-    return f"no: {why}" if why else "yes"
-
-
-def with_settings(method: Method) -> str:
-    """Return the first setting with which a method fits that does not by default; empty where there is none.
-
-    Looked at are its switches and words, one at a time.
-    """
+def fits_with(method: Method) -> str:
+    """Return whether a method fits secure sums: ``yes``, ``no``, or the first of its words that does it."""
+    if not why_not("sums", method):
+        return "yes"
     for name, field in method.params_class().model_fields.items():
         for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
             if not why_not("sums", method, **{name: value}):
-                return f"method.{name}={str(value).lower()}"
-    return ""
-
-
-def fits_with(method: Method) -> str:
-    """Return ``yes``, ``no``, or the setting with which a method fits."""
-    if fits(method) == "yes":
-        return "yes"
-    setting = with_settings(method)
-    return f"with {setting}" if setting else "no"
+                return f"with method.{name}={str(value).lower()}"
+    return "no"
 
 
 def mechanisms(method: Method) -> tuple[str, ...]:

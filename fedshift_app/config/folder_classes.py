@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedshift_app.config.dataset_section import DatasetConfig
-from fedshift_app.config.error_messages import explained
+from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.files import folder_remedy
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
@@ -53,11 +51,9 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
         ConfigError: If a key is wrong, or there is no data-dir.
         DataError: If data-dir holds none, or they cannot be names.
     """
-    try:
-        section = _with_fetched(section) | ({"classes_stated": True} if typed else {})
+    section = _with_fetched(section) | ({"classes_stated": True} if typed else {})
+    with explaining("dataset"):
         config = DatasetConfig.model_validate({"domains": ()} | section)
-    except ValidationError as error:
-        raise explained(error, "dataset") from None
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
         return section

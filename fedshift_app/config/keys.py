@@ -5,7 +5,7 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config.layers import NAMED
-from fedshift_app.config.recipes import targets_of
+from fedshift_app.config.recipes import targets_of, targets_with_values
 from fedshift_core.features import ours
 from fedshift_core.registry import Method
 
@@ -81,15 +81,9 @@ def as_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         return dict(settings)
     requested = dict(settings)
     for key in method.parameters:
-        if f"method.{key}" not in requested:
-            continue
-        value = requested[f"method.{key}"]
-        for target in targets_of(method, key):
-            if isinstance(target, Mapping):
-                requested[target["key"]] = target["values"][value]
-            elif not target.startswith("method."):
-                requested[target] = value
-        requested = {dotted: value for dotted, value in requested.items() if dotted != f"method.{key}"}
+        if f"method.{key}" in requested:
+            targets = dict(targets_with_values(method, key, requested.pop(f"method.{key}")))
+            requested |= {dotted: value for dotted, value in targets.items() if dotted != f"method.{key}"}
     return as_requested(requested | {"method.name": name}) | {"method.name": settings["method.name"]}
 
 
@@ -101,15 +95,10 @@ def _use_parameter(requested: dict[str, Any], settings: Mapping[str, Any], metho
             continue
         if dotted.startswith("adapt.") and settings["adapt.name"] not in (NONE, _own_names(method).get("adapt.name")):
             continue
-        if isinstance(target, Mapping):
-            parameter_values = [
-                parameter_value for parameter_value, value in target["values"].items() if value == settings[dotted]
-            ]
-        else:
-            parameter_values = [settings[dotted]]
-        if (
-            parameter_values and requested.setdefault(f"method.{key}", parameter_values[-1]) in parameter_values
-        ):  # several values may mean the same
+        values = [settings[dotted]]
+        if isinstance(target, Mapping):  # several values may mean the same
+            values = [value for value, meant in target["values"].items() if meant == settings[dotted]]
+        if values and requested.setdefault(f"method.{key}", values[-1]) in values:
             del requested[dotted]
 
 

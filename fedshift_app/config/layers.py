@@ -1,10 +1,10 @@
-"""Merges the layers of a configuration, and sets dotted keys in them."""
+"""The layers of a configuration: values by key, ``("train", "lr")``, each layer over the one before."""
 
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fedshift_app.config import dotted_keys, registry
+from fedshift_app.config import dotted_keys, options_of_a_kind, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -14,6 +14,15 @@ from fedshift_core.yaml_files import BY_NAME, MOST_BYTES, NAMES, parse
 MODEL_PER_NODE = "model_per_node"
 MOST_KEY = 100  # characters of a dotted key
 MOST_PARTS = 5  # of a dotted key
+#: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
+NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
+
+
+Layer = dict[tuple[str, ...], Any]
+#: Sections of keys; all others hold one value, or are of ``NAMED``.
+SECTIONS = {"method", "adapt"} | {
+    name for name, field in RunConfig.model_fields.items() if hasattr(field.annotation, "model_fields")
+}
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -22,7 +31,7 @@ def parse_set(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: If a part is not ``section.key=value``.
     """
-    overrides = {}
+    overrides: dict[str, Any] = {}
     if len(text) > MOST_BYTES:
         raise ConfigError(f"set: expected at most {MOST_BYTES} characters, found {len(text)}")
     try:
@@ -38,8 +47,10 @@ def parse_set(text: str) -> dict[str, Any]:
             raise ConfigError(
                 f"set: {as_found(dotted)} is not a key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
             )
-        key = ".".join(parts)
-        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, key, dotted)
+        key = options_of_a_kind.flat_key(".".join(parts))
+        section, _, name = ("model.per_node" if key == MODEL_PER_NODE else key).partition(".")
+        given = options_of_a_kind.flat(section, {name: _scalar(value, section, name)})
+        overrides |= {f"{section}.{key}" if key else section: value for key, value in given.items()}
     return overrides
 
 
@@ -51,14 +62,12 @@ def split_key(dotted: str) -> tuple[str, ...]:
     return tuple(dotted.replace("-", "_").split("."))
 
 
-def _scalar(text: str, key: str, typed: str) -> Any:
+def _scalar(text: str, section: str, name: str) -> Any:
+    key = f"{section}.{name}".rstrip(".")
     try:
         value = parse(text, dotted=key)
     except ValueError as error:
-        raise ConfigError(
-            f"set: the value of {typed}, {as_found(text)}, is not valid YAML for a key: {error}"
-        ) from None
-    section, _, name = key.partition(".")
+        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not valid YAML for a key: {error}") from None
     if isinstance(value, str) and name not in NAMES.get(section, ()):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
@@ -70,15 +79,9 @@ def _scalar(text: str, key: str, typed: str) -> Any:
 def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a copy of a section of a YAML file; empty if the section is absent or empty."""
     value = layers.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{key}: expected a mapping of keys to values, found {as_found(value)}")
-    return dict(value)
-
-
-#: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
-NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
+    return dict(value or {})
 
 
 def modules_by_name(section: Any, key: str = "modules") -> dict[str, dict[str, Any]]:
@@ -96,13 +99,14 @@ def modules_by_name(section: Any, key: str = "modules") -> dict[str, dict[str, A
         entries = [{"name": name} | dict(value) for name, value in section.items()]
     modules: dict[str, dict[str, Any]] = {}
     for entry in entries:
-        module: Any = {"name": entry} if isinstance(entry, str) else entry
-        if not isinstance(module, Mapping) or not isinstance(module.get("name"), str):
+        module = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, Mapping) else {}
+        name = module.pop("name", None)
+        if not isinstance(name, str):
             raise ConfigError(f"{key}: expected a list such as {NAMED[key]}, found {as_found(entry)}")
-        if module["name"] in modules:
-            raise ConfigError(f"{key}: {as_found(module['name'])} comes twice")
-        if module["name"] != registry.NONE:
-            modules[module["name"]] = {name: value for name, value in module.items() if name != "name"}
+        if name in modules:
+            raise ConfigError(f"{key}: {as_found(name)} comes twice")
+        if name != registry.NONE:
+            modules[name] = module
     return modules
 
 
@@ -111,72 +115,91 @@ def listed(section: Any, key: str) -> list[dict[str, Any]]:
     return [{"name": name} | params for name, params in modules_by_name(section, key).items()]
 
 
-def laid_over(key: str, below: Any, above: Any) -> Any:
-    """Return a section merged over another: by key, modules by name, another adaptation as a whole."""
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return above
-    if key in NAMED:
-        return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
-    if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
-        return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
-    return {**below, **above}
-
-
-def set_all(layers: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Set dotted keys in the layers, a section or its name before its keys, in whatever order they were typed.
+def layer_of(content: Mapping[str, Any]) -> Layer:
+    """Return the values of a file's sections by key: lists of ``NAMED`` by name, options next to their kind.
 
     Raises:
-        ConfigError: As :func:`set_dotted`.
+        ConfigError: If a section is of another form.
     """
-    for dotted in sorted(overrides, key=lambda key: key.removesuffix(".name").count(".")):
-        set_dotted(layers, dotted, overrides[dotted])
+    layer: Layer = {}
+    for key, value in content.items():
+        if key in NAMED:
+            layer |= _named(key, value)
+        elif key in SECTIONS:
+            section = options_of_a_kind.flat(key, section_of(content, key))
+            layer |= {(key, name): inner for name, inner in section.items()}
+        else:
+            layer[("model", "per_node") if key.replace("-", "_") == MODEL_PER_NODE else (key,)] = value
+    return layer
 
 
-def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a key such as ``train.lr`` in the layers.
+def _named(section: str, value: Any) -> Layer:
+    entries = modules_by_name(value, section)
+    layer: Layer = {(section,): tuple(entries)}
+    return layer | {(section, name, key): inner for name, given in entries.items() for key, inner in given.items()}
+
+
+def over(below: Layer, above: Layer) -> Layer:
+    """Return a layer over another. A kind or an adaptation that is chosen anew takes the former one's options away."""
+
+    def stays(key: tuple[str, ...]) -> bool:
+        if key[0] == "adapt" and ("adapt", "name") in above:
+            return bool(above["adapt", "name"] == below.get(("adapt", "name")))
+        mark = options_of_a_kind.options(key[0]).get(key[1]) if len(key) == 2 else None
+        return mark is None or (key[0], mark.key) not in above or above[key[0], mark.key] in mark.values
+
+    merged = {key: value for key, value in below.items() if stays(key)} | above
+    for section in NAMED:
+        if names := (*below.get((section,), ()), *above.get((section,), ())):
+            merged[section,] = tuple(dict.fromkeys(names))
+    return merged
+
+
+def nested(layer: Layer) -> dict[str, Any]:
+    """Return the sections of a layer as a file has them."""
+    content: dict[str, Any] = {}
+    for key in sorted((key for key in layer if key[0] not in NAMED), key=len):
+        target = content
+        for part in key[:-1]:
+            inner = target.get(part)
+            target[part] = target = dict(inner) if isinstance(inner, Mapping) else {}
+        target[key[-1]] = layer[key]
+    for section in (section for section in NAMED if (section,) in layer):
+        content[section] = [
+            {"name": name} | {key[2]: value for key, value in layer.items() if key[:2] == (section, name)}
+            for name in layer[section,]
+        ]
+    return content
+
+
+def with_typed(layer: Layer, overrides: Mapping[str, Any]) -> Layer:
+    """Return a layer with dotted keys of a command, whose ``modules`` and ``features`` replace those of the run.
 
     Raises:
         ConfigError: If there is no such section, or the key is a section.
     """
-    *sections, key = split_key(dotted)
-    if (sections or [key])[0] not in RunConfig.model_fields:
-        raise ConfigError(
-            f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
-            f"{dotted_keys.meant(dotted)}"
-        )
-    first, *rest = [*sections, key]
-    if first in NAMED:
-        layers[first] = _set_named(first, modules_by_name(layers.get(first, ()), first), rest, value)
-        return
-    if dotted == "adapt.name":
-        layers["adapt"] = laid_over("adapt", section_of(layers, "adapt"), {"name": value})
-        return
-    target = layers
-    for section in sections:
-        inner = target.get(section)
-        target[section] = dict(inner) if isinstance(inner, Mapping) else {}
-        target = target[section]
-    if isinstance(target.get(key), Mapping) and not sections:
-        raise ConfigError(
-            f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
-        )
-    target[key] = value
-
-
-def _set_named(
-    section: str, entries: dict[str, dict[str, Any]], keys: list[str], value: Any
-) -> dict[str, dict[str, Any]]:
-    """Return the entries of a section with its name or ``SECTION.NAME.KEY`` set; of a single entry ``SECTION.KEY``."""
-    if not keys or keys == ["name"]:
-        return {name: entries.get(name, {}) | params for name, params in modules_by_name(value, section).items()}
-    if len(keys) == 1 and len(entries) == 1:
-        keys = [*entries, *keys]
-    typed = {name.replace("-", "_"): name for name in entries}  # as keys are read
-    keys = [typed.get(keys[0], keys[0]), *keys[1:]]
-    if len(keys) != 2 or keys[0] not in entries:
-        known = ", ".join(entries) or "none"
-        raise ConfigError(
-            f"set: {section}.{'.'.join(keys)}: expected {section}.NAME.KEY with a name of the run's {section} "
-            f"({known}); {section}={NAMED[section].partition(' ')[0]} adds one"
-        )
-    return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}
+    typed: Layer = {}
+    for dotted, value in overrides.items():
+        key = split_key(dotted)
+        if key[0] not in RunConfig.model_fields:
+            raise ConfigError(
+                f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
+                f"{dotted_keys.meant(dotted)}"
+            )
+        if len(key) == 1 and key[0] in SECTIONS:
+            first = next((key[1] for key in layer if key[0] == dotted), "name")
+            raise ConfigError(f"set: {dotted!r} is a section; set its keys, for example {dotted}.{first}=")
+        typed |= _named(key[0], value) if key[0] in NAMED and key[1:] in ((), ("name",)) else {key: value}
+    for section, form in NAMED.items():
+        names: tuple[str, ...] = (layer | typed).get((section,), ())
+        by_typed = {name.replace("-", "_"): name for name in names}  # as keys are read
+        for key in [key for key in typed if key[0] == section and key != (section,)]:
+            full = (section, *names, key[1]) if len(key) == 2 and len(names) == 1 else key
+            name = by_typed.get(full[1].replace("-", "_"))
+            if len(full) != 3 or name is None:
+                raise ConfigError(
+                    f"set: {'.'.join(key)}: expected {section}.NAME.KEY with a name of the run's {section} "
+                    f"({', '.join(names) or 'none'}); {section}={form.partition(' ')[0]} adds one"
+                )
+            typed[section, name, full[2]] = typed.pop(key)
+    return over({key: value for key, value in layer.items() if key not in typed}, typed)

@@ -4,13 +4,13 @@ What a method is follows from its classes, as :data:`FACTS` look at them. A feat
 facts it needs (``fedshift_core.features.Need``).
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedshift_app.config import registry
+from fedshift_app.config.error_location import beginning_with_key
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core import features
@@ -137,7 +137,7 @@ def check(case: Case) -> None:
         refuse(setting, fact, case)
     for feature in declared:
         if feature.rules is not None and (why := feature.rules(case)):
-            raise ConfigError(why, keys=(tuple(re.split("[=: ]", why)[0].split(".")),))
+            raise beginning_with_key(why)
 
 
 def refuse(setting: str, fact: Fact, of: Case) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedshift_clients.models import packages
-from fedshift_clients.models.catalog import FAMILIES, family_of
+from fedshift_clients.models.catalog import FAMILIES, NETWORKS, family_of
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -113,3 +113,13 @@ def with_digest(config: "RunConfig") -> "RunConfig":
     if model.weights_sha256 not in ("", digest):
         raise weights.other_file(Path(model.weights), digest, model.weights_sha256)
     return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": digest})})
+
+
+def may_have_batchnorm(config: "RunConfig") -> bool:
+    """Tell whether a part of the model may have BatchNorm: modules, and what a method adds, may have their own."""
+    if config.modules or any(NETWORKS[name].batchnorm for name in (config.model.name, *config.model.per_node)):
+        return True
+    from fedshift_clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
+
+    plan = Blueprint(config.model, len(config.dataset.known().classes), config.dataset.pixels, seed=0)
+    return bool(batchnorm_names(config.declared.client_class().build_model(plan, config.params())))

@@ -10,7 +10,7 @@ if the user says so (``--trust-plugins``); a file that is still where it was, wi
 import hashlib
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core import carried, extensions
 from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS
+from fedshift_core.extensions import OURS, Registry
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
@@ -29,6 +29,7 @@ from fedshift_datasets import catalog
 #: Environment variable: the files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
 KEPT = "plugins"  # key of ``config.yaml``: the copies in the run folder
+_ENTRY = ("path", "file", "sha256")  # what it records of each
 
 
 def take_files(experiment: dict[str, Any], path: Path) -> None:
@@ -41,23 +42,25 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: If a file cannot be read or run, or defines nothing.
     """
-    if isinstance(section := experiment.get("resolved"), dict):
+    section = experiment.get("resolved")
+    if isinstance(section, dict):
         section["plugins"] = files = located(experiment, path)
-        for file in files:
-            if _is_inside(Path(file), path.parent) and file not in _allowed():
+        for file in _of_folder(files, path):
+            if str(file) not in _allowed():
                 raise ConfigError(
                     f"plugins: {shown(path)} would run code from its folder, {shown(file)}: the file that its run used "
                     "is not here, or is another one now",
                     remedy="read that code; to run it, add --trust-plugins to fedshift run, or set "
                     f"{ALLOWED}={shlex.quote(os.pathsep.join(files))}",
                 )
-    elif (given := experiment.get("plugins")) is None:
-        return
+    elif experiment.get("plugins") is not None:
+        files = [str(user_path(file, "plugins", path.parent)) for file in _listed(experiment["plugins"])]
+        experiment["plugins"] = files
     else:
-        experiment["plugins"] = files = [str(user_path(file, "plugins", path.parent)) for file in _listed(given)]
-    for file in files:
-        permit(Path(file))
-        extensions.load_file(Path(file))
+        return
+    for file in map(Path, files):
+        permit(file)
+        extensions.load_file(file)
 
 
 def located(recorded: Mapping[str, Any], path: Path) -> list[str]:
@@ -70,32 +73,33 @@ def located(recorded: Mapping[str, Any], path: Path) -> list[str]:
     Raises:
         ConfigError: If a copy is missing, outside of the folder, or not what the run used.
     """
-    kept = {entry["path"]: entry for entry in _kept(recorded, path)}
-    return [_located(file, kept.get(file), path) for file in _listed(recorded["resolved"].get("plugins") or ())]
+    copies = {entry["path"]: entry for entry in _kept(recorded, path)}
+    files = []
+    for file in _listed(recorded["resolved"].get("plugins") or ()):
+        original, entry = user_path(file, "plugins", path.parent), copies.get(file)
+        if entry is None and not Path(file).is_absolute():  # with none it is of a notebook
+            raise ConfigError(f"plugins: {shown(path)} is of a run and names {as_found(file)}, not an absolute path")
+        if entry is not None and (_of_folder([original], path) or sha256(original) != entry["sha256"]):
+            original = path.parent.resolve() / entry["file"]
+            if not _of_folder([original], path) or sha256(original) != entry["sha256"]:
+                folder = shown(path.parent)
+                raise ConfigError(f"plugins: {shown(original)} is not the file that the run in {folder} used")
+        files.append(str(original))
+    return files
 
 
 def _kept(recorded: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
-    """Return the recorded copies, each with ``path``, ``file`` and ``sha256``."""
+    """Return the recorded copies."""
     entries = recorded.get(KEPT) or []
-    keys = ("path", "file", "sha256")
     for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in keys):
-            raise ConfigError(f"{shown(path)}: {KEPT}: expected a list of {', '.join(keys)}, found {as_found(entry)}")
+        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in _ENTRY):
+            raise ConfigError(f"{shown(path)}: {KEPT}: expected a list of {', '.join(_ENTRY)}, found {as_found(entry)}")
     return list(entries)
 
 
-def _located(file: str, entry: Mapping[str, str] | None, path: Path) -> str:
-    original = user_path(file, "plugins", path.parent)
-    if entry is None:  # of an earlier version, or of a notebook
-        if not Path(file).is_absolute():
-            raise ConfigError(f"plugins: {shown(path)} is of a run and names {as_found(file)}, not an absolute path")
-        return str(original)
-    if not _is_inside(original, path.parent) and sha256(original) == entry["sha256"]:
-        return str(original)
-    copy = path.parent.resolve() / entry["file"]
-    if not _is_inside(copy, path.parent) or sha256(copy) != entry["sha256"]:
-        raise ConfigError(f"plugins: {shown(copy)} is not the file that the run in {shown(path.parent)} used")
-    return str(copy)
+def _of_folder(files: Sequence[str | Path], path: Path) -> list[Path]:
+    """Return the files that are in the folder of another one."""
+    return [Path(file) for file in files if Path(file).resolve().is_relative_to(path.parent.resolve())]
 
 
 def trust(flat: Mapping[str, Any]) -> list[Path]:
@@ -111,7 +115,7 @@ def trust(flat: Mapping[str, Any]) -> list[Path]:
     recorded = read_yaml(path) if path.is_file() else {}
     if not isinstance(recorded.get("resolved"), Mapping):
         raise ConfigError("--trust-plugins: this goes with FOLDER/config.yaml or resume=FOLDER, of a run")
-    files = [Path(file) for file in located(recorded, path) if _is_inside(Path(file), path.parent)]
+    files = _of_folder(located(recorded, path), path)
     for file in files:
         permit(file)
     return files
@@ -134,12 +138,8 @@ def keep(config: RunConfig, folder: Path) -> list[dict[str, str]]:
         name = Path("plugins") / digest / file.name
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_durably(folder / name, content)
-        kept.append({"path": str(file), "file": str(name), "sha256": hashlib.sha256(content).hexdigest()})
+        kept.append(dict(zip(_ENTRY, (str(file), str(name), hashlib.sha256(content).hexdigest()), strict=True)))
     return kept
-
-
-def _is_inside(file: Path, folder: Path) -> bool:
-    return file.resolve().is_relative_to(folder.resolve())
 
 
 def sha256(file: Path) -> str:
@@ -160,11 +160,10 @@ def take_set(experiment: dict[str, Any], overrides: dict[str, Any]) -> None:
     Raises:
         ConfigError: As :func:`allow`.
     """
-    if (given := overrides.pop("plugins", None)) is None:
-        return
-    allow(given)
-    section = experiment["resolved"] if isinstance(experiment.get("resolved"), dict) else experiment
-    section["plugins"] = list(dict.fromkeys([*(section.get("plugins") or ()), *given]))
+    if (given := overrides.pop("plugins", None)) is not None:
+        allow(given)
+        section = experiment["resolved"] if isinstance(experiment.get("resolved"), dict) else experiment
+        section["plugins"] = list(dict.fromkeys([*(section.get("plugins") or ()), *given]))
 
 
 def permit(file: Path) -> None:
@@ -187,7 +186,7 @@ def allow(given: Any) -> None:
                 f"plugins: {shown(file, MOST_NAME)} is not run here. A file works in simulation only, started by "
                 "`fedshift run` or `sweep`; SuperNodes and servers need it as an installed package "
                 "(docs/guide/own-method.md)",
-                remedy=f"for another command set {ALLOWED}={shlex.quote(os.pathsep.join(_listed(given)))}",
+                remedy=f"for another command set {ALLOWED}={shlex.quote(os.pathsep.join(given))}",
             )
         extensions.load_file(Path(file))
 
@@ -198,38 +197,38 @@ def _listed(given: Any) -> Sequence[str]:
     return given
 
 
+def _allowed() -> list[str]:
+    return [file for file in os.environ.get(ALLOWED, "").split(os.pathsep) if file]
+
+
 def code(recorded: Mapping[str, Any]) -> list[str]:
     """Return the SHA-256 of a run's own Python files, as its ``config.yaml`` records them."""
     return [entry["sha256"] for entry in _kept(recorded, Path("config.yaml"))]
 
 
 def used(config: RunConfig) -> bool:
-    """Tell whether a run's own Python files define anything of it."""
-    return any(name not in kind or kind.origin(name) in config.plugins for kind, name in _things(config))
+    """Tell whether a run's own Python files define a name in it, which nothing else here does."""
+    files = config.plugins
+    return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in things(config))
 
 
-def _things(config: RunConfig) -> list[tuple[extensions.Registry[Any], str]]:
-    """Return the names in a configuration that a package or a file may define, each with its registry."""
-    things: list[tuple[extensions.Registry[Any], str]] = [
-        (registry.METHODS, config.method["name"]),
-        (catalog.DATASETS, config.dataset.kind),
-        *((NETWORKS, name) for name in (config.model.name, *config.model.per_node)),
-        *((registry.MODULES, entry["name"]) for entry in config.modules),
-        *((registry.FEATURES, entry["name"]) for entry in config.features),
-    ]
-    return things + [(registry.ADAPTATIONS, config.adapt["name"])] * (config.adapt["name"] != registry.NONE)
+def things(config: RunConfig) -> Iterator[tuple[Registry[Any], str]]:
+    """Yield the names in a configuration that a package or a file may define, each with its registry."""
+    yield registry.METHODS, config.method["name"]
+    yield catalog.DATASETS, config.dataset.kind
+    yield from ((NETWORKS, name) for name in (config.model.name, *config.model.per_node))
+    yield from ((registry.MODULES, entry["name"]) for entry in config.modules)
+    yield from ((registry.FEATURES, entry["name"]) for entry in config.features)
+    if (name := config.adapt.get("name", registry.NONE)) != registry.NONE:
+        yield registry.ADAPTATIONS, name
 
 
 def brought(config: RunConfig) -> dict[str, str]:
     """Return what extends FedShift in a run, each with the start of the SHA-256 of its code: packages and files."""
     packages = {}
-    for kind, name in _things(config):
+    for kind, name in things(config):
         origin = kind.origin(name)
         if origin != OURS and origin not in config.plugins:
             package, version = origin.split(" ", 1)
             packages[package] = ", ".join(filter(None, [version, kind.package_digest(name)]))
     return packages | {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in config.plugins}
-
-
-def _allowed() -> list[str]:
-    return [file for file in os.environ.get(ALLOWED, "").split(os.pathsep) if file]

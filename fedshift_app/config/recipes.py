@@ -3,9 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedshift_app.config.layers import Layer, split_key
+from fedshift_app.config.options_of_a_kind import UnusedKeyError
+from fedshift_app.config.registry import NONE
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import said
 from fedshift_core.limits import as_found, shortened
 from fedshift_core.registry import Method
 from fedshift_core.spelling import meant
@@ -14,32 +18,17 @@ from fedshift_core.spelling import meant
 NOTHING = object()
 
 
-def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a method's own parameters, and the keys of other sections that its other parameters stand for.
-
-    Args:
-        method: The method; its ``parameters`` map parameters to keys.
-        given: Parameters by name.
-
-    Returns:
-        The method's own parameters, and sections (modules by name).
+def stood_for(method: Method, given: Mapping[str, Any]) -> Layer:
+    """Return the keys that parameters of a method stand for: its own, and those of other sections.
 
     Raises:
         ConfigError: If a value has no meaning.
     """
-    own: dict[str, Any] = {}
-    sections: dict[str, Any] = {}
-    for key, value in given.items():
-        for dotted, value_of_key in targets_with_values(method, key, value):
-            target = sections
-            section, *inner, last = dotted.split(".")
-            if section == "method":
-                own[last] = value_of_key
-                continue
-            for part in (section, *inner):
-                target = target.setdefault(part, {})
-            target[last] = value_of_key
-    return own, sections
+    pairs = [pair for key, value in given.items() for pair in targets_with_values(method, key, value)]
+    layer = {split_key(dotted): value for dotted, value in pairs}
+    if layer.get(("adapt", "name")) == NONE:
+        layer = {key: value for key, value in layer.items() if key[0] != "adapt" or key[1] == "name"}
+    return layer
 
 
 def targets_with_values(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -78,26 +67,48 @@ def moved(method: Method, key: str) -> bool:
     return key in method.parameters and not any(own)
 
 
-def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sections with the keys of a patch merged in at any depth."""
-    merged = dict(sections)
-    for key, value in patch.items():
-        below = merged.get(key)
-        merged[key] = patched(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
 def value_of(config: RunConfig, dotted: str) -> Any:
     """Return the value of a key at any depth, of modules by name; ``NOTHING`` if the run has no such key."""
     value: Any = config
     for part in dotted.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part, NOTHING)
-        elif isinstance(value, tuple):  # modules
-            value = next((entry for entry in value if entry["name"] == part), NOTHING)
-        else:
-            value = getattr(value, part, NOTHING)
+        if isinstance(value, tuple):  # modules
+            value = {entry["name"]: entry for entry in value}
+        value = value.get(part, NOTHING) if isinstance(value, Mapping) else getattr(value, part, NOTHING)
     return value
+
+
+def check_typed(config: RunConfig, overrides: Mapping[str, Any]) -> None:
+    """Refuse parameters of a recipe whose value did not reach the key that they stand for, as another key decides it.
+
+    Args:
+        config: The run's configuration.
+        overrides: The dotted keys that the user set, with their values.
+
+    Raises:
+        UnusedKeyError: With the parameter, and what decides.
+    """
+    method = config.declared
+    for dotted, value in overrides.items():
+        section, _, key = dotted.partition(".")
+        if section != "method" or not moved(method, key) or value is None:
+            continue
+        pairs = [(each, wanted, value_of(config, each)) for each, wanted in targets_with_values(method, key, value)]
+        if not any(_same(found, wanted) for _, wanted, found in pairs):
+            target, wanted, found = pairs[0]
+            owner = target.partition(".")[0]
+            kind = f"{owner}.name" if owner == "adapt" else owner
+            by = said(target, found) if found is not NOTHING else said(kind, value_of(config, kind))
+            raise UnusedKeyError(dotted, value, by, f"{said(target, wanted)}, for which it stands")
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Tell whether a value that was checked is the one that was typed: 0.1 and "1e-1" are."""
+    if isinstance(found, tuple | list) and isinstance(wanted, tuple | list):
+        return len(found) == len(wanted) and all(map(_same, found, wanted))
+    try:
+        return bool(found == wanted) or str(found) == str(wanted) or float(found) == float(wanted)
+    except (TypeError, ValueError):
+        return False
 
 
 def check_needs(config: RunConfig, method: Method) -> None:
@@ -106,28 +117,22 @@ def check_needs(config: RunConfig, method: Method) -> None:
     Raises:
         ConfigError: With the key, the value found and the value needed.
     """
+    names = [entry["name"] for entry in config.modules]
     for key, needed in method.needs.items():
         allowed = needed if isinstance(needed, tuple) else (needed,)
         if key == "network":
-            _check_network(config, method)
-        elif key == "modules":
-            names = [entry["name"] for entry in config.modules]
-            for name in allowed:
-                if name not in names:
-                    listed = shortened(", ".join(names)) or "none"
-                    raise ConfigError(f"method {method.name} needs the modules {name}, found modules={listed}")
-        else:
-            value = value_of(config, key)
-            if value not in allowed:
-                raise ConfigError(
-                    f"method {method.name} needs {key}={' or '.join(map(str, allowed))}, found {shortened(str(value))}"
-                )
-
-
-def _check_network(config: RunConfig, method: Method) -> None:
-    for name in (config.model.name, *config.model.per_node):
-        if not NETWORKS[name].batchnorm:
-            able = ", ".join(network.name for network in NETWORKS.values() if network.batchnorm)
-            raise ConfigError(
-                f"method {method.name} needs a network with BatchNorm, found model.name={name}; there are {able}"
+            lacking = [name for name in (config.model.name, *config.model.per_node) if not NETWORKS[name].batchnorm]
+            able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
+            fits, words, found = (
+                not lacking,
+                "a network with BatchNorm",
+                f"model.name={', '.join(lacking)}; there are {able}",
             )
+        elif key == "modules":
+            words, found = f"the modules {', '.join(allowed)}", f"modules={', '.join(names) or 'none'}"
+            fits = {*allowed} <= {*names}
+        else:
+            words, found = f"{key}={' or '.join(map(str, allowed))}", shortened(str(value_of(config, key)))
+            fits = value_of(config, key) in allowed
+        if not fits:
+            raise ConfigError(f"method {method.name} needs {words}, found {found}")

@@ -16,8 +16,7 @@ from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.features import ours as our_features
 from fedshift_core.params import Params
 from fedshift_core.plural import capital
-from fedshift_core.registry import Group, Method, method_file, params_of
-from fedshift_core.spelling import meant
+from fedshift_core.registry import Group, Method, checked, method_file, params_of
 from fedshift_strategies.contributions import Declaration, behind, described
 
 NONE = "none"  # stands for no adaptation
@@ -107,7 +106,7 @@ def modules_params(name: str, given: Mapping[str, Any]) -> Params:
         pydantic.ValidationError: If a value is not allowed.
     """
     entry = MODULES.named(name, "modules")
-    return _checked(params_of(entry.modules, entry.params), given, f"modules.{name}")
+    return checked(params_of(entry.modules, entry.params), given, f"modules.{name}")
 
 
 def feature_params(name: str, given: Mapping[str, Any]) -> Params:
@@ -124,7 +123,7 @@ def feature_params(name: str, given: Mapping[str, Any]) -> Params:
         raise ConfigError(f"features: {name} declares {taken!r}, which is a name of a feature of every run")
     if taken := shared_name((CORE, feature)):
         raise ConfigError(f"features: {name} declares {taken!r}, which is a name of every run's own messages")
-    return _checked(feature.params, given, f"features.{name}")
+    return checked(feature.params, given, f"features.{name}")
 
 
 def check_features_together(names: Iterable[str]) -> None:
@@ -147,22 +146,10 @@ def adapt_params(section: Mapping[str, Any]) -> Params:
     """
     name = str(section.get("name", NONE))
     entry = None if name == NONE else ADAPTATIONS.named(name, "adapt.name")
-    model = Params if entry is None else params_of(entry.adaptation, entry.params)
-    return _checked(
-        model, {key: value for key, value in section.items() if key != "name"}, "adapt", f"adapt.name={name}"
+    given = {key: value for key, value in section.items() if key != "name"}
+    return checked(
+        Params if entry is None else params_of(entry.adaptation, entry.params), given, "adapt", f"adapt.name={name}"
     )
-
-
-def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: str = "") -> Params:
-    for key in given:
-        if key not in model.model_fields:
-            known = ", ".join(sorted(model.model_fields)) or "none"
-            raise ConfigError(
-                f"unknown key {section}.{key}{f' for {of}' if of else ''}; there are {known}"
-                f"{meant(key, model.model_fields)}",
-                keys=((*section.split("."), key),),
-            )
-    return model.model_validate(given)
 
 
 def contributed(method: Method) -> str:

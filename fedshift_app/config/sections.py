@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
 from fedshift_app.config import registry
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
-from fedshift_app.config.trackers import Trackers
+from fedshift_app.config.trackers import Trackers, listed
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
-from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed
+from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed, Share
 from fedshift_core.registry import Method
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
@@ -21,44 +21,29 @@ from fedshift_datasets.partition.allocation import Allocation
 MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
 
 
-def _listed(given: Any) -> Any:
-    """Return the rounds in a value: a list, one number, or numbers with commas."""
-    if given is None:
-        return ()
-    if isinstance(given, str):
-        return tuple(part.strip() for part in given.strip("[] ").split(",") if part.strip())
-    return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-def _in_order(rounds: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(rounds)))
-
-
 KeptRounds = Annotated[
-    tuple[int, ...], BeforeValidator(_listed), Field(max_length=MOST_KEPT), AfterValidator(_in_order)
+    tuple[int, ...],
+    BeforeValidator(listed),
+    Field(max_length=MOST_KEPT),
+    AfterValidator(lambda rounds: tuple(sorted(set(rounds)))),
 ]
 
 
 class ShiftConfig(ConfigModel):
     """How test images differ from training images (FedICON, section 5). Training images are never touched."""
 
-    name: Literal["none", "corruption", "domain", "attribute"] = Field(
-        "none",
-        description="Shift of the test images: none, corruption of every domain, a held-out domain, or a later test "
-        "set of the same classes (attribute).",
-    )
-    corruption: Annotated[str, For("name", "corruption")] = Field(
-        "random",
-        description="One of the 15 corruptions of Hendrycks and Dietterich, or random: one drawn for each image.",
-    )
-    severity: Annotated[int, For("name", "corruption")] = Field(
-        5, ge=0, le=5, description="Severity of the corruption; 0 leaves the images as they are."
-    )
-    label_mix: Literal["none", "own"] = Field(
-        "none",
-        description="Test set of a simulated node: none is its domain's as it is, own is drawn with the class "
-        "proportions of its training images.",
-    )
+    name: Literal["none", "corruption", "domain", "attribute"] = "none"
+    """Shift of the test images: none, corruption of every domain, a held-out domain, or a later test set of the same
+    classes (attribute).
+    """
+    corruption: Annotated[str, For("name", "corruption")] = "random"
+    """One of the 15 corruptions of Hendrycks and Dietterich, or random: one drawn for each image."""
+    severity: Annotated[int, For("name", "corruption")] = Field(5, ge=0, le=5)
+    """Severity of the corruption; 0 leaves the images as they are."""
+    label_mix: Literal["none", "own"] = "none"
+    """Test set of a simulated node: none is its domain's as it is, own is drawn with the class proportions of its
+    training images.
+    """
 
     @field_validator("corruption")
     @classmethod
@@ -75,40 +60,32 @@ class ShiftConfig(ConfigModel):
 class FederationConfig(SectionOfRooms):
     """Who takes part in a round, and how long the server waits."""
 
-    participation: float = Field(1.0, gt=0, le=1, description="Share of the nodes that train in a round.")
-    min_nodes: int = Field(
-        2, ge=1, le=MOST_NODES, description="Number of nodes that must be connected before each round of a deployment."
-    )
-    node_timeout: Seconds = Field(
-        120.0,
-        description="Seconds to wait for nodes to connect (at least 600 in simulation), and again for evaluation.",
-    )
-    round_timeout: Seconds = Field(3600.0, description="Seconds that the training of a round may take.")
+    participation: Share = 1.0
+    """Share of the nodes that train in a round."""
+    min_nodes: int = Field(2, ge=1, le=MOST_NODES)
+    """Number of nodes that must be connected before each round of a deployment."""
+    node_timeout: Seconds = 120.0
+    """Seconds to wait for nodes to connect (at least 600 in simulation), and again for evaluation."""
+    round_timeout: Seconds = 3600.0
+    """Seconds that the training of a round may take."""
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but dominates an average.
-    max_value: float = Field(
-        1e6,
-        gt=0,
-        description="Largest absolute value in what a node sends; a node that exceeds it is left out of the round.",
-    )
+    max_value: PositiveFloat = 1e6
+    """Largest absolute value in what a node sends; a node that exceeds it is left out of the round."""
     #: The norm of (received - sent) is divided by the norm of the sent weights and, from a tenth of the limit on, by
     #: the median of the round's nodes; a node with more images than most may go farther in proportion. The norm of
     #: prototypes and other arrays is divided by the nodes' median. Honest training stayed below 1, 2 and 8 where it
     #: went well, and reached 19 shortly before it diverged.
-    max_update: float = Field(
-        10.0,
-        gt=0,
-        description="Largest relative change of the weights by a node, and largest ratio of its other arrays' norm to"
-        " the nodes' median; a node that exceeds it is left out.",
-    )
+    max_update: PositiveFloat = 10.0
+    """Largest relative change of the weights by a node, and largest ratio of its other arrays' norm to the nodes'
+    median; a node that exceeds it is left out.
+    """
     #: The server cannot verify a node's number of images; a log line names a node that is limited.
-    max_images: float = Field(
-        100.0, ge=1, description="Upper limit of a node's weight, in multiples of the median number of training images."
-    )
-    log_received: bool = Field(
-        False,
-        description="Whether the server writes down all that it receives from each node: name, type, shape, norm and "
-        "SHA-256 (`received.jsonl` in the run folder).",
-    )
+    max_images: float = Field(100.0, ge=1)
+    """Upper limit of a node's weight, in multiples of the median number of training images."""
+    log_received: bool = False
+    """Whether the server writes down all that it receives from each node: name, type, shape, norm and SHA-256
+    (`received.jsonl` in the run folder).
+    """
 
 
 @with_rooms("aggregation")
@@ -118,25 +95,16 @@ class AggregationConfig(SectionOfRooms):
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
     """
 
-    weights: Literal["method", "samples", "equal", "domain-aware", "ga", "afl"] = Field(
-        "method",
-        description="Weights of the nodes: the method's own, by training images (samples), equal, domain-aware "
-        "(F2DC), by generalisation gaps (ga, FedDG-GA), or of the domains with the largest loss (afl, GroupDRO).",
-    )
-    alpha: Annotated[float, For("weights", "domain-aware")] = Field(
-        1.0,
-        ge=0,
-        description="Weight of the share of images in domain-aware (F2DC, Eqs 10 and 11); useful from 0.8 to 1.2.",
-    )
-    beta: Annotated[float, For("weights", "domain-aware")] = Field(
-        0.4,
-        ge=0,
-        description="Weight of the discrepancy in domain-aware (F2DC, Eqs 10 and 11); useful from 0.3 to 0.5.",
-    )
-    balance: Annotated[Literal["approximate", "exact"], For("weights", "domain-aware")] = Field(
-        "approximate",
-        description="Class share in domain-aware: B_k^c = n_k / N as printed (approximate), or n_k^c / n^c (exact).",
-    )
+    weights: Literal["method", "samples", "equal", "domain-aware", "ga", "afl"] = "method"
+    """Weights of the nodes: the method's own, by training images (samples), equal, domain-aware (F2DC), by
+    generalisation gaps (ga, FedDG-GA), or of the domains with the largest loss (afl, GroupDRO).
+    """
+    alpha: Annotated[float, For("weights", "domain-aware")] = Field(1.0, ge=0)
+    """Weight of the share of images in domain-aware (F2DC, Eqs 10 and 11); useful from 0.8 to 1.2."""
+    beta: Annotated[float, For("weights", "domain-aware")] = Field(0.4, ge=0)
+    """Weight of the discrepancy in domain-aware (F2DC, Eqs 10 and 11); useful from 0.3 to 0.5."""
+    balance: Annotated[Literal["approximate", "exact"], For("weights", "domain-aware")] = "approximate"
+    """Class share in domain-aware: B_k^c = n_k / N as printed (approximate), or n_k^c / n^c (exact)."""
 
 
 @with_rooms("server")
@@ -163,45 +131,30 @@ class EvaluateConfig(SectionOfRooms):
     ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
     """
 
-    every: Rounds = Field(
-        1, description="Interval in rounds at which the global model is scored; the last rounds are scored anyway."
-    )
+    every: Rounds = 1
+    """Interval in rounds at which the global model is scored; the last rounds are scored anyway."""
     #: With fewer than five and a larger ``every``, the mean is over fewer rounds, or over rounds far apart.
-    last: int = Field(
-        LAST_ROUNDS,
-        ge=1,
-        le=LAST_ROUNDS,
-        description="Number of last rounds that are scored in any case, on all test images. The reported mean is "
-        "over the last five rounds that were so scored, also by evaluate.every.",
-    )
+    last: int = Field(LAST_ROUNDS, ge=1, le=LAST_ROUNDS)
+    """Number of last rounds that are scored in any case, on all test images. The reported mean is over the last five
+    rounds that were so scored, also by evaluate.every.
+    """
     #: The sample is drawn from (seed, domain), whole batches of it.
-    fraction: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Share of each test set that is scored before the last rounds: the same sample in all rounds.",
-    )
-    test: bool = Field(
-        True, description="Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."
-    )
+    fraction: Share = 1.0
+    """Share of each test set that is scored before the last rounds: the same sample in all rounds."""
+    test: bool = True
+    """Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."""
     #: all_domains: accuracy is the mean over nodes, with their spread; n nodes make n passes over each test set.
-    personal_on: Literal["own_domain", "all_domains"] = Field(
-        "own_domain",
-        description="Nodes that score a domain where each has its own model: those that hold it (own_domain), or all "
-        "of them, in simulation (all_domains).",
-    )
+    personal_on: Literal["own_domain", "all_domains"] = "own_domain"
+    """Nodes that score a domain where each has its own model: those that hold it (own_domain), or all of them, in
+    simulation (all_domains).
+    """
     #: leave_out: a domain without a trained node has no accuracy; count: as other codes do.
-    untrained: Literal["leave_out", "count"] = Field(
-        "leave_out",
-        description="Nodes whose own parts have not been trained yet: leave_out does not score them, count scores the"
-        " initial parts.",
-    )
-    patience: int = Field(
-        0,
-        ge=0,
-        le=MOST_ROUNDS,
-        description="Rounds without a better validation accuracy after which the run stops early; 0 or null: off.",
-    )
+    untrained: Literal["leave_out", "count"] = "leave_out"
+    """Nodes whose own parts have not been trained yet: leave_out does not score them, count scores the initial parts.
+
+    """
+    patience: int = Field(0, ge=0, le=MOST_ROUNDS)
+    """Rounds without a better validation accuracy after which the run stops early; 0 or null: off."""
 
     @field_validator("patience", mode="before")
     @classmethod
@@ -225,70 +178,63 @@ class EvaluateConfig(SectionOfRooms):
 class RunConfig(SectionOfRooms):
     """All settings that decide the numbers of a run, and whether its time is measured."""
 
-    experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")
-    dataset: DatasetConfig = Field(description="Which images.")
-    images: ImageConfig = Field(ImageConfig(), description="From images to what the network sees.")
-    allocation: Allocation = Field(Allocation(), description="How nodes and images are divided in simulation.")
-    model: ModelConfig = Field(description="Which network.")
-    train: TrainConfig = Field(description="Local training.")
-    method: Section = Field(description="Name of the method (`fedshift methods`) and its parameters.")
-    modules: tuple[Section, ...] = Field(
-        (),
-        description="Modules added to the network (`fedshift modules`), each with its name and "
-        "parameters; empty: none.",
-    )
-    adapt: Section = Field(
-        FrozenDict({"name": registry.NONE}),
-        description="Adaptation before a test (`fedshift adaptations`), with its name and parameters;"
-        " name none: no adaptation.",
-    )
-    features: tuple[Section, ...] = Field(
-        (),
-        description="Features of other packages (docs/guide/own-method.md), each with its name and parameters; empty: "
-        "none.",
-    )
-    aggregation: AggregationConfig = Field(
-        AggregationConfig(), description="How updates become the next global weights."
-    )
-    server: ServerConfig = Field(ServerConfig(), description="Server optimizer.")
-    plugins: tuple[str, ...] = Field((), description="Paths of a user's own Python files, in simulation only.")
-    federation: FederationConfig = Field(
-        FederationConfig(), description="Who takes part in a round, and how long the server waits."
-    )
-    statistics: StatisticsConfig = Field(
-        StatisticsConfig(), description="What each node tells once, before it trains, of its training images."
-    )
-    privacy: PrivacyConfig = Field(PrivacyConfig(), description="Noise on what leaves a node.")
-    shift: ShiftConfig = Field(ShiftConfig(), description="How test images differ from training images.")
-    evaluate: EvaluateConfig = Field(EvaluateConfig(), description="Which models are scored in which rounds.")
-    keep: Literal["last", "best-validation"] = Field(
-        "last",
-        description="Model that a run keeps: of the last round, or of the round with the best validation accuracy, of "
-        "equal ones the one with the lowest validation loss.",
-    )
-    keep_rounds: KeptRounds = Field(
-        (), description="Rounds whose checkpoints stay in addition, for figures over the rounds; empty: none."
-    )
+    experiment: str
+    """Name of the experiment, which is part of the run folder's name."""
+    dataset: DatasetConfig
+    """Which images."""
+    images: ImageConfig = ImageConfig()
+    """From images to what the network sees."""
+    allocation: Allocation = Allocation()
+    """How nodes and images are divided in simulation."""
+    model: ModelConfig
+    """Which network."""
+    train: TrainConfig
+    """Local training."""
+    method: Section
+    """Name of the method (`fedshift methods`) and its parameters."""
+    modules: tuple[Section, ...] = ()
+    """Modules added to the network (`fedshift modules`), each with its name and parameters; empty: none."""
+    adapt: Section = FrozenDict({"name": registry.NONE})
+    """Adaptation before a test (`fedshift adaptations`), with its name and parameters; name none: no adaptation."""
+    features: tuple[Section, ...] = ()
+    """Features of other packages (docs/guide/own-method.md), each with its name and parameters; empty: none."""
+    aggregation: AggregationConfig = AggregationConfig()
+    """How updates become the next global weights."""
+    server: ServerConfig = ServerConfig()
+    """Server optimizer."""
+    plugins: tuple[str, ...] = ()
+    """Paths of a user's own Python files, in simulation only."""
+    federation: FederationConfig = FederationConfig()
+    """Who takes part in a round, and how long the server waits."""
+    statistics: StatisticsConfig = StatisticsConfig()
+    """What each node tells once, before it trains, of its training images."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Noise on what leaves a node."""
+    shift: ShiftConfig = ShiftConfig()
+    """How test images differ from training images."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Which models are scored in which rounds."""
+    keep: Literal["last", "best-validation"] = "last"
+    """Model that a run keeps: of the last round, or of the round with the best validation accuracy, of equal ones the
+    one with the lowest validation loss.
+    """
+    keep_rounds: KeptRounds = ()
+    """Rounds whose checkpoints stay in addition, for figures over the rounds; empty: none."""
     #: Where nodes keep private parts, or a round is kept by validation, each round has one all the same.
-    checkpoint_seconds: float = Field(
-        0.0,
-        ge=0,
-        le=86_400,
-        description="Least number of seconds from one checkpoint to the next; the first and the last round always have "
-        "one, 0: each round.",
-    )
-    rounds: RunRounds = Field(
-        description="Number of rounds; with `evaluate.patience` the largest number; 0 trains nothing and scores the "
-        "initial weights."
-    )
-    seed: Seed = Field(0, description="Seed of the run: of initial weights, allocation, sampling and augmentation.")
-    tracking: Trackers = Field(
-        (), description="Trackers that show the rounds in addition to metrics.jsonl; empty: none."
-    )
-    tuned: Section = Field(
-        FrozenDict({}),
-        description="Keys that a search chose (`fedshift tune`), each with its value; set by FedShift itself.",
-    )
+    checkpoint_seconds: float = Field(0.0, ge=0, le=86_400)
+    """Least number of seconds from one checkpoint to the next; the first and the last round always have one, 0: each
+    round.
+    """
+    rounds: RunRounds
+    """Number of rounds; with `evaluate.patience` the largest number; 0 trains nothing and scores the initial weights.
+
+    """
+    seed: Seed = 0
+    """Seed of the run: of initial weights, allocation, sampling and augmentation."""
+    tracking: Trackers = ()
+    """Trackers that show the rounds in addition to metrics.jsonl; empty: none."""
+    tuned: Section = FrozenDict({})
+    """Keys that a search chose (`fedshift tune`), each with its value; set by FedShift itself."""
 
     @field_validator("experiment")
     @classmethod

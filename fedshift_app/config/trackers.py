@@ -14,22 +14,20 @@ CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & 
 EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}
 
 
-def _listed(given: Any) -> Any:
-    """Return the names in a value: a list, names with commas, or ``none`` (an earlier form)."""
+def listed(given: Any) -> Any:
+    """Return the values in a list, in a text with commas, or one alone; nothing and the word none are empty."""
     if given is None:
         return ()
-    names = given.strip("[] ").split(",") if isinstance(given, str) else given
-    if not isinstance(names, list | tuple):
+    values = given.strip("[] ").split(",") if isinstance(given, str) else (given,) if type(given) is int else given
+    if not isinstance(values, list | tuple):
         return given
-    words = [name.strip() if isinstance(name, str) else name for name in names]
+    words = [value.strip() if isinstance(value, str) else value for value in values]
     return tuple(word for word in words if word not in ("none", ""))
 
 
-def _different(names: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
-    return tuple(dict.fromkeys(names))
-
-
-Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_listed), AfterValidator(_different)]
+Trackers = Annotated[
+    tuple[TrackerName, ...], BeforeValidator(listed), AfterValidator(lambda names: tuple(dict.fromkeys(names)))
+]
 
 
 def check_trackers(names: Sequence[TrackerName]) -> None:

@@ -4,52 +4,34 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from fedshift_app.config import (
-    error_location,
-    needs,
-    plugins,
-    recipes,
-    registry,
-)
+from fedshift_app.config import error_location, needs, plugins, recipes, registry
 from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
-from fedshift_app.config.error_messages import explained
-from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
+from fedshift_app.config.error_messages import explained, explaining
+from fedshift_app.config.layers import NAMED, Layer, layer_of, listed, nested, over, section_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import Case, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
-from fedshift_core.params import Params
-from fedshift_core.registry import imported
-from fedshift_core.wire.names import OWN, RETAKEN
+from fedshift_core.params import Former, Params
+from fedshift_core.registry import Method, imported
 from fedshift_core.yaml_files import MOST_DEPTH
-from fedshift_datasets import catalog
 
 #: Sections that a method's file may set besides the method's own parameters.
 METHOD_SECTIONS = (
-    "dataset",
-    "images",
-    "train",
-    "model",
-    "modules",
-    "adapt",
-    "aggregation",
-    "server",
-    "evaluate",
-    "statistics",
+    "dataset", "images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "statistics",
     "rounds",
-)
-PLAIN = (str, int, float, type(None))  # values that hold no others, which most are
+)  # fmt: skip
 DATASET_KEY = "public"  # the only key of the section ``dataset`` that it may set
 #: The sections that make a recipe; another method's recipe has its own.
 RECIPE_SECTIONS = ("modules", "adapt", "aggregation")
 
 
-def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
+def validate(layers: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     """Return a complete configuration, checked and with all defaults.
 
     Args:
@@ -60,10 +42,8 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
         ConfigError: With the key, the value found and what is allowed.
     """
     config = _sections(layers)
-    try:
+    with explaining():
         check_together(config, finished=finished)
-    except ValidationError as error:
-        raise explained(error) from None
     # With every parameter, so that the run folder shows defaults too.
     named = {key: _complete_named(config, key) for key in NAMED}
     complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
@@ -72,7 +52,7 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     return complete.model_copy(update={"method": _complete_method(complete, finished=finished)})
 
 
-def check_values(layers: dict[str, Any]) -> RunConfig:
+def check_values(layers: Mapping[str, Any]) -> RunConfig:
     """Refuse unknown keys and values out of range, the method's own included; FedShift's own need no torch for it.
 
     Returns:
@@ -85,23 +65,26 @@ def check_values(layers: dict[str, Any]) -> RunConfig:
     for key in NAMED:
         _complete_named(config, key)
     _adapt_params(config)
-    _method_params(config)
+    with explaining("method"):
+        config.params()
     return config
 
 
-def _sections(layers: dict[str, Any]) -> RunConfig:
+def _sections(layers: Mapping[str, Any]) -> RunConfig:
     """Return the sections of a run, each checked for itself."""
     _check_shape(layers)
     plugins.allow(layers.get("plugins") or ())
-    layers = upgraded(layers)
-    for key in NAMED:
-        layers[key] = listed(layers.get(key, ()), key)
-    try:
-        config = RunConfig.model_validate(layers)
-        check_dataset(config.dataset)
+    return checked_sections(layers)
+
+
+def checked_sections(layers: Mapping[str, Any], *, known: bool = True) -> RunConfig:
+    """Return the sections of a run, each checked for itself; ``known``: its data set is here."""
+    sections = {**layers, **{key: listed(layers.get(key) or (), key) for key in NAMED}}
+    with explaining():
+        config = RunConfig.model_validate(sections)
+        if known:
+            check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
-    except ValidationError as error:
-        raise explained(error) from None
     return config
 
 
@@ -115,25 +98,20 @@ def _check_shape(layers: Any) -> None:
         raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
     level: list[Any] = [layers]
     for _ in range(MOST_DEPTH):
-        if not level:
-            return
-        if bad := [key for value in level if isinstance(value, Mapping) for key in value if not isinstance(key, str)]:
+        mappings = [value for value in level if isinstance(value, Mapping)]
+        if bad := [key for mapping in mappings for key in mapping if not isinstance(key, str)]:
             raise ConfigError(f"{as_found(bad[0])} is not a key of a configuration; a key is a word")
-        inside = [
-            inner
-            for value in level
-            if isinstance(value, Mapping | list | tuple)
-            for inner in (value.values() if isinstance(value, Mapping) else value)
-        ]
-        level = [value for value in inside if not isinstance(value, PLAIN)]
-    if level:
+        lists = [value for value in level if isinstance(value, list | tuple)]
+        level = [inner for each in (*(mapping.values() for mapping in mappings), *lists) for inner in each]
+    if any(isinstance(value, Mapping | list | tuple) for value in level):
         raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
 
 
 def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = config.declared
-    params = _method_params(config)
+    with explaining("method"):
+        params = config.params()
     check_terms(config)
     settings = {key: value for key, value in config.method.items() if key != "name"}
     needs.check(Case(method, params, settings, config, finished))
@@ -150,26 +128,14 @@ def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, An
     return FrozenDict({"name": method.name} | params.model_dump())
 
 
-def _method_params(config: RunConfig) -> Params:
-    """Return the method's parameters, checked."""
-    try:
-        return config.params()
-    except ValidationError as error:
-        raise explained(error, "method") from None
-
-
 def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, Any], ...]:
     """Return the entries of a section of ``NAMED``, checked and with all parameters."""
     check = {"modules": registry.modules_params, "features": registry.feature_params}[section]
     complete = []
     for entry in getattr(config, section):
         name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
-        try:
-            with error_location.at(section, name):
-                params = check(name, given)
-        except ValidationError as error:
-            raise explained(error, section, name) from None
-        complete.append(FrozenDict({"name": name} | params.model_dump()))
+        with explaining(section, name), error_location.at(section, name):
+            complete.append(FrozenDict({"name": name} | check(name, given).model_dump()))
     if section == "features":
         registry.check_features_together([entry["name"] for entry in complete])
     return tuple(complete)
@@ -191,63 +157,43 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
 
 def _adapt_params(config: RunConfig) -> Params:
     """Return the checked parameters of the section ``adapt``."""
-    try:
-        with error_location.at("adapt", "name"):
-            return registry.adapt_params(config.adapt)
-    except ValidationError as error:
-        raise explained(error, "adapt") from None
-
-
-def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run in this version's form: a recipe's parameters used to be the method's own."""
-    method = layers.get("method")
-    name = method.get("name") if isinstance(method, Mapping) else None
-    if not isinstance(method, Mapping) or not isinstance(name, str) or name not in registry.METHODS:
-        return dict(layers)
-    recipe = registry.get(name)
-    if not any(recipes.moved(recipe, key) for key in method):
-        return dict(layers)
-    params, stood_for = recipes.spread(recipe, method)
-    _, sections = split_sections(recipe.defaults)
-    others = {
-        key: layers.get(key) or {} for key in stood_for if key not in RECIPE_SECTIONS
-    }  # sections that hold a parameter
-    merged = recipes.patched(others | {key: sections[key] for key in RECIPE_SECTIONS if key in sections}, stood_for)
-    if merged.get("adapt", {}).get("name") == registry.NONE:
-        merged["adapt"] = {"name": registry.NONE}
-    return dict(layers) | {"method": params} | merged
-
-
-def with_former_values(layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a recorded run with the values that keys had before they existed, where these mattered.
-
-    Statistics of BatchNorm used to be taken of images as they are listed. Patients used to be those that a user's table
-    lists, and to count for train and test alone.
-    """
-    dataset = layers.get("dataset")
-    if isinstance(dataset, Mapping) and "patients" not in dataset:
-        kind = dataset.get("of") or dataset.get("name")
-        if isinstance(kind, str) and catalog.may_have_patients(kind):
-            layers = {**layers, "dataset": {**dataset, "patients": "listed"}}
-    evaluate = layers.get("evaluate")
-    ways = evaluate.get("bn") if isinstance(evaluate, Mapping) else None
-    if not isinstance(evaluate, Mapping) or "bn_order" in evaluate or not isinstance(ways, list | tuple):
-        return dict(layers)
-    taken = OWN in ways or RETAKEN in ways
-    return dict(layers) | ({"evaluate": {**evaluate, "bn_order": "listed"}} if taken else {})
+    with explaining("adapt"), error_location.at("adapt", "name"):
+        return registry.adapt_params(config.adapt)
 
 
 def sections_of_run(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run from its ``config.yaml``, with the number format chosen for ``precision=auto``.
+    """Return the sections of a run from its ``config.yaml``, in this version's form.
 
-    In runs of earlier versions, which lack this key, each node's hardware decided.
+    A recipe's parameters used to be the method's own. A key that did not exist has the value that was in force then
+    (``Former``). For ``precision=auto`` the number format is the recorded one; once each node's hardware decided.
     """
-    layers = with_former_values(upgraded(section_of(recorded, "resolved")))
+    layers = _with_recipe(section_of(recorded, "resolved"))
+    for section, field in RunConfig.model_fields.items():
+        model, content = field.annotation, layers.get(section)
+        if not (isinstance(model, type) and issubclass(model, BaseModel) and isinstance(content, Mapping)):
+            continue
+        for key, inner in model.model_fields.items():
+            former = next((mark for mark in inner.metadata if isinstance(mark, Former)), None)
+            if former is not None and key not in content and former.mattered(content):
+                layers[section] = {**content, key: former.value}
     train = section_of(layers, "train")
-    if train.get("precision", "auto") != "auto" or train.get("arithmetic"):
-        return layers
-    default = "" if "arithmetic" in train else "hardware"
-    return layers | {"train": train | {"arithmetic": recorded.get("arithmetic") or default}}
+    if train.get("precision", "auto") == "auto" and not train.get("arithmetic"):
+        layers["train"] = train | {"arithmetic": recorded.get("arithmetic") or train.get("arithmetic", "hardware")}
+    return layers
+
+
+def _with_recipe(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run with the parameters of its recipe in the sections that they stand for."""
+    method = sections.get("method")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    recipe = registry.get(name) if isinstance(name, str) and name in registry.METHODS else None
+    if recipe is None or not isinstance(method, Mapping) or not any(recipes.moved(recipe, key) for key in method):
+        return dict(sections)
+    stood_for = recipes.stood_for(recipe, method)
+    own = {key: value for key, value in split_sections(recipe.defaults)[1].items() if key[0] in RECIPE_SECTIONS}
+    replaced = {"method", *(key[0] for key in (*own, *stood_for) if key[0] in RECIPE_SECTIONS)}
+    kept = {key: value for key, value in layer_of(sections).items() if key[0] not in replaced}
+    return nested(over(over(kept, own), stood_for))
 
 
 def from_json(text: str) -> RunConfig:
@@ -263,14 +209,42 @@ def from_json(text: str) -> RunConfig:
     return validate(layers)
 
 
-def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], Layer]:
     """Return a method's own parameters and the sections of the run that its file sets."""
     params = {key: value for key, value in content.items() if key not in METHOD_SECTIONS}
-    rest = {key: value for key, value in content.items() if key in METHOD_SECTIONS}
-    sections = {
-        key: value if key == "rounds" else modules_by_name(value) if key == "modules" else section_of(rest, key)
-        for key, value in rest.items()
-    }
-    if unknown := sections.get("dataset", {}).keys() - {DATASET_KEY}:
+    sections = layer_of({key: value for key, value in content.items() if key in METHOD_SECTIONS})
+    if unknown := [key[1] for key in sections if key[0] == "dataset" and key[1] != DATASET_KEY]:
         raise ConfigError(f"dataset.{as_found(sorted(unknown)[0])} of a method: allowed is dataset.{DATASET_KEY} alone")
     return params, sections
+
+
+def check_special(method: Method, content: Mapping[str, Any], *above: str) -> None:
+    """Refuse unknown keys and wrong values in what stands of a method that may not run, such as ``methods: NAME:``.
+
+    Whether values fit the rest of the run is checked when the method runs.
+
+    Args:
+        method: The method.
+        content: Its parameters, and sections.
+        above: Where it stands.
+
+    Raises:
+        ConfigError: With the key, the value found and what is allowed.
+    """
+    params, sections = split_sections(content)
+    layer = over(sections, recipes.stood_for(method, params))
+    own = {key[1]: value for key, value in layer.items() if key[0] == "method"}
+    for name in layer.pop(("modules",), ()):
+        registry.modules_params(str(name), {})
+    try:
+        with explaining(above=above):
+            method.checked_params(own)
+    except ConfigError as error:
+        error.keys = tuple((*above, *key[1:]) if key[0] == "method" else key for key in error.keys)
+        raise
+    try:
+        RunConfig.model_validate(nested({key: value for key, value in layer.items() if key[0] != "method"}))
+    except ValidationError as error:  # other layers have what is missing, or does not go together
+        problems = [p for p in error.errors() if p["type"] not in ("missing", "value_error") or len(p["loc"]) > 2]
+        if problems:
+            raise explained(problems, above=above) from None

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from fedshift_core.params import Params
 
@@ -12,5 +12,7 @@ Ensemble = Literal["probabilities", "logits"]
 class CopaParams(Params):
     """Parameters of COPA."""
 
-    lambda_others: float = Field(1.0, ge=0, description="Weight of the losses of the other domains' heads; 0: off.")
-    ensemble: Ensemble = Field("probabilities", description="What is averaged over the heads at test time.")
+    lambda_others: NonNegativeFloat = 1.0
+    """Weight of the losses of the other domains' heads; 0: off."""
+    ensemble: Ensemble = "probabilities"
+    """What is averaged over the heads at test time."""

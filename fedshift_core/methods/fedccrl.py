@@ -1,20 +1,27 @@
 """Parameters of FedCCRL."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedshift_core.params import Params
+from fedshift_core.params import Params, Probability
 
 
 class FedCCRLParams(Params):
     """Parameters of FedCCRL; values are those of its code."""
 
-    copies: int = Field(2, ge=0, le=8, description="Number of changed copies of each image; 0: FedAvg.")
-    probability: float = Field(1.0, ge=0, le=1, description="Probability with which a batch takes styles of others.")
-    alpha: float = Field(0.1, gt=0, le=100, description="Of Beta(alpha, alpha), from which lambda is drawn.")
-    use_augmix: bool = Field(True, description="Whether copies go through AugMix.")
-    lambda_align: float = Field(0.1, ge=0, description="Weight of the contrast (lambda1); 0: off.")
-    lambda_js: float = Field(0.1, ge=0, description="Weight of the Jensen-Shannon divergence (lambda2); 0: off.")
-    tau: float = Field(0.1, gt=0, description="Temperature of the contrast.")
+    copies: int = Field(2, ge=0, le=8)
+    """Number of changed copies of each image; 0: FedAvg."""
+    probability: Probability = 1.0
+    """Probability with which a batch takes styles of others."""
+    alpha: float = Field(0.1, gt=0, le=100)
+    """Of Beta(alpha, alpha), from which lambda is drawn."""
+    use_augmix: bool = True
+    """Whether copies go through AugMix."""
+    lambda_align: NonNegativeFloat = 0.1
+    """Weight of the contrast (lambda1); 0: off."""
+    lambda_js: NonNegativeFloat = 0.1
+    """Weight of the Jensen-Shannon divergence (lambda2); 0: off."""
+    tau: PositiveFloat = 0.1
+    """Temperature of the contrast."""
 
     @property
     def transfers(self) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from fedshift_core.clustering import Partition
 from fedshift_core.params import Params
@@ -11,36 +11,36 @@ from fedshift_core.params import Params
 class FedCodeParams(Params):
     """Parameters of FedCode. Values are the paper's for Digit5; a weight at 0 turns its terms off."""
 
-    alpha: float = Field(
-        20.0, ge=0, description="Weight of SemCL and of StyCL: 20 for Digit5, 100 for PACS; 0: both off."
-    )
-    beta: float = Field(1.0, ge=0, description="Weight of FDR; 0: off.")
-    tau: float = Field(0.5, gt=0, description="Temperature of Eq. 10; the paper gives none.")
-    use_semcl: bool = Field(True, description="Whether the term SemCL is used (Tables 5 and 6).")
-    use_stycl: bool = Field(True, description="Whether the term StyCL is used (Tables 5 and 6).")
-    use_fdr: bool = Field(True, description="Whether the term FDR is used (Tables 5 and 6).")
-    use_sain: bool = Field(
-        True,
-        description="Whether the style encoder has SAIN layers (Fig. 6); false: it is the ordinary "
-        "network, BatchNorm included.",
-    )
-    share_head: bool = Field(False, description="Whether the head travels and is averaged (Fig. 7).")
-    fdr_form: Literal["abs_cos", "sum_abs", "literal"] = Field("abs_cos", description="Form of FDR (A3).")
-    style_in_negatives: bool = Field(True, description="Whether z_s repels z_c in SemCL, and z_c repels z_s in StyCL.")
-    center_in_negatives: bool = Field(
-        True, description="Whether the mean of P repels z_c in SemCL, and the mean of G repels z_s in StyCL."
-    )
-    negatives_stop_grad: bool = Field(False, description="Whether z_s in SemCL and z_c in StyCL are constants (A8).")
-    proto_source: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Features behind the prototypes: of a pass after training, or of the last epoch (A10).",
-    )
-    global_model: Literal["off", "average_heads"] = Field(
-        "off", description="Whether the encoder is scored with the mean head as well (Fig. 5, A13)."
-    )
-    finch_partition: Partition = Field(
-        "last", description="Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."
-    )
+    alpha: NonNegativeFloat = 20.0
+    """Weight of SemCL and of StyCL: 20 for Digit5, 100 for PACS; 0: both off."""
+    beta: NonNegativeFloat = 1.0
+    """Weight of FDR; 0: off."""
+    tau: PositiveFloat = 0.5
+    """Temperature of Eq. 10; the paper gives none."""
+    use_semcl: bool = True
+    """Whether the term SemCL is used (Tables 5 and 6)."""
+    use_stycl: bool = True
+    """Whether the term StyCL is used (Tables 5 and 6)."""
+    use_fdr: bool = True
+    """Whether the term FDR is used (Tables 5 and 6)."""
+    use_sain: bool = True
+    """Whether the style encoder has SAIN layers (Fig. 6); false: it is the ordinary network, BatchNorm included."""
+    share_head: bool = False
+    """Whether the head travels and is averaged (Fig. 7)."""
+    fdr_form: Literal["abs_cos", "sum_abs", "literal"] = "abs_cos"
+    """Form of FDR (A3)."""
+    style_in_negatives: bool = True
+    """Whether z_s repels z_c in SemCL, and z_c repels z_s in StyCL."""
+    center_in_negatives: bool = True
+    """Whether the mean of P repels z_c in SemCL, and the mean of G repels z_s in StyCL."""
+    negatives_stop_grad: bool = False
+    """Whether z_s in SemCL and z_c in StyCL are constants (A8)."""
+    proto_source: Literal["after_training", "last_epoch"] = "after_training"
+    """Features behind the prototypes: of a pass after training, or of the last epoch (A10)."""
+    global_model: Literal["off", "average_heads"] = "off"
+    """Whether the encoder is scored with the mean head as well (Fig. 5, A13)."""
+    finch_partition: Partition = "last"
+    """Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."""
 
     @model_validator(mode="after")
     def _one_global_model(self) -> "FedCodeParams":

@@ -2,30 +2,30 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from fedshift_core.methods.prototypes import PrototypeParams
-from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
+from fedshift_core.params import OFF_IS_A_WORD, NoiseParams, Probability
 
 
 class FedDAPParams(PrototypeParams, NoiseParams):
     """Parameters of FedDAP; values are those of its code."""
 
-    lambda1: float = Field(1.0, ge=0, description="Weight of the alignment with the own domain (DPA); 0: off.")
-    lambda2: float = Field(1.0, ge=0, description="Weight of the contrast with other domains (CPCL); 0: off.")
-    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    dp: Annotated[Literal["off", "add"], OFF_IS_A_WORD] = Field(
-        "off", description="Noise on the sum of a class's features before its mean leaves the node: off, or add."
-    )
-    dp_scale: float = Field(0.05, ge=0, description="Standard deviation of that noise (dps).")
-    dp_q: float = Field(0.1, ge=0, le=1, description="Factor of that noise (dpp).")
-    merge_by: Literal["similarity", "mean"] = Field(
-        "similarity",
-        description="Merge of the prototypes of a domain's nodes: by how similar each is to the others, or their mean.",
-    )
-    merge_tau: float = Field(
-        0.001,
-        gt=0,
-        description="Temperature of merge_by=similarity: small, the most similar one; large, the mean. Of two nodes it "
-        "is always the mean.",
-    )
+    lambda1: NonNegativeFloat = 1.0
+    """Weight of the alignment with the own domain (DPA); 0: off."""
+    lambda2: NonNegativeFloat = 1.0
+    """Weight of the contrast with other domains (CPCL); 0: off."""
+    tau: PositiveFloat = 0.02
+    """Temperature of the contrast."""
+    dp: Annotated[Literal["off", "add"], OFF_IS_A_WORD] = "off"
+    """Noise on the sum of a class's features before its mean leaves the node: off, or add."""
+    dp_scale: NonNegativeFloat = 0.05
+    """Standard deviation of that noise (dps)."""
+    dp_q: Probability = 0.1
+    """Factor of that noise (dpp)."""
+    merge_by: Literal["similarity", "mean"] = "similarity"
+    """Merge of the prototypes of a domain's nodes: by how similar each is to the others, or their mean."""
+    merge_tau: PositiveFloat = 0.001
+    """Temperature of merge_by=similarity: small, the most similar one; large, the mean. Of two nodes it is always the
+    mean.
+    """

@@ -1,6 +1,6 @@
 """Parameters of FedGH."""
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from fedshift_core.limits import MOST_BATCH
 from fedshift_core.methods.prototypes import PrototypeParams
@@ -10,6 +10,9 @@ from fedshift_core.params import Rounds
 class FedGHParams(PrototypeParams):
     """Parameters of FedGH."""
 
-    server_epochs: Rounds = Field(1, description="Epochs of the head over all prototypes of a round.")
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the head on the server.")
-    server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
+    server_epochs: Rounds = 1
+    """Epochs of the head over all prototypes of a round."""
+    server_lr: PositiveFloat = 0.01
+    """Learning rate of the head on the server."""
+    server_batch: int = Field(1, ge=1, le=MOST_BATCH)
+    """Prototypes in a step of the server."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import PositiveFloat, model_validator
 
 from fedshift_core.params import Params, Rounds
 
@@ -10,29 +10,28 @@ from fedshift_core.params import Params, Rounds
 class FedICONParams(Params):
     """Parameters of FedICON."""
 
-    lie: bool = Field(
-        True,
-        description="Whether local training learns invariance by contrast (Eq. 2); false: cross-entropy end to end on"
-        " one view (Table 8).",
-    )
-    gis: bool = Field(True, description="Whether weights travel; false: none ever leaves a node (Table 8).")
-    supervised: bool = Field(
-        True, description="Whether the contrast uses labels (Eq. 2); false: FedICON-us, Eq. 5 (Table 9)."
-    )
-    tau: float = Field(0.07, gt=0, description="Temperature of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features themselves (none), or behind a two-layer head that travels (mlp)."
-    )
-    classifier_training: Literal["federated_personal", "federated", "local"] = Field(
-        "federated_personal",
-        description="Training of the classifier: federated rounds and then personal epochs, federated rounds only, or"
-        " personal epochs only from the initial classifier (local, section 3.1).",
-    )
-    classifier_epochs: Rounds = Field(1, description="Local epochs of a classifier round.")
-    personal_epochs: Rounds = Field(5, description="Epochs of the personal classifier, with train.lr.")
-    classifier_rounds: Rounds = Field(
-        10, description="Last rounds of the run, which train the classifier; not used with local and with lie=false."
-    )
+    lie: bool = True
+    """Whether local training learns invariance by contrast (Eq. 2); false: cross-entropy end to end on one view (Table
+    8).
+    """
+    gis: bool = True
+    """Whether weights travel; false: none ever leaves a node (Table 8)."""
+    supervised: bool = True
+    """Whether the contrast uses labels (Eq. 2); false: FedICON-us, Eq. 5 (Table 9)."""
+    tau: PositiveFloat = 0.07
+    """Temperature of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's."""
+    projection: Literal["none", "mlp"] = "none"
+    """Contrast of the features themselves (none), or behind a two-layer head that travels (mlp)."""
+    classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
+    """Training of the classifier: federated rounds and then personal epochs, federated rounds only, or personal epochs
+    only from the initial classifier (local, section 3.1).
+    """
+    classifier_epochs: Rounds = 1
+    """Local epochs of a classifier round."""
+    personal_epochs: Rounds = 5
+    """Epochs of the personal classifier, with train.lr."""
+    classifier_rounds: Rounds = 10
+    """Last rounds of the run, which train the classifier; not used with local and with lie=false."""
 
     @model_validator(mode="after")
     def _projection_is_trained(self) -> "FedICONParams":

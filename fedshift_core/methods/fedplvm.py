@@ -1,27 +1,26 @@
 """Parameters of FedPLVM."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedshift_core.params import Params
+from fedshift_core.params import Params, Share
 
 
 class FedPLVMParams(Params):
     """Parameters of FedPLVM; values are those of its code."""
 
-    lambda_proto: float = Field(100.0, ge=0, description="Weight of the prototype losses (lambda); 0: FedAvg.")
-    alpha: float = Field(
-        0.25, gt=0, le=1, description="Exponent of the cosine in the contrast (alpha-sparsity); 1: the cosine itself."
-    )
-    tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-    use_contrast: bool = Field(True, description="Whether the term L_con is used.")
-    use_correction: bool = Field(True, description="Whether the term L_cor is used.")
-    cluster_locally: bool = Field(
-        True, description="Whether nodes cluster the features of a class; false: one prototype of a class, its mean."
-    )
-    most_images: int = Field(
-        5000, ge=3, le=10_000, description="Largest number of images of a class that are compared with each other."
-    )
-    cluster_globally: bool = Field(
-        True,
-        description="Whether the server clusters the prototypes; false: every prototype of every node is a global one.",
-    )
+    lambda_proto: NonNegativeFloat = 100.0
+    """Weight of the prototype losses (lambda); 0: FedAvg."""
+    alpha: Share = 0.25
+    """Exponent of the cosine in the contrast (alpha-sparsity); 1: the cosine itself."""
+    tau: PositiveFloat = 0.07
+    """Temperature of the contrast."""
+    use_contrast: bool = True
+    """Whether the term L_con is used."""
+    use_correction: bool = True
+    """Whether the term L_cor is used."""
+    cluster_locally: bool = True
+    """Whether nodes cluster the features of a class; false: one prototype of a class, its mean."""
+    most_images: int = Field(5000, ge=3, le=10_000)
+    """Largest number of images of a class that are compared with each other."""
+    cluster_globally: bool = True
+    """Whether the server clusters the prototypes; false: every prototype of every node is a global one."""

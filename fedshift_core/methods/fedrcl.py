@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from fedshift_core.params import Params
 
@@ -10,21 +10,20 @@ from fedshift_core.params import Params
 class FedRCLParams(Params):
     """Parameters of FedRCL; values are those of its code. Both weights 0: FedAvg."""
 
-    lambda_scl: float = Field(1.0, ge=0, description="Weight of the contrast; 0: off.")
-    lambda_penalty: float = Field(1.0, ge=0, description="Weight of the divergence penalty; 0: off.")
-    tau: float = Field(0.05, gt=0, description="Temperature of the contrast.")
-    threshold: float = Field(
-        0.7, ge=-1, le=1, description="Cosine from which on two samples of a class are too near for the penalty."
-    )
-    negatives: int = Field(
-        2, ge=1, le=10_000, description="Number of samples of other classes in the contrast: the most similar ones."
-    )
-    levels: Literal["all", "last"] = Field(
-        "all", description="Levels of the network that the terms use: all, or the last."
-    )
-    feature_relu: bool = Field(
-        False, description="Whether the terms see the output of the activation; false: its input."
-    )
+    lambda_scl: NonNegativeFloat = 1.0
+    """Weight of the contrast; 0: off."""
+    lambda_penalty: NonNegativeFloat = 1.0
+    """Weight of the divergence penalty; 0: off."""
+    tau: PositiveFloat = 0.05
+    """Temperature of the contrast."""
+    threshold: float = Field(0.7, ge=-1, le=1)
+    """Cosine from which on two samples of a class are too near for the penalty."""
+    negatives: int = Field(2, ge=1, le=10_000)
+    """Number of samples of other classes in the contrast: the most similar ones."""
+    levels: Literal["all", "last"] = "all"
+    """Levels of the network that the terms use: all, or the last."""
+    feature_relu: bool = False
+    """Whether the terms see the output of the activation; false: its input."""
 
     @property
     def active(self) -> bool:

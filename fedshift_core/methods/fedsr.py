@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from fedshift_core.params import Params
 
@@ -12,11 +12,15 @@ Length = Literal["norm", "squared"]
 class FedSRParams(Params):
     """Parameters of FedSR."""
 
-    alpha_l2r: float = Field(0.01, ge=0, description="Weight of the length of representations; 0: off.")
-    alpha_cmi: float = Field(0.001, ge=0, description="Weight of the conditional information; 0: off.")
-    l2r: Length = Field("norm", description="Length: the norm as in the code, or squared as printed.")
-    z_dim: int | None = Field(None, ge=1, le=65536, description="Width of z; null: that of the network's features.")
-    test: Literal["samples", "mean"] = Field(
-        "samples", description="What is classified at test: samples of z with averaged probabilities, or the mean mu."
-    )
-    test_samples: int = Field(20, ge=1, le=1000, description="Samples of z at test.")
+    alpha_l2r: NonNegativeFloat = 0.01
+    """Weight of the length of representations; 0: off."""
+    alpha_cmi: NonNegativeFloat = 0.001
+    """Weight of the conditional information; 0: off."""
+    l2r: Length = "norm"
+    """Length: the norm as in the code, or squared as printed."""
+    z_dim: int | None = Field(None, ge=1, le=65536)
+    """Width of z; null: that of the network's features."""
+    test: Literal["samples", "mean"] = "samples"
+    """What is classified at test: samples of z with averaged probabilities, or the mean mu."""
+    test_samples: int = Field(20, ge=1, le=1000)
+    """Samples of z at test."""

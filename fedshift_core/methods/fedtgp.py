@@ -1,6 +1,6 @@
 """Parameters of FedTGP."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from fedshift_core.limits import MOST_BATCH
 from fedshift_core.methods.fedproto import DistanceParams
@@ -10,19 +10,13 @@ from fedshift_core.params import Rounds
 class FedTGPParams(DistanceParams):
     """Parameters of FedTGP: those of FedProto's client, with another weight."""
 
-    lambda_proto: float = Field(
-        10.0,
-        ge=0,
-        description="Weight of the distance to the prototypes (lambda): 10 in the code's command, 1 "
-        "its default; 0: off.",
-    )
-    server_epochs: Rounds = Field(
-        100, description="Epochs over all prototypes of a round: 100 in the code's command, 1000 its default."
-    )
-    server_lr: float = Field(
-        0.01, gt=0, description="Learning rate of plain SGD on the server; the code takes the nodes'."
-    )
-    server_batch: int = Field(
-        10, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server; the code takes the nodes' batch."
-    )
-    margin_cap: float = Field(100.0, ge=0, description="Largest margin (tau); 0: no margin.")
+    lambda_proto: NonNegativeFloat = 10.0
+    """Weight of the distance to the prototypes (lambda): 10 in the code's command, 1 its default; 0: off."""
+    server_epochs: Rounds = 100
+    """Epochs over all prototypes of a round: 100 in the code's command, 1000 its default."""
+    server_lr: PositiveFloat = 0.01
+    """Learning rate of plain SGD on the server; the code takes the nodes'."""
+    server_batch: int = Field(10, ge=1, le=MOST_BATCH)
+    """Prototypes in a step of the server; the code takes the nodes' batch."""
+    margin_cap: NonNegativeFloat = 100.0
+    """Largest margin (tau); 0: no margin."""

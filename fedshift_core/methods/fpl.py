@@ -1,6 +1,6 @@
 """Parameters of FPL."""
 
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from fedshift_core.methods.prototypes import PrototypeParams
 
@@ -8,6 +8,9 @@ from fedshift_core.methods.prototypes import PrototypeParams
 class FPLParams(PrototypeParams):
     """Parameters of FPL."""
 
-    use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
-    use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
-    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+    use_cpcl: bool = True
+    """Whether the contrast with cluster prototypes is used."""
+    use_upcr: bool = True
+    """Whether the consistency with unbiased prototypes is used."""
+    tau: PositiveFloat = 0.02
+    """Temperature of the contrast."""

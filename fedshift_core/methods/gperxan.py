@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from fedshift_core.params import Params
 
@@ -10,8 +10,9 @@ from fedshift_core.params import Params
 class GPerXANParams(Params):
     """Parameters of gPerXAN; values are the code's."""
 
-    lambda_guide: float = Field(0.5, ge=0, description="Weight of the received head's loss; 0: off.")
-    batch_norm: Literal["own", "averaged"] = Field(
-        "own", description="BatchNorm that nodes are scored with: their own, which never leaves them, or the average "
-        "of all, for which it is sent (code); each node trains with its own.",
-    )  # fmt: skip
+    lambda_guide: NonNegativeFloat = 0.5
+    """Weight of the received head's loss; 0: off."""
+    batch_norm: Literal["own", "averaged"] = "own"
+    """BatchNorm that nodes are scored with: their own, which never leaves them, or the average of all, for which it is
+    sent (code); each node trains with its own.
+    """  # fmt: skip

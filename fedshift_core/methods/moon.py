@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from fedshift_core.params import Params
 
@@ -10,10 +10,9 @@ from fedshift_core.params import Params
 class MoonParams(Params):
     """Parameters of MOON."""
 
-    mu: float = Field(
-        1.0, ge=0, description="Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."
-    )
-    tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."
-    )
+    mu: NonNegativeFloat = 1.0
+    """Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."""
+    tau: PositiveFloat = 0.5
+    """Temperature of the contrast."""
+    projection: Literal["none", "mlp"] = "none"
+    """Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."""

@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from fedshift_core.params import Params
 
 
@@ -14,18 +12,14 @@ class PrototypeParams(Params):
     seen in the last local epoch, in training mode and augmented.
     """
 
-    proto_source: Literal["after_training", "last_epoch"] = Field(
-        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
-    )
+    proto_source: Literal["after_training", "last_epoch"] = "after_training"
+    """Features behind the prototypes: of a pass after training, or of the last epoch."""
 
 
 class OwnModelParams(PrototypeParams):
     """Base of the parameters of a method whose nodes keep their whole model."""
 
-    share_weights: bool = Field(
-        False,
-        description="Whether weights are averaged as well; false: the whole model stays on the node, as in the paper.",
-    )
-    predict_by: Literal["head", "prototype"] = Field(
-        "head", description="Prediction by the classifier (head), or by the nearest global prototype."
-    )
+    share_weights: bool = False
+    """Whether weights are averaged as well; false: the whole model stays on the node, as in the paper."""
+    predict_by: Literal["head", "prototype"] = "head"
+    """Prediction by the classifier (head), or by the nearest global prototype."""

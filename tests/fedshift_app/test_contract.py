@@ -589,6 +589,7 @@ def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = Mapp
     layers = json.loads(str(sent["run"]))
     for section, keys in changed.items():
         layers[section] |= keys
+    layers = validating.sections_of_run({"resolved": layers})  # with the parameters of a recipe in their sections
     index = int(str(sent["node-index"]))
     context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
     config, where = setup.open_message(ConfigRecord(dict(sent) | {"run": json.dumps(layers)}), context)

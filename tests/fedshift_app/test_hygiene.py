@@ -45,7 +45,7 @@ DANGEROUS = {
     "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": "weights_only=True",
     "torch.jit.load": None, "torch.export.load": None,
     "os.system": None, "joblib.load": None, "marshal.loads": None, "shelve.open": None,
-    "yaml.unsafe_load": None, "yaml.full_load": None, "yaml.load": "Loader=_OnceLoader",
+    "yaml.unsafe_load": None, "yaml.full_load": None, "yaml.load": None,
     "np.load": "allow_pickle=False", "Image.open": "formats=", "loadmat": None, "scipy.io.loadmat": None,
 }  # fmt: skip
 

@@ -228,7 +228,7 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
     assert isinstance(refused.exception, ConfigError)
     assert "would run code from its folder" in refused.exception.text
     assert "--trust-plugins" in refused.exception.remedy
-    assert not extensions.has_others()  # nothing of it was run
+    assert not extensions._loaded  # nothing of it was run
     done = CliRunner().invoke(cli.app, [*arguments, "--trust-plugins"])
     assert f"code from the run folder will run: {config.parent / kept['file']}\n" in done.stderr, done.output
     (again,) = (tmp_path / "again").iterdir()
@@ -256,7 +256,7 @@ def test_a_folder_cannot_have_other_code_run(
     for reads in (plugins_module.trust, resolve):
         with pytest.raises(ConfigError, match=reason):
             reads({"experiment": str(config)})
-    assert not extensions.has_others()
+    assert not extensions._loaded
 
 
 def test_a_run_goes_on_with_the_code_that_it_began_with(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_a_file_that_defines_nothing_of_a_run_costs_it_nothing(
     assert not record.lacking and len(predictions.look(record, None, 5).views) == 4
     _, model = saving.save(saving.Wanted(config.parent, "safetensors"))
     assert not model.configuration["plugins"]
-    assert not extensions.has_others()
+    assert not extensions._loaded
 
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from fedshift_core.params import Params
+from fedshift_core.params import Fraction, Params, Probability
 
 #: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
 Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
@@ -13,8 +13,10 @@ Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
 class StageParams(Params):
     """Parameters of all modules of this kind."""
 
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map changes; 0: off.")
-    stages: Where = Field("all", description="Stages whose maps change, counted from 1; all, or all before the last.")
+    probability: Probability = 0.5
+    """Probability with which a map changes; 0: off."""
+    stages: Where = "all"
+    """Stages whose maps change, counted from 1; all, or all before the last."""
 
     @field_validator("stages")
     @classmethod
@@ -29,27 +31,29 @@ class StageParams(Params):
 class FedFAParams(StageParams):
     """The parameters; values are the paper's."""
 
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is augmented; 0: off.")
-    momentum: float = Field(0.99, ge=0, lt=1, description="Momentum alpha of a node's running statistics.")
-    sharing: bool = Field(
-        True, description="Whether gamma follows what nodes differ in (paper); false: gamma is 1 and nothing more "
-        "travels, which is what the released code computes.",
-    )  # fmt: skip
-    stages: Where = Field("all", description="Stages whose maps are augmented, counted from 1: all, lower, or a list.")
+    probability: Probability = 0.5
+    """Probability with which a map is augmented; 0: off."""
+    momentum: Fraction = 0.99
+    """Momentum alpha of a node's running statistics."""
+    sharing: bool = True
+    """Whether gamma follows what nodes differ in (paper); false: gamma is 1 and nothing more travels, which is what the
+    released code computes.
+    """
+    stages: Where = "all"
+    """Stages whose maps are augmented, counted from 1: all, lower, or a list."""
 
 
 class MixStyleParams(StageParams):
     """The parameters; values are the paper's."""
 
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is mixed; 0: off.")
-    alpha: float = Field(0.1, gt=0, le=100, description="Of Beta(alpha, alpha), from which lambda is drawn.")
-    mix: Literal["random", "crossdomain"] = Field(
-        "random", description="Partner of an image in its batch: any (random), or one of another domain (crossdomain)."
-    )
-    stages: Where = Field(
-        "lower", description="Stages whose maps are mixed, counted from 1: all before the last, three at most (lower), "
-        "all, or a list.",
-    )  # fmt: skip
+    probability: Probability = 0.5
+    """Probability with which a map is mixed; 0: off."""
+    alpha: float = Field(0.1, gt=0, le=100)
+    """Of Beta(alpha, alpha), from which lambda is drawn."""
+    mix: Literal["random", "crossdomain"] = "random"
+    """Partner of an image in its batch: any (random), or one of another domain (crossdomain)."""
+    stages: Where = "lower"
+    """Stages whose maps are mixed, counted from 1: all before the last, three at most (lower), all, or a list."""
 
 
 TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
@@ -60,40 +64,38 @@ Noise = Literal["logistic_pair", "gumbel_pair"]
 class F2DCParams(Params):
     """The modules' parameters; values are the paper's. Both ``use_`` switches off: no modules at all."""
 
-    use_dfd_loss: bool = Field(True, description="Whether the loss L_DFD is used (Table 6).")
-    use_dfc_loss: bool = Field(
-        True, description="Whether A_C and the loss L_DFC are used (Table 6); false: f* = f-, so f~ = f."
-    )
-    lambda1: float = Field(0.8, ge=0, description="Weight of L_DFD; 0: off.")
-    lambda2: float = Field(1.0, ge=0, description="Weight of L_DFC; 0: the loss is off, A_C stays.")
-    tau: float = Field(0.06, gt=0, description="Temperature of the separability.")
-    sigma: float = Field(0.1, gt=0, description="Smoothness of the mask (Table 5).")
-    conv_layers: Literal[2, 3] = Field(
-        2, description="Convolutional layers of A_D and A_C; 3 in the code since June 2026."
-    )
-    hidden: int = Field(64, ge=1, le=4096, description="Inner width of A_D and A_C; 50 in the code since June 2026.")
-    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        "last", description="Stages after which the modules stand, counted from 1, or the last (Eq. 9)."
-    )
-    noise: Noise = Field(
-        "logistic_pair", description="Noise of the mask: the paper's (logistic_pair), or the code's (gumbel_pair) (A3)."
-    )
-    eval_noise: bool = Field(False, description="Whether there is noise at test too (A2).")
-    y_hat_from: Literal["classifier", "aux"] = Field(
-        "classifier",
-        description="Source of the most confident wrong class: the classifier h(l~), or the auxiliary one m(l-) (A6).",
-    )
-    test_feature: TestFeature = Field(
-        "fused", description="Map that is classified at test: f~ (fused), f+, f-, or f* (Table 7)."
-    )
-    local_modules: Literal["local", "aggregate"] = Field(
-        "aggregate", description="Whether A_D, A_C and m stay on the node (local), or are averaged (aggregate) (A1)."
-    )
-    eval_modules: Literal["none", "client_mean", "aggregated"] = Field(
-        "aggregated",
-        description="Modules that score a model (A1): none (f~ = f), each node's own with scores averaged "
-        "(client_mean), or the averaged ones.",
-    )
+    use_dfd_loss: bool = True
+    """Whether the loss L_DFD is used (Table 6)."""
+    use_dfc_loss: bool = True
+    """Whether A_C and the loss L_DFC are used (Table 6); false: f* = f-, so f~ = f."""
+    lambda1: NonNegativeFloat = 0.8
+    """Weight of L_DFD; 0: off."""
+    lambda2: NonNegativeFloat = 1.0
+    """Weight of L_DFC; 0: the loss is off, A_C stays."""
+    tau: PositiveFloat = 0.06
+    """Temperature of the separability."""
+    sigma: PositiveFloat = 0.1
+    """Smoothness of the mask (Table 5)."""
+    conv_layers: Literal[2, 3] = 2
+    """Convolutional layers of A_D and A_C; 3 in the code since June 2026."""
+    hidden: int = Field(64, ge=1, le=4096)
+    """Inner width of A_D and A_C; 50 in the code since June 2026."""
+    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = "last"
+    """Stages after which the modules stand, counted from 1, or the last (Eq. 9)."""
+    noise: Noise = "logistic_pair"
+    """Noise of the mask: the paper's (logistic_pair), or the code's (gumbel_pair) (A3)."""
+    eval_noise: bool = False
+    """Whether there is noise at test too (A2)."""
+    y_hat_from: Literal["classifier", "aux"] = "classifier"
+    """Source of the most confident wrong class: the classifier h(l~), or the auxiliary one m(l-) (A6)."""
+    test_feature: TestFeature = "fused"
+    """Map that is classified at test: f~ (fused), f+, f-, or f* (Table 7)."""
+    local_modules: Literal["local", "aggregate"] = "aggregate"
+    """Whether A_D, A_C and m stay on the node (local), or are averaged (aggregate) (A1)."""
+    eval_modules: Literal["none", "client_mean", "aggregated"] = "aggregated"
+    """Modules that score a model (A1): none (f~ = f), each node's own with scores averaged (client_mean), or the
+    averaged ones.
+    """
 
     @property
     def active(self) -> bool:
@@ -129,12 +131,14 @@ class F2DCParams(Params):
 class WithinDomainsParams(Params):
     """Weights of the terms; 0: the term is off."""
 
-    coral: float = Field(0.0, ge=0, description="Weight of CORAL (DomainBed: 1).")
-    mmd: float = Field(0.0, ge=0, description="Weight of MMD with Gaussian kernels (DomainBed: 1).")
-    irm: float = Field(0.0, ge=0, description="Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with "
-                       "Adam; with SGD begin at 1).")  # fmt: skip
-    rex: float = Field(0.0, ge=0, description="Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; "
-                       "with SGD begin at 1).")  # fmt: skip
+    coral: NonNegativeFloat = 0.0
+    """Weight of CORAL (DomainBed: 1)."""
+    mmd: NonNegativeFloat = 0.0
+    """Weight of MMD with Gaussian kernels (DomainBed: 1)."""
+    irm: NonNegativeFloat = 0.0
+    """Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with Adam; with SGD begin at 1)."""
+    rex: NonNegativeFloat = 0.0
+    """Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; with SGD begin at 1)."""
 
     @model_validator(mode="after")
     def _one_is_on(self) -> "WithinDomainsParams":

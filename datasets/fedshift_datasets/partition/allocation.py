@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_NODES, as_found
-from fedshift_core.params import ConfigModel
+from fedshift_core.params import ConfigModel, Fraction, Probability
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
@@ -22,80 +22,50 @@ RANDOM = "random"
 class Allocation(ConfigModel):
     """How nodes and images are dealt in simulation. A real node brings its own images instead."""
 
-    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = Field(
-        "any",
-        description="Nodes per domain; any: domains are dealt in turn to as many nodes as there are; {random: N}: N "
-        "nodes, at least one a domain, the rest by the seed.",
-    )
-    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = Field(
-        "equal",
-        description="Share of a domain's training images, above 0 and at most 1, that each node draws: one number, "
-        "one for each domain that has nodes, or equal to divide all images.",
-    )
+    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = "any"
+    """Nodes per domain; any: domains are dealt in turn to as many nodes as there are; {random: N}: N nodes, at least
+    one a domain, the rest by the seed.
+    """
+    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
+    """Share of a domain's training images, above 0 and at most 1, that each node draws: one number, one for each domain
+    that has nodes, or equal to divide all images.
+    """
     #: down: as ``int`` does in the code of FPL and F2DC.
-    rounding: Literal["nearest", "down"] = Field(
-        "nearest", description="How a share becomes a whole number of images: to the nearest, or down."
-    )
-    share_per: Literal["node", "domain"] = Field(
-        "node",
-        description="Whose share it is: each node's, or that of all nodes of the domain together, who"
-        " divide it equally.",
-    )
-    with_replacement: bool = Field(
-        False,
-        description="Whether each node draws its share from the whole domain, so that several nodes may hold an image.",
-    )
+    rounding: Literal["nearest", "down"] = "nearest"
+    """How a share becomes a whole number of images: to the nearest, or down."""
+    share_per: Literal["node", "domain"] = "node"
+    """Whose share it is: each node's, or that of all nodes of the domain together, who divide it equally."""
+    with_replacement: bool = False
+    """Whether each node draws its share from the whole domain, so that several nodes may hold an image."""
     #: The code of FPL and F2DC: of four nodes at 30 % the last gets 10 %.
-    last_takes_rest: bool = Field(
-        False, description="Whether the last node of a domain takes what is left where that is less than its share."
-    )
+    last_takes_rest: bool = False
+    """Whether the last node of a domain takes what is left where that is less than its share."""
     #: FPL's and F2DC's code.
-    class_coverage: bool = Field(
-        False, description="Whether images are swapped until every node holds each class at least once."
-    )
-    label_skew: float | None = Field(
-        None,
-        gt=0,
-        le=1e6,
-        description="Concentration of the Dirichlet distribution that spreads each class of a domain "
-        "over its nodes; null: no skew.",
-    )
+    class_coverage: bool = False
+    """Whether images are swapped until every node holds each class at least once."""
+    label_skew: float | None = Field(None, gt=0, le=1e6)
+    """Concentration of the Dirichlet distribution that spreads each class of a domain over its nodes; null: no skew."""
     #: Above 0, nodes divide all images of a domain, those of its test split too (FedCode); classes in proportion.
-    test_fraction: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of a node's images that is its own test set; 0: the domain's test split is the test.",
-    )
+    test_fraction: Fraction = 0.0
+    """Share of a node's images that is its own test set; 0: the domain's test split is the test."""
     #: Classes in proportion. A site with images of a split validation takes those instead, all of them, where this is
     #: above 0; else they stay unused.
-    validation_fraction: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of a node's training images that is set aside to choose a round by; 0: none.",
-    )
+    validation_fraction: Fraction = 0.0
+    """Share of a node's training images that is set aside to choose a round by; 0: none."""
     #: domain: the lists that the code of I2PFL's first author tests PACS on.
-    test_on: Literal["split", "domain"] = Field(
-        "split", description="Test images of a domain: its test split, or in simulation all its images (domain)."
-    )
+    test_on: Literal["split", "domain"] = "split"
+    """Test images of a domain: its test split, or in simulation all its images (domain)."""
     #: FedDG_Benchmark's lambda (``fedshift_datasets.partition.mixing``).
-    mixing: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Part of each node's images that it changes for images of the common mixture of all domains: 0: "
-        "one domain a node; 1: the same mixture everywhere. In simulation.",
-    )
-    domain_labels: Literal["known", "unknown"] = Field(
-        "known",
-        description="Whether a node with images of several domains knows the domain of each image; terms over domains "
-        "within a node need it.",
-    )
-    held_out: tuple[str, ...] = Field(
-        (),
-        description="Domains that no node holds and that are scored all the same (leave-one-domain-out); empty: none.",
-    )
+    mixing: Probability = 0.0
+    """Part of each node's images that it changes for images of the common mixture of all domains: 0: one domain a node;
+    1: the same mixture everywhere. In simulation.
+    """
+    domain_labels: Literal["known", "unknown"] = "known"
+    """Whether a node with images of several domains knows the domain of each image; terms over domains within a node
+    need it.
+    """
+    held_out: tuple[str, ...] = ()
+    """Domains that no node holds and that are scored all the same (leave-one-domain-out); empty: none."""
 
     @field_validator("counts", mode="before")
     @classmethod

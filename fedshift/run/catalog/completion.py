@@ -11,7 +11,6 @@ import typer
 
 from fedshift_core.spelling import begun_with
 
-SWITCHES = ("true", "false")
 _OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name
 
 
@@ -85,26 +84,26 @@ def values(key: str) -> tuple[str, ...]:
         return tuple(catalog.DATASETS)
     from fedshift.run.catalog.ranges import model_of
     from fedshift_app.config import registry
-    from fedshift_app.config.arguments import ENGINES
+    from fedshift_app.config.arguments import WORDS
     from fedshift_clients.models.catalog import NETWORKS
     from fedshift_clients.models.packages import PREFIX, WEIGHTS
     from fedshift_core.extensions import OURS
 
     named: dict[str, Iterable[str]] = {
         "model.name": NETWORKS, "modules": registry.MODULES, "adapt.name": registry.ADAPTATIONS,
-        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS), "engine": ENGINES, "report": SWITCHES,
+        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS), **WORDS,
         "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
-        "profile": SWITCHES,
     }  # fmt: skip
     if key in named:
         return tuple(named[key])
-    found = None if key.startswith(_OF_NAMES) else model_of(key.replace("-", "_"))
-    return () if found is None else tuple(_words(found[0].model_fields[found[1]].annotation))
+    typed = key.replace("-", "_")
+    model = None if key.startswith(_OF_NAMES) else model_of(typed)
+    return () if model is None else tuple(_words(model.model_fields[typed.rpartition(".")[2]].annotation))
 
 
 def _words(annotation: object) -> Iterator[str]:
     if annotation is bool:
-        yield from SWITCHES
+        yield from ("true", "false")
     elif get_origin(annotation) is Literal:
         yield from (str(word) for word in get_args(annotation) if word)
     else:

@@ -1,7 +1,7 @@
 """``fedshift methods``: all in their groups, or one with its page, its parameters and what travels."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from fedshift.run.catalog import ranges
@@ -9,10 +9,10 @@ from fedshift.run.catalog.ranges import NONE, Parameter, as_yaml
 from fedshift.run.columns import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.layers import modules_by_name, section_of
+from fedshift_app.config.layers import Layer, section_of, split_key
 from fedshift_app.config.recipes import parameter_of_key, targets_of
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import METHOD_SECTIONS
+from fedshift_app.config.validating import split_sections
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import some
 from fedshift_core.ranges import read
@@ -67,11 +67,8 @@ def described(name: str) -> str:
 
 
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
-    of = registry.METHODS[method.name].of
-    _, sections = _divided(method)
-    parameters = parameter_of_key(method)  # a recipe's parameters say these
-    asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in parameters)
-    needs = ", ".join(f"{key}={as_yaml(value)}" for key, value in method.needs.items())
+    of, parameters = registry.METHODS[method.name].of, parameter_of_key(method)  # a recipe's parameters say these
+    asks = {".".join(key): value for key, value in split_sections(method.defaults)[1].items()}
     return [
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
@@ -83,12 +80,16 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("node", _class(method.client or FEDAVG_CLIENT)),
         ("travels", f"in addition to the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
-        ("asks for", asks),
+        ("asks for", _settings({key: value for key, value in asks.items() if key not in parameters})),
         ("tuned in", ", ".join(f"{key} {as_yaml(read(space, key).as_yaml())}" for key, space in method.search.items())),
-        ("needs", needs),
+        ("needs", _settings(method.needs)),
         ("mixed", f"nodes (allocation.mixing): {method.one_domain}" if method.one_domain else ""),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={as_yaml(value)}" for key, value in values.items())
 
 
 def page(method: Method) -> str:
@@ -116,7 +117,7 @@ def parameters(method: Method) -> list[Parameter]:
     Args:
         method: As :func:`registry.get` returns it.
     """
-    said, sections = _divided(method)
+    said, sections = split_sections(method.defaults)
     model = method.params_class()
     described = []
     for key in method.known_keys():
@@ -126,66 +127,41 @@ def parameters(method: Method) -> list[Parameter]:
     return described
 
 
-def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> Parameter:
+def _stood_for(method: Method, key: str, sections: Layer) -> Parameter:
     """Return a recipe's parameter as the key that it stands for has it, with the recipe's own default."""
     target = targets_of(method, key)[0]
     dotted = target if isinstance(target, str) else target["key"]
-    value: Any = sections
-    for part in dotted.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    place = ranges.model_of(dotted)
-    if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
-        place = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
-    own = Parameter(key, NONE, as_yaml(value), NONE)
-    if place is not None and place[1] in place[0].model_fields:
-        own = ranges.described(*place)
-        value = place[0].model_fields[place[1]].default if value is None else value
-    section = RunConfig.model_fields[dotted.partition(".")[0]]
-    own = own._replace(default=as_yaml(value), description=own.description or section.description or "")
-    if isinstance(target, str):
-        return own
-    given = {meant: word for word, meant in target["values"].items()}
-    words = ", ".join(map(as_yaml, target["values"]))
-    return own._replace(default=as_yaml(given.get(value, value)), kind="word", bounds=words)
-
-
-def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults that a method's file says: of its own parameters, and of other sections, modules by name."""
-    sections = {key: value for key, value in method.defaults.items() if key in METHOD_SECTIONS}
-    if "modules" in sections:
-        sections["modules"] = modules_by_name(sections["modules"])
-    return {key: value for key, value in method.defaults.items() if key not in sections}, sections
+    section, *_, last = place = split_key(dotted)
+    model = ranges.model_of(dotted)
+    if section == "adapt" and ("adapt", "name") in sections:
+        model = ranges.adaptation_model(sections["adapt", "name"])
+    own, value = Parameter(key, NONE, NONE, NONE), sections.get(place)
+    if model is not None and last in model.model_fields:
+        own, value = ranges.described(model, last), sections.get(place, model.model_fields[last].default)
+    description = own.description or RunConfig.model_fields[section].description or ""
+    if not isinstance(target, str):
+        value = {meant: word for word, meant in target["values"].items()}.get(value, value)
+        own = own._replace(kind="word", bounds=", ".join(map(as_yaml, target["values"])))
+    return own._replace(default=as_yaml(value), description=description)
 
 
 def _papers(name: str, key: str) -> str:
     """Return what experiments of papers' tables set a parameter to, and which."""
     by_value: dict[str, list[str]] = {}
-    for experiment, said in _of_papers(name):
+    for experiment, settings in _experiments():
+        own = section_of(settings, "method")
+        said = section_of(section_of(settings, "methods"), name) | (own if own.get("name") == name else {})
         if key in said:
             by_value.setdefault(as_yaml(said[key]), []).append(experiment)
     return "; ".join(f"{value} ({some(names, MOST_NAMED)})" for value, names in by_value.items())
 
 
-def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the experiments that stand for papers' tables, each with what it sets of a method."""
-    for experiment, settings in _experiments():
-        own = section_of(settings, "method")
-        yield experiment, section_of(section_of(settings, "methods"), name) | (own if own.get("name") == name else {})
-
-
 @functools.cache
 def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return the experiments that stand for papers' tables."""
     read = ((name, read_yaml(configuration.experiment_file(name))) for name in files.names("experiments"))
     return tuple((name, settings) for name, settings in read if settings.get("paper"))
 
 
 def _class(kind: Any) -> str:
     return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
-
-
-def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return what a method's file says of other sections by dotted key."""
-    values: dict[str, Any] = {}
-    for key, value in section.items():
-        values |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return values

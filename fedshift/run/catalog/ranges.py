@@ -51,18 +51,13 @@ class Parameter(NamedTuple):
         return self.bounds if self.kind in ("number", "word") else f"{self.kind}, {self.bounds}"
 
 
-def model_of(dotted: str) -> tuple[type[BaseModel], str] | None:
-    """Return the model that checks a dotted key of other sections than ``method``, and the key's name in it."""
-    *sections, last = dotted.split(".")
-    if sections[:1] == ["modules"] and len(sections) == 2:
-        return modules_model(sections[1]), last
-    model: type[BaseModel] = RunConfig
-    for section in sections:
-        inner = model.model_fields[section].annotation if section in model.model_fields else None
-        if not is_model(inner):
-            return None
-        model = inner
-    return (model, last) if last in model.model_fields else None
+def model_of(dotted: str) -> type[BaseModel] | None:
+    """Return the model that checks a dotted key of other sections than ``method``; None if there is none."""
+    section, _, rest = dotted.rpartition(".")
+    if dotted.startswith("modules.") and dotted.count(".") == 2:
+        return modules_model(section.partition(".")[2])
+    kind = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else RunConfig
+    return kind if is_model(kind) and rest in kind.model_fields and "." not in section else None
 
 
 def is_model(annotation: object) -> TypeGuard[type[BaseModel]]:

@@ -1,13 +1,14 @@
 """Scores with other statistics of BatchNorm (``evaluate.bn``)."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from fedshift_core.disclosure import SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.limits import MOST_SHOWN, few, some
+from fedshift_core.params import Former
 from fedshift_core.plural import plural
 from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
@@ -21,6 +22,10 @@ BN_STATISTICS_TEXT = {
     OWN: "of each node's own training images",
     BATCH: "of each batch of test images",
 }
+
+
+def _takes_statistics(evaluate: Mapping[str, Any]) -> bool:
+    return isinstance(ways := evaluate.get("bn"), list | tuple) and (OWN in ways or RETAKEN in ways)
 
 
 class Options(FeatureOptions):
@@ -42,7 +47,7 @@ class Options(FeatureOptions):
         le=1_000_000,
         description="Largest number of training images of a node behind re-estimated statistics.",
     )
-    bn_order: Literal["shuffled", "listed"] = Field(
+    bn_order: Annotated[Literal["shuffled", "listed"], Former("listed", _takes_statistics)] = Field(
         "shuffled",
         description="Order of these images, of which each batch is normalised by itself: shuffled, or listed as the"
         " data set has them, which may be class by class.",

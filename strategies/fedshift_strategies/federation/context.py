@@ -113,7 +113,8 @@ class RunContext:
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains to evaluate, in their order."""
-        return self.config.dataset.domains
+        domains: tuple[str, ...] = self.config.dataset.domains
+        return domains
 
     @property
     def num_classes(self) -> int:
@@ -162,7 +163,7 @@ class RunContext:
 
     def number(self, present: int) -> int:
         """Return how many of the nodes that are present train in a round."""
-        return max(1, round(self.config.federation.participation * present))
+        return max(1, round(float(self.config.federation.participation) * present))
 
     def sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
         """Choose which nodes train, by index, from (seed, round)."""

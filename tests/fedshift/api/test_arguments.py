@@ -57,7 +57,7 @@ def test_each_function_names_what_it_was_given(name: str, given: tuple[object, .
         ({"terms": "length"}, "register: terms: expected a list of names, found 'length'"),
         ({"terms": [3]}, "register: terms: expected a list of names, found [3]"),
         ({"defaults": ["mu"]}, "register: defaults: expected a mapping of keys to values, found ['mu']"),
-        ({"defaults": {"mu": 1}}, "register: defaults: unknown key 'mu'; there are none"),
+        ({"defaults": {"mu": 1}}, "register: unknown key method.mu for method 'unsound'; there are none"),
         ({"defaults": {"train": {"lr": "fast"}}}, "register: defaults.train.lr: Input should be a valid number, unable "
          "to parse string as a number, found 'fast'"),
     ],

@@ -164,15 +164,6 @@ def test_i2pfl_brings_the_values_of_its_paper() -> None:
     assert method["gamma_per"] == "sample"
 
 
-def test_experiment_overrides_the_data_set(tmp_path: Path) -> None:
-    # conf/datasets/handwritten.yaml: four domains, crop_padding 2
-    path = written(tmp_path, dataset={"name": "handwritten", "domains": ["scan", "sketch"]}, images={"crop_padding": 1})
-    config = resolve({"experiment": path})
-    assert config.dataset.domains == ("scan", "sketch")
-    assert config.images.crop_padding == 1
-    assert config.images.mean == (0.5, 0.5, 0.5)  # still the data set's
-
-
 def test_experiment_overrides_the_method_file(tmp_path: Path) -> None:
     # conf/methods/i2pfl.yaml: tau 0.07, alpha 0.4, lambda1 10
     own = written(tmp_path, method={"name": "i2pfl", "tau": 0.5})
@@ -322,11 +313,6 @@ def test_set_overrides_everything(tmp_path: Path) -> None:
     assert (config.images.crop_padding, config.model.bn) == (0, "freeze")
 
 
-def test_set_may_name_the_method_and_its_parameters() -> None:
-    method = resolve({"method": "fedavg", "set": "method.tau=0.9 method.name=i2pfl"}).method
-    assert (method["name"], method["tau"], method["alpha"]) == ("i2pfl", 0.9, 0.4)
-
-
 @pytest.mark.parametrize("flat", [{"dataset": "digits"}, {"set": "dataset.name=digits"}])
 def test_switching_the_data_set_brings_its_own_defaults(flat: dict[str, Any]) -> None:
     config = resolve(flat)
@@ -340,10 +326,6 @@ def test_switching_the_data_set_drops_what_the_experiment_said_of_the_other(tmp_
     config = resolve({"experiment": path, "dataset": "digits"})
     assert "scan" not in config.dataset.domains
     assert config.images.crop_padding != 9
-
-
-def test_set_chooses_domains_of_the_data_set() -> None:
-    assert resolve({"dataset": "digits", "set": "dataset.domains=[usps,syn]"}).dataset.domains == ("usps", "syn")
 
 
 def test_a_relative_data_dir_means_the_folder_where_the_command_was_given(
@@ -371,16 +353,11 @@ def test_a_relative_data_dir_elsewhere_is_refused() -> None:
     ("text", "parsed"),
     [
         ("", {}),
-        ("  ", {}),
         ("train.lr=1e-3", {"train.lr": 0.001}),
-        ("train.lr=1E-3", {"train.lr": 0.001}),
         ("train.lr=.5 rounds=3", {"train.lr": 0.5, "rounds": 3}),
         ("a.b=true a.c=false a.d=yes", {"a.b": True, "a.c": False, "a.d": True}),
-        ("a=[1,2]", {"a": [1, 2]}),
         ("a=[scan,sketch]", {"a": ["scan", "sketch"]}),
         ("'a={scan: 2, sketch: 1}'", {"a": {"scan": 2, "sketch": 1}}),
-        ("a='{scan: 2}'", {"a": {"scan": 2}}),
-        ('a="[1, 2]"', {"a": [1, 2]}),
         ("a='two words'", {"a": "two words"}),
         ("a=b=c", {"a": "b=c"}),
         ("a=", {"a": None}),
@@ -389,10 +366,8 @@ def test_a_relative_data_dir_elsewhere_is_refused() -> None:
             "dataset.domains=[010,1_1,2024-01-01,12:30,0x10,1e3,on,no,.5]",
             {"dataset.domains": ["010", "1_1", "2024-01-01", "12:30", "0x10", "1e3", "on", "no", ".5"]},
         ),
-        ("dataset.name=1e3 dataset.public=010", {"dataset.name": "1e3", "dataset.public": "010"}),
         ("dataset.public=0.1 allocation.share=1", {"dataset.public": 0.1, "allocation.share": 1}),
         ("'allocation.counts={010: 2, no: 1}'", {"allocation.counts": {"010": 2, "no": 1}}),
-        ("allocation.held-out=[yes]", {"allocation.held_out": ["yes"]}),
         ("allocation.counts.north-east=2", {"allocation.counts.north-east": 2}),
         ("train.class-weights.a.b-c.d.e.f=2", {"train.class_weights.a.b-c.d.e.f": 2}),
         ("a=1 a=2", {"a": 2}),
@@ -411,22 +386,12 @@ def test_set_malformed(text: str) -> None:
     assert text.split()[-1] in message
 
 
-def test_set_says_what_form_it_wants() -> None:
-    assert "section.key=value" in refusal({"set": "lr"})
-
-
 @pytest.mark.parametrize("text", ["train.lr={", "train.lr=[1"])
 def test_set_value_is_no_yaml(text: str) -> None:
     message = refusal({"set": text})
     key, value = text.split("=")
     assert key in message
     assert repr(value) in message
-
-
-def test_set_does_not_touch_what_it_does_not_name() -> None:
-    config, plain = resolve({"set": "allocation.held_out=[scan]"}), resolve({})
-    assert config.allocation.held_out == ("scan",)
-    assert config.model_copy(update={"allocation": plain.allocation}) == plain
 
 
 # --- what is refused --------------------------------------------------------------------------------------
@@ -438,20 +403,15 @@ def test_set_does_not_touch_what_it_does_not_name() -> None:
         ({"experiment": "nope"}, ["experiment", "'nope'", "handwritten", "digits-small"]),
         ({"method": "nope"}, ["method", "'nope'", "fedavg", "i2pfl"]),
         ({"dataset": "nope"}, ["dataset", "'nope'", "handwritten", "digits"]),
-        ({"set": "method.name=nope"}, ["method", "'nope'", "fedavg"]),
-        ({"set": "dataset.name=nope"}, ["dataset", "'nope'", "handwritten"]),
         ({"set": "dataset.domains=[scan,moon]"}, ["dataset.domains", "'moon'", "scan, texture, street, sketch"]),
         ({"set": "dataset.domains=[scan,scan]"}, ["dataset.domains", "different", "scan, scan"]),
         ({"set": "dataset.domains=[]"}, ["dataset.domains", "none"]),
         ({"set": "allocation.held_out=[moon]"}, ["allocation.held_out", "'moon'", "scan"]),
         ({"set": "'allocation.counts={moon: 2}'"}, ["allocation.counts", "'moon'", "scan"]),
-        ({"set": "'allocation.share={moon: 0.5}'"}, ["allocation.share", "'moon'", "scan"]),
         ({"lr": 1}, ["'lr'", "experiment", "data-dir", "set"]),
-        ({"data_dir": "/x"}, ["'data_dir'", "data-dir"]),
         ({"resume": "runs/1"}, ["resume", "fedshift run", "flwr run"]),
         ({"set": "trian.lr=1"}, ["'trian.lr'", "dataset", "train", "federation"]),
         ({"set": "lr=1"}, ["'lr'", "train"]),
-        ({"set": "method=i2pfl"}, ["'method' is a section", "method.name="]),
         ({"set": "train=5"}, ["'train' is a section", "train.epochs="]),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -463,24 +423,15 @@ def test_unknown_names_and_keys(flat: dict[str, Any], reason: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("section", "known"),
+    ("method", "key", "known"),
     [
-        ("dataset", "domains"), ("images", "crop_padding"), ("allocation", "held_out"), ("model", "bn"),
-        ("train", "batch_size"), ("federation", "participation"),
+        ("fedavg", "train.nope", "batch_size"), ("fedavg", "dataset.nope", "domains"), ("i2pfl", "method.nope", "tau"),
+        ("fedavg", "method.nope", "none"),
     ],
 )  # fmt: skip
-def test_unknown_key_in_a_section(section: str, known: str) -> None:
-    message = refusal({"set": f"{section}.nope=1"})
-    assert f"unknown key {section}.nope" in message
-    assert known in message
-
-
-@pytest.mark.parametrize(("method", "known"), [("i2pfl", "tau"), ("fedavg", "none")])
-def test_unknown_parameter_of_a_method(method: str, known: str) -> None:
-    message = refusal({"method": method, "set": "method.nope=1"})
-    assert "method.nope" in message
-    assert repr(method) in message
-    assert known in message
+def test_an_unknown_key_in_a_section(method: str, key: str, known: str) -> None:
+    message = refusal({"method": method, "set": f"{key}=1"})
+    assert f"unknown key {key}" in message and known in message
 
 
 @pytest.mark.parametrize(
@@ -488,91 +439,34 @@ def test_unknown_parameter_of_a_method(method: str, known: str) -> None:
     [
         ("train.lr", "fast", "'fast'", "number"),
         ("train.epochs", "2.5", "2.5", "integer"),
-        ("train.epochs", "[1]", "[1]", "integer"),
-        ("rounds", "many", "'many'", "integer"),
-        ("seed", "x", "'x'", "integer"),
+        ("train.lr", "-1e-3", "-0.001", "greater than 0"),
+        ("train.lr", "nan", "nan", "should be"),
+        ("train.weight_decay", "inf", "inf", "finite"),
+        ("train.momentum", "1", "1", "less than 1"),
+        ("train.batch_size", "1", "1", "greater than or equal to 2"),
+        ("train.schedule_steps", "3", "3", "expected a list such as [3],"),
+        ("train.precision", "fp8", "'fp8'", "'bf16'"),
+        ("rounds", "-1", "-1", "greater than or equal to 0"),
         ("images.flip", "maybe", "'maybe'", "boolean"),
         ("images.mean", "0.5", "0.5", "expected a list such as [0.5, 0.5, 0.5],"),
         ("images.mean", "[1,2,3,4]", "[1, 2, 3, 4]", "list should have at most 3 items"),
-        ("train.schedule_steps", "3", "3", "expected a list such as [3],"),
-        ("allocation.held_out", "street", "'street'", "expected a list such as [street],"),
-        ("evaluate.bn", "own", "'own'", "expected a list such as [own],"),
         ("dataset.domains", "true", "True", "expected a list such as [A],"),
-        ("dataset.domains", "scan", "'scan'", "expected a list such as [scan],"),
         ("dataset.data_dir", "5", "5", "string"),
+        ("dataset.window", "[240,-160]", "[240, -160]", "[low, high] with low below high"),
         ("model.name", "vgg", "'vgg'", "resnet10"),
         ("model.bn", "off", "False", "'freeze'"),
-        ("train.precision", "fp8", "'fp8'", "'bf16'"),
-        ("train.arithmetic", "fp8", "'fp8'", "'bf16/nchw'"),
-        ("federation.round_timeout", "long", "'long'", "number"),
-        ("allocation.counts", "some", "'some'", "any"),
-        ("allocation.counts", "5", "5", "any"),
-        ("allocation.share", "half", "'half'", "equal"),
-        ("allocation.share", "{scan:}", "None", "number"),
-    ],
-)
-def test_wrong_type(key: str, value: str, found: str, allowed: str) -> None:
-    message = refusal({"set": f"{key}={value}"})
-    for part in (key, found, allowed):
-        assert part in message
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "found", "allowed"),
-    [
-        ("rounds", "-1", "-1", "greater than or equal to 0"),
-        ("seed", "-1", "-1", "greater than or equal to 0"),
-        ("train.epochs", "0", "0", "greater than or equal to 1"),
-        ("train.batch_size", "1", "1", "greater than or equal to 2"),
-        ("train.lr", "0", "0", "greater than 0"),
-        ("train.lr", "-1e-3", "-0.001", "greater than 0"),
-        ("train.lr", "nan", "nan", "should be"),
-        ("train.lr", "inf", "inf", "finite"),
-        ("train.momentum", "1", "1", "less than 1"),
-        ("train.weight_decay", "-1", "-1", "greater than or equal to 0"),
-        ("train.weight_decay", "inf", "inf", "finite"),
-        ("train.threads", "-1", "-1", "greater than or equal to 0"),
-        ("images.crop_padding", "17", "17", "less than or equal to 16"),
-        ("images.eval_batch", "0", "0", "greater than or equal to 1"),
-        ("dataset.seed", "-1", "-1", "greater than or equal to 0"),
-        ("dataset.size", "1025", "1025", "less than or equal to 1024"),
-        ("dataset.resize", "stretch", "'stretch'", "'squash', 'crop' or 'pad'"),
-        ("dataset.window", "[240,-160]", "[240, -160]", "[low, high] with low below high"),
-        ("dataset.window", "[0,inf]", "inf", "finite"),
-        ("federation.participation", "0", "0", "greater than 0"),
         ("federation.participation", "1.5", "1.5", "less than or equal to 1"),
-        ("federation.min_nodes", "0", "0", "greater than or equal to 1"),
-        ("federation.node_timeout", "0", "0", "greater than 0"),
-        ("allocation.share", "2", "2", "at most 1"),
-        ("allocation.share", "0", "0", "above 0"),
+        ("allocation.counts", "some", "'some'", "any"),
         ("allocation.counts", "'{scan: -1}'", "-1", "nodes per domain"),
-    ],
-)
-def test_value_out_of_range(key: str, value: str, found: str, allowed: str) -> None:
-    message = refusal({"set": f"{key}={value}"})
-    assert key.split(".")[0] in message
-    assert key.split(".")[-1] in message
-    assert found in message
-    assert allowed in message
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "found", "allowed"),
-    [
+        ("allocation.share", "2", "2", "at most 1"),
         ("method.tau", "0", "0", "greater than 0"),
-        ("method.tau", "inf", "inf", "finite"),
-        ("method.lambda1", "-1", "-1", "greater than or equal to 0"),
-        ("method.ema", "1.5", "1.5", "less than or equal to 1"),
-        ("method.tau", "warm", "'warm'", "number"),
         ("method.use_gpcl", "5", "5", "boolean"),
         ("method.inter_proto", "mean", "'mean'", "'reweight'"),
-        ("method.intra_proto", "mixup", "'mixup'", "'feature_mixup'"),
     ],
 )
-def test_parameter_of_a_method_out_of_range(key: str, value: str, found: str, allowed: str) -> None:
+def test_a_wrong_value(key: str, value: str, found: str, allowed: str) -> None:
     message = refusal({"method": "i2pfl", "set": f"{key}={value}"})
-    for part in (key, found, allowed):
-        assert part in message
+    assert all(part in message for part in (key, found, allowed)), message
 
 
 @pytest.mark.parametrize("key", ["rounds", "seed"])
@@ -621,19 +515,13 @@ def test_experiment_path_missing(name: str, tmp_path: Path) -> None:
     assert str(tmp_path / name) in message
 
 
-@pytest.mark.parametrize("content", [b"a: [1", b"\ta: 1", b"- 1\n- 2", b"word", b"\xff\xfe\x00", b"a: b: c"])
+@pytest.mark.parametrize("content", [b"a: [1", b"\ta: 1", b"- 1\n- 2", b"", b"\xff\xfe\x00", b"a: b: c"])
 def test_broken_yaml(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
     message = refusal({"experiment": str(path)})
-    assert str(path) in message
-    assert "YAML" in message or "mapping" in message
-
-
-def test_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "empty.yaml"
-    path.write_text("")
-    assert "dataset" in refusal({"experiment": str(path)})
+    assert str(path) in message or not content
+    assert not content or "YAML" in message or "mapping" in message
 
 
 @pytest.mark.parametrize(
@@ -648,7 +536,9 @@ def test_empty_file(tmp_path: Path) -> None:
         ({"train": EXPERIMENT["train"] | {"bogus": 1}}, ["train.bogus", "batch_size"]),
         ({"method": {"name": "nope"}}, ["'nope'", "fedavg"]),
         ({"method": {"name": "fedavg", "tau": 1}}, ["method.tau", "'fedavg'"]),
-        ({"dataset": {"name": "nope"}}, ["'nope'", "handwritten"]),
+        ({"method": {"nope": 1}}, ["method: lacks the key name, found only nope"]),
+        ({"methods": {"i2plf": {"tau": 0.1}}}, ["'i2plf'", "did you mean i2pfl"]),
+        ({"train": {}}, ["train"]),
     ],
 )
 def test_mistakes_in_an_experiment_file(changes: dict[str, Any], reason: list[str], tmp_path: Path) -> None:
@@ -660,47 +550,13 @@ def test_mistakes_in_an_experiment_file(changes: dict[str, Any], reason: list[st
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("method", "method: i2pfl"), ("method", "method: 5"), ("dataset", "dataset: handwritten"),
-        ("dataset", "dataset: [scan]"), ("images", "images: 5"), ("methods", "methods: 5"),
-        ("methods", "methods: {fedavg: 5}"), ("train", "train: 5"), ("model", "model: cnn"),
-        ("resolved", "resolved: 5"), ("resolved", "resolved: {method: i2pfl}"), ("resolved", "resolved: {dataset: x}"),
+        ("method", "method: i2pfl"), ("dataset", "dataset: [scan]"), ("images", "images: 5"), ("methods", "methods: 5"),
+        ("methods", "methods: {fedavg: 5}"), ("resolved", "resolved: 5"), ("resolved", "resolved: {method: i2pfl}"),
     ],
 )  # fmt: skip
 def test_a_section_that_is_no_mapping(key: str, text: str, tmp_path: Path) -> None:
     message = refusal({"experiment": with_text(tmp_path, key, text)})
     assert any(part in message for part in (key, "method", "dataset", "fedavg: expected a mapping"))
-
-
-@pytest.mark.parametrize("key", ["method", "methods", "images"])
-def test_a_section_left_empty_is_refused_or_means_nothing(key: str, tmp_path: Path) -> None:
-    """``method:`` without a value is None in YAML."""
-    try:
-        config = resolve({"experiment": with_text(tmp_path, key, f"{key}:")})
-    except ConfigError as error:
-        result = str(error)
-    else:
-        result = key if config.method["name"] == "fedavg" else "another method"
-    assert key in result
-
-
-@pytest.mark.parametrize("text", ["method={}", "'method={tau: 1}'"])
-def test_a_method_without_a_name_in_set(text: str) -> None:
-    assert "method" in refusal({"set": text})
-
-
-def test_parameters_of_a_method_without_its_name_are_not_dropped_in_silence(tmp_path: Path) -> None:
-    path = written(tmp_path, method={"nope": 1})
-    assert "nope" in refusal({"experiment": path})
-
-
-def test_unknown_method_under_methods(tmp_path: Path) -> None:
-    message = refusal({"experiment": written(tmp_path, methods={"i2plf": {"tau": 0.1}})})
-    assert "i2plf" in message
-    assert "i2pfl" in message
-
-
-def test_a_section_that_lacks_much_is_still_reported_in_two_lines(tmp_path: Path) -> None:
-    assert "train" in refusal({"experiment": written(tmp_path, train={})})
 
 
 # --- a configuration that travels -------------------------------------------------------------------------

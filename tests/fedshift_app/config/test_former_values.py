@@ -12,6 +12,10 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 
 
+def read_back(layers: dict[str, Any]) -> RunConfig:
+    return written.read_back(validating.sections_of_run({"resolved": layers}))
+
+
 def recorded(text: str) -> dict[str, Any]:
     """Return the sections that a run recorded before ``evaluate.bn_order`` existed."""
     layers = resolve({"set": f"model.name=cnn_bn {text}"}).model_dump(mode="json")
@@ -29,11 +33,11 @@ def recorded(text: str) -> dict[str, Any]:
 )
 def test_statistics_of_runs_from_before_are_of_images_as_listed(text: str, order: str) -> None:
     layers = recorded(text)
-    assert written.read_back(layers).evaluate.bn_order == order
+    assert read_back(layers).evaluate.bn_order == order
     again: RunConfig = validating.validate(validating.sections_of_run({"resolved": layers}))
     assert again.evaluate.bn_order == order
     said = {**layers, "evaluate": {**layers["evaluate"], "bn_order": "shuffled"}}
-    assert written.read_back(said).evaluate.bn_order == "shuffled"
+    assert read_back(said).evaluate.bn_order == "shuffled"
     assert resolve({"set": f"model.name=cnn_bn {text}"}).evaluate.bn_order == "shuffled"
 
 
@@ -61,5 +65,5 @@ def test_a_sweep_takes_a_run_from_before_only_for_what_it_was(tmp_path: Path) ->
 def test_runs_from_before_know_the_patients_that_they_knew(flat: dict[str, str], value: str) -> None:
     layers = resolve(flat).model_dump(mode="json")
     assert layers["dataset"].pop("patients") == "all"
-    assert written.read_back(layers).dataset.patients == value
+    assert read_back(layers).dataset.patients == value
     assert validating.validate(validating.sections_of_run({"resolved": layers})).dataset.patients == value

@@ -10,7 +10,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
-from fedshift_app.config.validating import validate
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_clients.base import DomainClient
 from fedshift_core.errors import ConfigError
 from fedshift_strategies.base import DomainStrategy
@@ -139,7 +139,7 @@ def test_runs_from_before_are_read_as_what_they_were(name: str) -> None:
     own = {key: value for key, value in now["method"].items() if key != "name"}
     old = {key: value for key, value in now.items() if key not in ("modules", "adapt", "aggregation", "plugins")}
     old |= {"method": {"name": name} | own | OLD[name], "modules": {"name": "none"}}
-    read = as_requested(flat(validate(old).model_dump(mode="json")))
+    read = as_requested(flat(validate(sections_of_run({"resolved": old})).model_dump(mode="json")))
     for key, value in OLD[name].items():
         if name != "fedicon" or not key.startswith("tta_"):  # without an adaptation they say nothing
             assert read[f"method.{key}"] == value

@@ -19,10 +19,10 @@ rounds: 2
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        ("{key: garbage}", "unknown key 'key'"),
+        ("{key: garbage}", "unknown key method.key"),
         ("{tau: garbage}", "methods.i2pfl.tau: "),
         ("{tau: -1}", "methods.i2pfl.tau: "),
-        ("{train: {lrr: 0.1}}", "methods.i2pfl.train.lrr: unknown key"),
+        ("{train: {lrr: 0.1}}", "unknown key methods.i2pfl.train.lrr"),
         ("{train: {lr: fast}}", "methods.i2pfl.train.lr: "),
         ("{model: {bn: nowhere}}", "methods.i2pfl.model.bn: "),
         ("{rounds: many}", "methods.i2pfl.rounds: "),

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.tune import requested as tune_requested
-from fedshift_app.config import dotted_keys, recipes, registry, unused_keys
-from fedshift_app.config.files import names
+from fedshift_app.config import options_of_a_kind, recipes, registry
+from fedshift_app.config.files import CONF, names
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.yaml_files import as_yaml
+from fedshift_core.yaml_files import as_yaml, parse, read_yaml
 
 NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 HEAD = """\
@@ -109,13 +109,78 @@ def test_what_does_something_or_asks_for_nothing_is_taken(given: str) -> None:
 
 
 def test_what_a_key_needs_are_values_that_another_key_can_have() -> None:
-    needing = {key: needed for key in dotted_keys.known() if (needed := unused_keys.needs_of(key))[0]}
-    assert {"server.lr", "shift.severity", "model.groups", "train.schedule_end", "privacy.epsilon"} < {*needing}
-    for other, values in needing.values():
-        section, _, name = other.partition(".")
+    marked = {
+        (section, key): mark
+        for section in RunConfig.model_fields
+        for key, mark in options_of_a_kind.options(section).items()
+    }
+    assert {("server", "lr"), ("shift", "severity"), ("model", "groups"), ("privacy", "epsilon")} < {*marked}
+    for (section, _), mark in marked.items():
         kind = RunConfig.model_fields[section].annotation
         assert isinstance(kind, type) and issubclass(kind, BaseModel)
-        assert kind.model_fields[name].default not in values and all(accepts(kind, name, value) for value in values)
+        assert kind.model_fields[mark.key].default not in mark.values
+        assert all(accepts(kind, mark.key, value) for value in mark.values)
+
+
+@pytest.mark.parametrize(
+    ("typed", "section", "nested"),
+    [
+        (
+            "aggregation.robust=trimmed_mean aggregation.trim=0.3",
+            "aggregation",
+            "robust: {name: trimmed_mean, trim: 0.3}",
+        ),
+        ("server.optimizer=fedavgm server.lr=0.5", "server", "optimizer: {name: fedavgm, lr: 0.5}"),
+        ("train.schedule=cosine train.schedule_end=0.2", "train", "schedule: {name: cosine, schedule_end: 0.2}"),
+        (
+            "federation.secure_sums=true federation.secure_sums_nodes=4",
+            "federation",
+            "secure_sums: {name: true, secure_sums_nodes: 4}",
+        ),
+    ],
+)
+def test_options_of_a_kind_have_three_spellings(typed: str, section: str, nested: str, tmp_path: Path) -> None:
+    """Flat, nested in a file, and nested on the command line: one configuration."""
+    expected = resolve({"set": typed})
+    kind, _, options = nested.partition(": ")
+    assert resolve({"set": f"'{section}.{kind}={options}'"}) == expected
+    words = [f"{section}.{kind}.{word.replace(': ', '=')}" for word in options.strip("{}").split(", ")]
+    assert resolve({"set": " ".join(words)}) == resolve({"set": " ".join(reversed(words))}) == expected
+    content = read_yaml(CONF / "experiments" / "handwritten.yaml")
+    content[section] = content.get(section, {}) | {kind: parse(options)}
+    file = tmp_path / "handwritten.yaml"
+    file.write_text(as_yaml(content))
+    assert resolve({"experiment": str(file)}) == expected
+    chosen_anew = resolve(
+        {
+            "experiment": str(file),
+            "set": f"{section}.{kind}={str(getattr(getattr(resolve({}), section), kind)).lower()}",
+        }
+    )
+    assert chosen_anew == resolve({})
+
+
+@pytest.mark.parametrize(
+    ("robust", "reason"),
+    [
+        (
+            "{name: median, trim: 0.2}",
+            "aggregation.robust.trim with name=median: unknown; there are none (line 6, column 38",
+        ),
+        ("{name: krum, malicous: 2}", "there are malicious; did you mean malicious?"),
+        ("{name: trimmed_mean, trim: 0.2}, trim: 0.2", "aggregation.robust.trim with name=trimmed_mean: comes twice"),
+        (
+            "{name: trimmed_mean, trim: 2}",
+            "aggregation.trim: Input should be less than 0.5, found 2 (line 6, column 44",
+        ),
+        ("median, trim: 0.2", "aggregation.trim=0.2 does nothing with aggregation.robust=median"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_with_its_place(robust: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{HEAD}model: {{name: cnn}}\naggregation: {{robust: {robust}}}\n")
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        resolve({"experiment": str(file)})
 
 
 def accepts(section: type[BaseModel], key: str, value: str | bool) -> bool:
@@ -130,12 +195,13 @@ def accepts(section: type[BaseModel], key: str, value: str | bool) -> bool:
     ("more", "reason"),
     [
         ("model: {name: cnn}\nprivacy: {epsilon: 8}\n", r"privacy.epsilon=8 .* \(line 6, column 11 of mine.yaml\)$"),
+        ("model: {name: cnn}\nshift: {severity: 3}\n", r"shift.severity=3 .* \(line 6, column 9 of mine.yaml\)$"),
         ("model: {name: cnn, bn: local}\n", r"model.bn=local .* \(line 5, column 20 of mine.yaml\)$"),
     ],
 )
-def test_privacy_and_batchnorm_of_an_experiment_are_looked_at_too(more: str, reason: str, tmp_path: Path) -> None:
+def test_keys_of_an_experiment_are_looked_at_too(more: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(HEAD + more + "shift: {severity: 3}\n")
+    file.write_text(HEAD + more)
     with pytest.raises(ConfigError, match=reason):
         resolve({"experiment": str(file)})
     run = tmp_path / "config.yaml"  # a run of an earlier version is repeated as it was

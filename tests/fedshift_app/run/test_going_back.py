@@ -170,7 +170,7 @@ def test_a_round_without_a_folder(arguments: list[str], monkeypatch: pytest.Monk
     assert "needs resume=FOLDER; the number of a run's rounds is rounds=N" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="needs resume=FOLDER"):
         configuration.resolve({"round": 4})
-    with pytest.raises(ConfigError, match="round: expected at least 1, found 0"):
+    with pytest.raises(ConfigError, match="round: expected a whole number from 1 to"):
         parse_arguments(["round=0"])
 
 

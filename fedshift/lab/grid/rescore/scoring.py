@@ -15,7 +15,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import sections_of_run, validate, with_former_values
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.features.privacy import show as privacy
 from fedshift_app.features.validation import show as validation
 from fedshift_app.node import one_time_payload, state_store
@@ -234,6 +234,7 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
             continue
         marks = saved_config.get("scored_again") or {}
         same = all(marks.get(key) == checked.marks[key] for key in ("run_id", "round"))
-        if same and validate(with_former_values(saved_config["resolved"])).model_dump(mode="json") == wanted:
+        settings = sections_of_run({"resolved": saved_config["resolved"]})
+        if same and validate(settings).model_dump(mode="json") == wanted:
             return path
     return None

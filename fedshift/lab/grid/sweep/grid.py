@@ -17,8 +17,8 @@ from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import FREE
+from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.unused_keys import UnusedKeyError
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
 from fedshift_core.params import ConfigModel

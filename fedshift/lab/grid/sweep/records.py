@@ -13,7 +13,7 @@ from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import Timed
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import validate, with_former_values
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.run import agreement, checkpoints, config_file, files, resuming
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -125,7 +125,7 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
         config_file.check(content, str(file), ("resolved", "nodes"))
         if "scored_again" in content:
             return None
-        config = validate(with_former_values(content["resolved"]))
+        config = validate(sections_of_run({"resolved": content["resolved"]}))
         if plugins.located(content, file) != list(config.plugins):
             raise ConfigError(f"plugins: {some(config.plugins, MOST_PARTS)} changed since it ran")
         if changed := agreement.edited(file.parent, content):

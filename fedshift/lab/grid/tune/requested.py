@@ -14,7 +14,7 @@ from fedshift.lab.grid.sweep.grid import METHOD_KEYS, GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
-from fedshift_app.config.unused_keys import UnusedKeyError
+from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened

@@ -22,6 +22,7 @@ from fedshift.lab.tables.results.settings import (
 from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import sections_of_run
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.files import (
     CONFIG_FILE,
@@ -264,7 +265,7 @@ def _read(place: Path) -> Run:
     config_file.check(recorded, str(place), ("resolved",))
     results = checked(Results, content, str(file))
     try:
-        resolved = written.read_back(recorded["resolved"])
+        resolved = written.read_back(sections_of_run({"resolved": recorded["resolved"]}))
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
     config = as_requested(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
