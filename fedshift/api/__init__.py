@@ -15,17 +15,16 @@ from fedshift.api import calling, keys
 from fedshift.api import methods as _methods
 from fedshift.api.methods import MethodInfo
 from fedshift.api.runs import Run
+from fedshift.export import predict as predict
 from fedshift.lab.tables.compare import Comparison as Comparison
 from fedshift.lab.tables.compare import compare as compare
 from fedshift.run import arguments
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.limits import MOST_BATCH
-from fedshift_core.paths import Named, path_text, user_path
+from fedshift_core.errors import FederationError
+from fedshift_core.paths import Named, user_path
 
 if TYPE_CHECKING:
     from fedshift.api.model import Model
-    from fedshift.export.predicting import Predicted
     from fedshift.lab.grid.evaluate.table import Evaluation
     from fedshift_clients.base import DomainClient as Client
     from fedshift_strategies.base import DomainStrategy as Strategy
@@ -284,49 +283,6 @@ def _compared(table: Comparison | None) -> Comparison:
     if table is None:  # a run that is not finished has raised before
         raise FederationError("no run is finished")
     return table
-
-
-def predict(
-    model: "Named | Run | Model",
-    files: Named | Iterable[Named],
-    *,
-    batch: int | None = None,
-    adapt: str = "",
-    clean: Named | Iterable[Named] = (),
-    split: str = "",
-    in_order: bool = False,
-) -> "Predicted":
-    """Classify images with a trained model.
-
-    Args:
-        model: The folder of a saved model, a run (whose model is taken as :meth:`Run.model` gives it), or a module.
-        files: Image files and folders of them; images of ``folder/<class>/`` are also scored (``metrics()``).
-        batch: Images at a time; None for 64, or what an adaptation has in a run.
-        adapt: ``tent``, ``eata`` or ``t3a``: adapt a saved model to the images.
-        clean: Images like those of training, for ``eata``.
-        split: ``test`` or ``train``: only these images of the run's own folders.
-        in_order: With ``adapt``: the images come in their order, not in a mixed one, the same in each call.
-
-    Raises:
-        FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
-            read.
-    """
-    from fedshift.api.model import Model
-    from fedshift.export import predicting
-
-    given = arguments.paths(files, "predict", "image")
-    batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
-    if isinstance(model, Run):
-        model = model.model()
-    if not isinstance(model, Model):
-        expected = "the folder of a saved model, a run, or what its model() returns"
-        folder = user_path(path_text(model, "predict", expected), "predict")
-        likes = arguments.paths(clean, "predict", "image") if clean else ()
-        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split, in_order=in_order)
-    for key, value in {"adapt": adapt, "clean": clean, "split": split, "in_order": in_order}.items():
-        if value:
-            raise ConfigError(f"predict: {key} needs a saved model, which run.save() makes")
-    return predicting.predict_with(model.about, model.scores, given, batch=batch)
 
 
 def methods() -> list[MethodInfo]:

@@ -6,7 +6,7 @@ folder is touched. This module imports neither torch nor Flower.
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,8 @@ from fedshift_core.plural import plural
 from fedshift_datasets import catalog
 from fedshift_datasets.io import cache, feature_store, integrity, part_folder
 
-KINDS: tuple["KindName", ...] = ("images", "features")
-KindName = Literal["images", "features"]
 T = TypeVar("T")
-WEIGHTS_SHOWN = 12  # characters of the SHA-256 of weights
-
+UNREADABLE = "unknown: meta.json cannot be read"
 _PART = re.compile(
     r"(?P<head>.+)-(?P<split>train|validation|test)(?P<form>(?:-crop|-pad)?(?:-w.+?to.+?)?(?:-exif)?)"
     r"-(?P<size>\d+)px-[0-9a-f]{16}"
@@ -46,7 +43,7 @@ class Entry:
         store: The store, of features.
     """
 
-    kind: KindName
+    kind: Literal["images", "features"]
     folder: Path
     bytes: int
     number: int | None
@@ -64,19 +61,14 @@ class Entry:
     def damage(self) -> str:
         """Return what is damaged, in words; empty if all checksums agree. Nothing is changed."""
         if self.store is not None:
-            rows = feature_store.verify(self.store)
-            if rows is None:
-                return "cannot be read"
-            return f"{rows:,} of {plural(self.store.rows, 'row is', 'rows are', form=',')} damaged" if rows else ""
-        meta = part_folder.read_meta(self.folder)
-        blocks = part_folder.damaged(self.folder, meta)
-        if blocks is None:
+            damaged, of = feature_store.verify(self.store), plural(self.store.rows, "row is", "rows are", form=",")
+        else:
+            meta = part_folder.read_meta(self.folder)
+            blocks = part_folder.damaged(self.folder, meta)
+            damaged, of = None if blocks is None else len(blocks), f"{len(meta.get('blocks', ())):,} blocks of images"
+        if damaged is None:
             return "cannot be read, or was cut off"
-        return (
-            f"{len(blocks):,} of {plural(len(meta['blocks']), 'block', form=',')} of its images are damaged"
-            if blocks
-            else ""
-        )
+        return f"{damaged:,} of {of} damaged" if damaged else ""
 
     def delete(self) -> bool:
         """Delete it, unless a process is writing it; return whether that was done.
@@ -87,36 +79,32 @@ class Entry:
             OSError: If this user may not delete it.
         """
         own = self.folder / ".lock"
-        with private_files.tried(own if self.kind == "features" else cache.lock_of(self.folder)) as alone:
+        with private_files.tried(own if self.store else cache.lock_of(self.folder)) as alone:
             if not alone:
                 return False
             (self.folder / part_folder.META_FILE).unlink(missing_ok=True)  # from here on nobody takes it for complete
-            if self.kind == "images":
-                while self.folder.exists():
-                    with suppress(FileNotFoundError):  # another process deletes it too
-                        shutil.rmtree(self.folder)
-                return True
-            # The lock stays, as another process may wait for it.
-            for path in self.folder.iterdir():
-                if path != own:
+            while not self.store and self.folder.exists():
+                with suppress(FileNotFoundError):  # another process deletes it too
+                    shutil.rmtree(self.folder)
+            for path in self.folder.iterdir() if self.store else ():
+                if path != own:  # another process may wait for the lock
                     path.unlink()
             return True
 
 
 def names() -> list[str]:
     """Return the names of all entries, without a look into them."""
-    return [*(path.name for path in _image_folders()), *(store.folder.name for store in _stores())]
+    return [folder.name for folder in (*_image_folders(), *(store.folder for store in _stores()))]
 
 
 def entries() -> list[Entry]:
     """Return all that the cache holds: images, then features, by name."""
-    return [*_still_there(_of_images, _image_folders()), *(_of_store(store) for store in _stores())]
+    return [*_still_there(_of_images, _image_folders()), *map(_of_store, _stores())]
 
 
 def interrupted() -> tuple[int, int]:
     """Return the number and the bytes of builds in progress or interrupted; the next build removes the latter."""
-    builds = [path for path in _folders(cache.cache_dir()) if _BUILD.fullmatch(path.name)]
-    sizes = _still_there(_size, builds)
+    sizes = _still_there(_size, (path for path in _folders() if _BUILD.fullmatch(path.name)))
     return len(sizes), sum(sizes)
 
 
@@ -125,7 +113,7 @@ def is_link(name: str) -> bool:
     return Path(name).name == name and any((at / name).is_symlink() for at in (cache.cache_dir(), feature_store.root()))
 
 
-def _still_there(look: Callable[[Path], T], folders: Sequence[Path]) -> list[T]:
+def _still_there(look: Callable[[Path], T], folders: Iterable[Path]) -> list[T]:
     """Return what a look at each folder gives, without folders that another process deletes meanwhile."""
     seen = []
     for folder in folders:
@@ -134,91 +122,68 @@ def _still_there(look: Callable[[Path], T], folders: Sequence[Path]) -> list[T]:
     return seen
 
 
-def _folders(parent: Path) -> list[Path]:
-    """Return the folders in a folder, without links, by name."""
-    try:
-        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _folders() -> list[Path]:
+    """Return the folders of the cache, without links, by name."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(path for path in cache.cache_dir().iterdir() if path.is_dir() and not path.is_symlink())
+    return []
 
 
 def _image_folders() -> list[Path]:
-    return [
-        path for path in _folders(cache.cache_dir()) if not path.name.startswith(".") and _PART.fullmatch(path.name)
-    ]
+    return [path for path in _folders() if path.name[0] != "." and _PART.fullmatch(path.name)]
 
 
 def _stores() -> list[feature_store.Kept]:
     """Return the stores, without links and without those that were deleted."""
-    if feature_store.root().is_symlink():
-        return []
-    stores = (store for store in feature_store.kept() if not store.folder.is_symlink())
-    return [store for store in stores if store.bytes or store.meta is not None]
+    kept = [] if feature_store.root().is_symlink() else feature_store.kept()
+    return [store for store in kept if not store.folder.is_symlink() and (store.bytes or store.meta is not None)]
 
 
 def _of_images(folder: Path) -> Entry:
-    """Return the entry of a part of images."""
-    match = _PART.fullmatch(folder.name)
+    """Return the entry of a part of images.
+
+    Raises:
+        FileNotFoundError: If it was deleted.
+    """
+    match, meta = _PART.fullmatch(folder.name), part_folder.read_meta(folder)
     assert match is not None
-    meta = part_folder.read_meta(folder)
     dataset, domain = _parted(match["head"])
-    about = {
-        "dataset": dataset, "domain": domain, "split": match["split"], "size": int(match["size"]),
-        "form": match["form"].removeprefix("-") or "squash",
-    }  # fmt: skip
-    origin, number = meta.get("origin"), meta.get("count")
-    users = "unknown: meta.json cannot be read"
-    if isinstance(origin, str):
-        there = Path(origin).is_dir()
-        about |= {"origin": origin, "origin_exists": there}
-        users = shown(origin) + ("" if there else " (not there any more)")
-    event, when = "made", _time(folder / part_folder.META_FILE) or folder.stat().st_mtime
-    checked = _time(folder / integrity.NOTE_FILE)
-    if checked is not None and checked >= when:
-        event, when = "checked", checked
-    return Entry(
-        "images", folder, _size(folder), number if isinstance(number, int) else None, event, when, about, users
-    )
+    form, size = match["form"].removeprefix("-") or "squash", int(match["size"])
+    about: dict[str, Any] = {"dataset": dataset, "domain": domain, "split": match["split"], "size": size, "form": form}
+    number, users = meta.get("count"), UNREADABLE
+    if isinstance(origin := meta.get("origin"), str):
+        about |= {"origin": origin, "origin_exists": Path(origin).is_dir()}
+        users = shown(origin) + ("" if about["origin_exists"] else " (not there any more)")
+    times = {"made": folder.stat().st_mtime}
+    for event, name in (("made", part_folder.META_FILE), ("checked", integrity.NOTE_FILE)):
+        with suppress(OSError):
+            times[event] = (folder / name).stat().st_mtime
+    event = max(reversed(times), key=times.__getitem__)  # checked, where both are at once
+    counted = number if isinstance(number, int) else None
+    return Entry("images", folder, _size(folder), counted, event, times[event], about, users)
 
 
 def _parted(head: str) -> tuple[str, str]:
     """Return data set and domain of ``DATASET-DOMAIN``; either may have a hyphen."""
-    known = [name for name in (f"{known}{own}" for known in catalog.DATASETS for own in ("", "-own"))
-             if head.startswith(f"{name}-")]  # fmt: skip
-    dataset = max(known, key=len, default=head.partition("-")[0])
+    known = (f"{name}{own}" for name in catalog.DATASETS for own in ("", "-own"))
+    dataset = max((name for name in known if head.startswith(f"{name}-")), key=len, default=head.partition("-")[0])
     return dataset, head[len(dataset) + 1 :]
 
 
 def _of_store(store: feature_store.Kept) -> Entry:
     """Return the entry of a store of features."""
-    meta = store.meta or {}
-    of = meta.get("about")
-    if not isinstance(of, dict):
-        about: dict[str, Any] = {}
-        users = "unknown: meta.json cannot be read"
-    else:
-        about = dict(of) | {"view": of.get("view", 0), "shape": meta.get("shape"), "dtype": meta.get("dtype")}
-        view = f"view {_text(about['view'])}, augmented" if about["view"] else "images as they are"
+    meta, about, users = store.meta or {}, dict[str, Any](), UNREADABLE
+    if isinstance(of := meta.get("about"), dict):
+        about = of | {"view": of.get("view", 0), "shape": meta.get("shape"), "dtype": meta.get("dtype")}
+        view = f"view {about['view']}, augmented" if about["view"] else "images as they are"
+        of = {key: of.get(key, "?") for key in ("network", "depth", "weights", "size", "arithmetic")}
         users = (
-            f"{_text(of.get('network'))} {_text(of.get('depth'))}, weights {_text(of.get('weights'))[:WEIGHTS_SHOWN]}, "
-            f"{_text(of.get('size'))} px, {view}, {_text(of.get('arithmetic'))}"
+            f"{of['network']} {of['depth']}, weights {str(of['weights'])[:12]}, {of['size']} px, {view}, "
+            f"{of['arithmetic']}"
         )
-    return Entry(
-        "features", store.folder, store.bytes, store.rows if store.meta is not None else None, "used", store.used,
-        about, users, store,
-    )  # fmt: skip
-
-
-def _text(value: object) -> str:
-    return "?" if value is None else plain(str(value), MOST_NAME)
-
-
-def _time(path: Path) -> float | None:
-    """Return when a file was written; None if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
+    rows = None if store.meta is None else store.rows
+    words = plain(users, 4 * MOST_NAME)
+    return Entry("features", store.folder, store.bytes, rows, "used", store.used, about, words, store)
 
 
 def _size(folder: Path) -> int:
@@ -227,10 +192,4 @@ def _size(folder: Path) -> int:
     Raises:
         FileNotFoundError: If the folder is not there.
     """
-    total = 0
-    for path in folder.iterdir():
-        try:
-            total += path.lstat().st_size
-        except OSError:
-            continue
-    return total
+    return sum(_still_there(lambda path: path.lstat().st_size, folder.iterdir()))

@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fedshift import export
 from fedshift.export.forms import FORMS, Form
 from fedshift.run.frames import written
 from fedshift.run.options import Bounds, command
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
-from fedshift_core.paths import typed_path, user_path
+from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, as_found, shown
+from fedshift_core.paths import user_path
 
 app = typer.Typer()
 LIBRARIES = ("torchvision", "timm")
@@ -96,19 +97,8 @@ def save_node(
     _print_saved(output_folder, saved_model.file, saved_model.sha256)
 
 
-@command(app)
-def predict(
-    model: str,
-    files: list[str],
-    *,
-    csv: str = "",
-    adapt: str = "",
-    in_order: bool = False,
-    clean: str = "",
-    batch: Annotated[int | None, Bounds(1, MOST_BATCH)] = None,
-    split: str = "",
-    as_json: bool = False,
-) -> None:
+@command(app, of=export.predict)
+def predict(model: str, files: list[str], *, csv: str = "", as_json: bool = False, **of: Any) -> None:
     """Show class and probability of each image, by a saved model. A folder of class folders also gives metrics.
 
     Exits with 1 if an image cannot be read; the others are predicted. TorchScript and exported models are programs:
@@ -118,25 +108,19 @@ def predict(
         model (MODEL): A saved model.
         files (FILES...): Images, or folders of them; folder/<class>/* is scored.
         csv (--csv FILE): A CSV file to write instead of the lines.
-        adapt (--adapt NAME): tent, eata (BatchNorm) or t3a (classifier): adapt to the images.
-        in_order: Adapt to the images in their order, not in a mixed one.
-        clean (--clean DIR): Images like those of training, by which eata forgets less.
-        batch: Images at a time; default: 64, with tent 128, with t3a 32.
-        split (--split SPLIT): test or train: of the run's data-dir, or a site in it, only these images of the run.
         as_json: Print one JSON object.
+        of: Options of the prediction.
 
     Examples:
         fedshift predict MODEL image.png
         fedshift predict MODEL images --csv scores.csv
     """
-    folder, given = user_path(model), [typed_path(file) for file in files]
     table = user_path(csv, "--csv") if csv else None
     from fedshift.export import predicting
     from fedshift_app.run import console
 
     console.set_up(aside=True)
-    like = [user_path(clean, "--clean")] if clean else []
-    prediction = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order)
+    prediction = export.predict(model, files, **of)
     if as_json:
         typer.echo(json.dumps(predicting.as_object(prediction)))
     elif text := predicting.text(prediction, rows=table is None):
