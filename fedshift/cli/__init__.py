@@ -1,5 +1,6 @@
 """The ``fedshift`` command."""
 
+import glob
 import os
 import platform
 import shlex
@@ -212,20 +213,13 @@ def rescore(arguments: list[str]) -> None:
 
 def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``MODEL ... [KEY=VALUE ...]``: folders, and keys without those that train."""
-    before = [str(word) for word in ctx.params.get("arguments") or ()]
-    if "=" in incomplete or before[-1:] == ["="]:
-        return completion.arguments(ctx, incomplete)
     from fedshift.lab.grid.evaluate import keys
 
-    start = Path(incomplete).expanduser()
-    parent = start if incomplete.endswith("/") or not incomplete else start.parent
-    folders = sorted(parent.iterdir()) if parent.is_dir() else []
-    given = incomplete.rpartition("/")
-    named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
-    return [
-        *(name for name in named if name.startswith(incomplete)),
-        *(word for word in completion.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
-    ]
+    words = completion.arguments(ctx, incomplete)
+    if "=" in incomplete or "=" in (ctx.params.get("arguments") or ())[-1:]:
+        return words
+    folders = glob.glob(f"{glob.escape(incomplete)}*/")  # noqa: PTH207 (as it is typed)
+    return [*(folder[:-1] for folder in folders), *(word for word in words if keys.allowed(word.partition("=")[0]))]
 
 
 @command(app)

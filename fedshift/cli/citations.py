@@ -19,8 +19,6 @@ ENTRIES, USES = CONF / "references.bib", CONF / "citations.yaml"
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),\n.*?^\}$", re.MULTILINE | re.DOTALL)
 
 ON = "on"  # in citations.yaml: any number above 0
-#: Why entries are cited, by their keys.
-Used = dict[str, list[str]]
 
 
 class Citations:
@@ -32,8 +30,8 @@ class Citations:
     """
 
     def __init__(self) -> None:
-        self.used: Used = {}
-        self.unknown: list[str] = []
+        self.used: dict[str, dict[str, None]] = {}
+        self.unknown: dict[str, None] = {}
         self._uses = uses()
 
     def add_method(self, name: str) -> None:
@@ -47,8 +45,7 @@ class Citations:
         self._add(self._uses["datasets"].get(name), f"data set {name}")
         of_domain = self._uses["domains"].get(name, {})
         for domain in domains or of_domain:
-            if domain in of_domain:
-                self._add(of_domain[domain], f"domain {domain}")
+            self._add(of_domain.get(domain, ()), f"domain {domain}")
 
     def add_network(self, name: str) -> None:
         """Add the papers of a network and its library."""
@@ -86,13 +83,9 @@ class Citations:
 
     def _add(self, keys: Sequence[str] | None, why: str) -> None:
         if keys is None:
-            if why not in self.unknown:
-                self.unknown.append(why)
-            return
-        for key in keys:
-            reasons = self.used.setdefault(key, [])
-            if why not in reasons:
-                reasons.append(why)
+            self.unknown[why] = None
+        for key in keys or ():
+            self.used.setdefault(key, {})[why] = None
 
 
 @functools.cache
@@ -132,19 +125,14 @@ def add_named(citations: Citations, methods: str, datasets: str, networks: str) 
     from fedshift_clients.models.catalog import NETWORKS
     from fedshift_datasets import catalog
 
-    for name in _split(methods):
-        registry.METHODS.named(name, "--method")
-        citations.add_method(name)
-    for name in _split(datasets):
-        catalog.DATASETS.named(name, "--dataset")
-        citations.add_dataset(name)
-    for name in _split(networks):
-        NETWORKS.named(name, "--network")
-        citations.add_network(name)
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+    for option, names, known, add in (
+        ("--method", methods, registry.METHODS, citations.add_method),
+        ("--dataset", datasets, catalog.DATASETS, citations.add_dataset),
+        ("--network", networks, NETWORKS, citations.add_network),
+    ):
+        for name in filter(None, map(str.strip, names.split(","))):
+            known.named(name, option)
+            add(name)
 
 
 def _values(section: Any, keys: Sequence[str]) -> Iterator[Any]:

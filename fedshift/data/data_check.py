@@ -3,11 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedshift.run import columns as tables
+from fedshift.run.texts import filled
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_core import site_differences
 from fedshift_core.limits import MOST_NAME, shown
@@ -158,46 +160,29 @@ def as_json(page: Page) -> str:
 
 def as_text(cfg: DatasetConfig, page: Page, pool: Sequence[Split]) -> str:
     """Return the report as text; nodes divide the images of the splits ``pool``."""
-    domains, near, exact = page["domains"], page["nearly_same"], page["exact_copies"]
 
     def below(name: str) -> str:
         return shown(name.removeprefix(f"{cfg.data_dir}/"), _PATH)
 
-    lines = [
-        f"{cfg.name}: {plural(len(domains), 'domain')}, {plural(len(page['classes']), 'class', 'classes')}; "
-        f"images become {page['size']}x{page['size']}",
-        *(line.replace(f"{cfg.data_dir}/", "") for line in [*page["patients"], *(exact["lines"] if exact else ())]),
-        "",
-    ]
-    for i in range(0, len(domains), MOST_SITES):
-        lines += [*_counts(page, list(domains)[i : i + MOST_SITES]), ""]
-    lines += [*(_domain_line(name, one) for name, one in domains.items()), "", *_pixel_lines(page)]
-    if turned := sum(page["exif"]["turned"].values()):
-        follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
-        lines.append(f"EXIF orientation: {plural(turned, 'image')} must be turned or mirrored, {follows}")
-    lines += [_public_line(cfg, page, pool)] if "public" in page else []
-    left_out = ", left out" if cfg.skip_broken else ""
+    names = list(page["domains"])
+    tables_of_classes = [_counts(page, names[i : i + MOST_SITES]) for i in range(0, len(names), MOST_SITES)]
     pairs: dict[bool, list[str]] = {False: [], True: []}
-    for pair in near["pairs"]:
+    for pair in page["nearly_same"]["pairs"]:
         line = " = ".join(f"{domain} {split} {below(name)}" for domain, split, name in pair)
         pairs[pair[0][0] != pair[1][0]].append(line)
     blocks = {
         "empty": [f"{domain} has no {split} image of class {shown(kind)}" for domain, split, kind in page["empty"]],
-        f"cannot be read{left_out}": [f"{below(bad['file'])}: {bad['reason']}" for bad in page["broken"]],
+        f"cannot be read{', left out' if cfg.skip_broken else ''}":
+            [f"{below(bad['file'])}: {bad['reason']}" for bad in page["broken"]],
         "not taken": [f"{below(left['file'])}: {left['reason']}" for left in page["not_taken"]],
         "noted": page["notes"], "nearly the same in two splits": pairs[False],
         "nearly the same in two domains": pairs[True],
     }  # fmt: skip
-    for title, items in blocks.items():
-        if items:
-            lines += [f"{title}: {len(items)}", *(f"  {line}" for line in items[:MOST_LINES])]
-        if len(items) > MOST_LINES:
-            lines.append(f"  and {len(items) - MOST_LINES} more (--json names them)")
-    if near["within_a_split"]:
-        lines.append(f"nearly the same within a split: {plural(near['within_a_split'], 'pair')}")
-    if not near["complete"]:
-        lines.append("too many images are similar to compare all of them: there may be more such pairs")
-    return "\n".join([*lines, f"cache: {shown(page['cache'], _PATH)}"])
+    return filled(
+        Path(__file__).with_name("report.txt.j2"), page=page, cfg=cfg, pool=pool, tables=tables_of_classes,
+        domains=map(_domain_line, names, page["domains"].values()), pixels=_pixel_lines(page), blocks=blocks,
+        most=MOST_LINES, shown=shown,
+    )  # fmt: skip
 
 
 def _counts(page: Page, domains: Sequence[str]) -> list[str]:
@@ -257,13 +242,3 @@ def _pixel_lines(page: Page) -> list[str]:
     alike = f"no two domains differ clearly ({site_differences.RULE})" if len(rows) > 1 else ""
     head = ["pixels, 0 to 1", "mean", "std", "5 %", "95 %", "histogram"]
     return [*tables.columns([head, *rows], "", ruled=True), *filter(None, [page["differ"] or alike])]
-
-
-def _public_line(cfg: DatasetConfig, page: Page, pool: Sequence[Split]) -> str:
-    counts = page["public"]["images"]
-    if name := cfg.public_domain:
-        return f"public: {shown(name, MOST_NAME)}, {plural(counts[name], 'image')}; no node holds this domain"
-    about = {name: "about " if page["domains"][name]["patients"] else "" for name in counts}  # whole patients
-    each = ", ".join(f"{shown(name, MOST_NAME)} {about[name]}{number}" for name, number in counts.items())
-    divided = "training and test images" if "test" in pool else "training images"
-    return f"public: {100 * cfg.public_share:g} % of each domain's {divided}, which no node holds: {each}"

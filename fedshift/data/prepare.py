@@ -69,7 +69,7 @@ def prepare(name: str, arguments: Sequence[str], *, as_json: bool) -> int:
     findings = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
     page = data_check.report(cfg, findings, survey, allocation, held)
     pool = (allocation or Allocation()).pool
-    typer.echo(data_check.as_json(page) if as_json else data_check.as_text(cfg, page, pool))
+    typer.echo(data_check.as_json(page) if as_json else data_check.as_text(cfg, page, pool).rstrip())
     if page["broken"] and not cfg.skip_broken:
         many = plural(len(page["broken"]), "image")
         typer.echo(f"{many} cannot be read: repair or remove them, or continue without them: {SKIP}true", err=True)

@@ -1,8 +1,7 @@
 """Exports the model of a run, completes it on a node, and predicts images with it."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fedshift.run import arguments
 from fedshift.run.options import Bounds
@@ -63,12 +62,10 @@ def predict(
     given = arguments.paths(files, "predict", "image")
     batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
     like = arguments.paths(clean, "predict", "image") if clean else ()
+    opened: Any = model
     if callable(of_run := getattr(model, "model", None)):
-        model = of_run()
-    opened: Path | Classifier
-    if hasattr(model, "about"):
-        opened = model
-    else:
+        opened = of_run()
+    elif not hasattr(model, "about"):
         expected = "the folder of a saved model, a run, or what its model() returns"
         opened = user_path(path_text(model, "predict", expected), "predict")
     from fedshift.export import predicting

@@ -1,7 +1,8 @@
 """Finds the images that the user names (files, folders, class folders) and decodes them in batches."""
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +34,8 @@ class Picture:
     label: int | None = None
 
 
-@dataclass
-class Batch:
-    """Images that are predicted together.
-
-    Attributes:
-        pictures: The files.
-        pixels: (B, size, size, 3), uint8.
-    """
-
-    pictures: list[Picture] = field(default_factory=list)
-    pixels: list[NDArray[np.uint8]] = field(default_factory=list)
+#: Images that are predicted together: each file, and its pixels (size, size, 3), uint8.
+Batch = list[tuple[Picture, NDArray[np.uint8]]]
 
 
 def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
@@ -145,21 +137,19 @@ def batches(
         least: Images of the last batch at least, if there are so many: it is joined to the one before.
         broken: Receives a line for each unreadable image.
     """
-    waiting, batch = Batch(), Batch()
-    for picture in all_pictures:
-        try:
-            pixels = read(picture.path, size, form)
-        except DataError as error:
-            broken.append(str(error))
-            continue
-        batch.pictures.append(picture)
-        batch.pixels.append(pixels)
-        if len(batch.pictures) == number:
-            if waiting.pictures:
-                yield waiting
-            waiting, batch = batch, Batch()
-    if waiting.pictures and 0 < len(batch.pictures) < least:
-        waiting.pictures += batch.pictures
-        waiting.pixels += batch.pixels
-        batch = Batch()
-    yield from (last for last in (waiting, batch) if last.pictures)
+    def decoded() -> Iterator[tuple[Picture, NDArray[np.uint8]]]:
+        for picture in all_pictures:
+            try:
+                yield picture, read(picture.path, size, form)
+            except DataError as error:
+                broken.append(str(error))
+
+    source, waiting = decoded(), Batch()
+    while batch := list(itertools.islice(source, number)):
+        if waiting and len(batch) >= min(least, number):
+            yield waiting
+            waiting = batch
+        else:
+            waiting = waiting + batch
+    if waiting:
+        yield waiting

@@ -209,7 +209,7 @@ def _fill(prediction: Predicted, taken: Sequence[Picture], run: Run, number: int
     asked = _mixed(taken, "predict-order") if mixed else taken
     for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
         parts.append(probabilities(_tensor(group), run, len(model.classes)))
-        prediction.pictures += group.pictures
+        prediction.pictures += [picture for picture, _ in group]
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
     places = {id(picture): place for place, picture in enumerate(taken)}
@@ -251,7 +251,7 @@ def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken
     """Yield images (B, 3, size, size), 0 to 1, of files and folders, in a mixed order: folders go class by class."""
     taken = _mixed(images.find(given, model.classes)[0], "clean-order")
     for batch in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
-        if len(batch.pictures) >= adapting.LEAST:
+        if len(batch) >= adapting.LEAST:
             yield _tensor(batch)
 
 
@@ -262,7 +262,7 @@ def _mixed(listed: Sequence[Picture], purpose: str) -> list[Picture]:
 
 def _tensor(batch: Batch) -> Tensor:
     """Return images (B, 3, size, size), float32, 0 to 1."""
-    return as_tensor(np.stack(batch.pixels))
+    return as_tensor(np.stack([pixels for _, pixels in batch]))
 
 
 def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
