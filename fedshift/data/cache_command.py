@@ -32,20 +32,16 @@ def listed(*, as_json: bool) -> str:
             for entry in held
         ]
         return json.dumps({"folder": str(folder), "bytes": _bytes(held), "entries": rows}, indent=2)
-    lines = [f"{shown(folder, WHOLE_PATH)}: no images and no features are kept"]
-    if held:
-        head = ("kind", "name", "number", "size", "last", "used by")
-        parts, stores = ([entry for entry in held if entry.kind == kind] for kind in ("images", "features"))
-        counts = (
-            f"{plural(len(parts), 'part of images', 'parts of images')} ({size_of(_bytes(parts))}), "
-            f"{plural(len(stores), 'store of features', 'stores of features')} ({size_of(_bytes(stores))})"
-        )
-        lines = tables.columns([head, *map(_cells, held)], "", ruled=True)
-        lines.append(f"total: {counts}: {size_of(_bytes(held))} in {shown(folder, WHOLE_PATH)}")
-    builds, size = inventory.interrupted()
-    if builds:
-        lines.append(f"in addition {plural(builds, 'build')} in progress or interrupted, {size_of(size)}")
-    return "\n".join(lines)
+    if not held:
+        return f"{shown(folder, WHOLE_PATH)}: no images and no features are kept"
+    head = ("kind", "name", "number", "size", "last", "used by")
+    parts, stores = ([entry for entry in held if entry.kind == kind] for kind in ("images", "features"))
+    total = (
+        f"total: {plural(len(parts), 'part of images', 'parts of images')} ({size_of(_bytes(parts))}), "
+        f"{plural(len(stores), 'store of features', 'stores of features')} ({size_of(_bytes(stores))}): "
+        f"{size_of(_bytes(held))} in {shown(folder, WHOLE_PATH)}"
+    )
+    return "\n".join([*tables.columns([head, *map(_cells, held)], "", ruled=True), total])
 
 
 def verify(names: Sequence[str]) -> int:

@@ -24,7 +24,6 @@ _PART = re.compile(
     r"(?P<head>.+)-(?P<split>train|validation|test)(?P<form>(?:-crop|-pad)?(?:-w.+?to.+?)?(?:-exif)?)"
     r"-(?P<size>\d+)px-[0-9a-f]{16}"
 )  # of ``cache.Part.stem`` and the fingerprint
-_BUILD = re.compile(r"\..+px-[^.]+")  # of ``fedshift_datasets.io.building``
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,6 @@ def entries() -> list[Entry]:
     return [*_still_there(_of_images, _image_folders()), *map(_of_store, _stores())]
 
 
-def interrupted() -> tuple[int, int]:
-    """Return the number and the bytes of builds in progress or interrupted; the next build removes the latter."""
-    sizes = _still_there(_size, (path for path in _folders() if _BUILD.fullmatch(path.name)))
-    return len(sizes), sum(sizes)
-
-
 def is_link(name: str) -> bool:
     """Return whether the cache has a link of this name in the place of a folder."""
     return Path(name).name == name and any((at / name).is_symlink() for at in (cache.cache_dir(), feature_store.root()))
@@ -122,15 +115,10 @@ def _still_there(look: Callable[[Path], T], folders: Iterable[Path]) -> list[T]:
     return seen
 
 
-def _folders() -> list[Path]:
-    """Return the folders of the cache, without links, by name."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(path for path in cache.cache_dir().iterdir() if path.is_dir() and not path.is_symlink())
-    return []
-
-
 def _image_folders() -> list[Path]:
-    return [path for path in _folders() if path.name[0] != "." and _PART.fullmatch(path.name)]
+    """Return the folders of parts of images, without links, by name."""
+    folders = (path for path in cache.cache_dir().glob("[!.]*") if path.is_dir() and not path.is_symlink())
+    return sorted(path for path in folders if _PART.fullmatch(path.name))
 
 
 def _stores() -> list[feature_store.Kept]:

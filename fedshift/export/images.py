@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Form
 from fedshift_datasets.io import files, layout, pictures, presence
@@ -106,13 +106,8 @@ def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) ->
     """Return why the images of a folder have no labels."""
     if not inner:
         return f"there are no folders in it; {_SCORED}"
-    names = ", ".join(shown(name, MOST_NAME) for name in others[:3])
-    why = f"{names} {'is no class' if len(others) == 1 else 'are no classes'}"
-    if len(others) < len(inner):
-        return why
-    known = ", ".join(shown(name, MOST_NAME) for name in classes[:MOST_CLASSES])
-    known += ", ..." if len(classes) > MOST_CLASSES else ""
-    return f"{why} of the model, which has {known}; {_SCORED}"
+    are = "is no class" if len(others) == 1 else "are no classes"
+    return f"{some(others, 3)} {are} of the model, which has {some(classes, MOST_CLASSES)}; {_SCORED}"
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
@@ -137,6 +132,7 @@ def batches(
         least: Images of the last batch at least, if there are so many: it is joined to the one before.
         broken: Receives a line for each unreadable image.
     """
+
     def decoded() -> Iterator[tuple[Picture, NDArray[np.uint8]]]:
         for picture in all_pictures:
             try:

@@ -22,8 +22,6 @@ from fedshift.export.scorer import Scorer
 from fedshift.run import reading
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models import timm_nets, torchvision_nets
-from fedshift_clients.models.libraries import LibraryEncoder
-from fedshift_clients.models.networks import SplitModel
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -104,12 +102,7 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
         others = f"--to {of_library}" if of_library in MAKES and name else "--format torchscript, onnx or exported"
         raise ConfigError(f"--to {library}: the run's network is {config.model.name}; allowed is {others}")
     own = scorer.rebuilt(config, arrays, "the saved")
-    reason = _more_than_the_network(config, own.model)
-    if reason:
-        raise ConfigError(
-            f"--to {library}: {reason}, which the library's network has not; --format exports it as it is"
-        )
-    head = str(own.model.encoder.head)
+    head = str(getattr(own.model.encoder, "head", ""))
     state = {key: tensor.numpy() for key, tensor in own.model.state_dict().items()}
     named = {_library_name(key, head): array for key, array in state.items()}
     more = (torchvision_nets if library == "torchvision" else timm_nets).arguments(name, own.size)
@@ -119,21 +112,6 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
     _try(library, own, made, named)
     make = f'model = {MAKES[library]}("{name}", num_classes={classes}{written})'
     return Exported(make, f'model.load_state_dict({READS}("{WEIGHTS}"))', named)
-
-
-def _more_than_the_network(config: RunConfig, model: SplitModel) -> str:
-    """Return what a model has besides the library's network with a linear head; empty for nothing."""
-    if config.modules:
-        return f"the model has the modules {', '.join(str(entry['name']) for entry in config.modules)}"
-    if config.model.projection:
-        return f"the model has model.projection={config.model.projection}"
-    if config.model.bn == "group":
-        return "the model has GroupNorm in the place of BatchNorm (model.bn=group)"
-    if type(model) is not SplitModel or not isinstance(model.encoder, LibraryEncoder):
-        return f"the method {config.method['name']!r} has parts of its own in the model"
-    if type(model.classifier) is not nn.Linear:
-        return "the classifier is no single layer"
-    return ""
 
 
 def _library_name(key: str, head: str) -> str:

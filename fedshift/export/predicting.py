@@ -17,7 +17,7 @@ from fedshift.run import columns as tables
 from fedshift_core.accuracies import percent
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.limits import MOST_NAME, WHOLE_PATH, as_found, shown
+from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
@@ -231,19 +231,16 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
     """
     if model.measured is None or all(picture.label is None for picture in prediction.pictures):
         return ""
-    sites = model.measured.sites
-    named = []
+    named = {}
     for path in (typed.resolve() for typed in given):
-        inside = path.name.casefold() not in TEST_FOLDERS
-        named += [site for site in sites if inside and site in (path.name, path.parent.name)]
+        if path.name.casefold() not in TEST_FOLDERS:
+            named |= {name: of for name, of in model.measured.sites.items() if name in (path.name, path.parent.name)}
     if not named:
         return ""
-    own = [f"{site} {accuracy:.1f} %" for site in named if (accuracy := sites[site].accuracy) is not None]
-    accuracies = f"; on the run's own test images: {', '.join(own)}" if own else ""
-    which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
+    own = ", ".join(f"{shown(name)} {percent(of.accuracy)} %" for name, of in named.items())
     return (
-        f"{which}: a site of the run, so the model was trained on many of these images, and this is not an accuracy on "
-        f"unseen images{accuracies}; only its test images: --split test, if they are arranged as in the run"
+        "a site of the run, so the model was trained on many of these images, and this is not an accuracy on unseen "
+        f"images; on the run's own test images: {own}; only these: --split test, if they are arranged as in the run"
     )
 
 

@@ -13,7 +13,7 @@ import psutil
 import torch
 import yaml
 
-from fedshift.run.doctor import diagnostics, hub_check
+from fedshift.run.doctor import diagnostics, hub
 from fedshift.run.doctor.diagnostics import RUNS, existing, refused
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
@@ -47,7 +47,7 @@ def show_publishing(*, as_json: bool) -> int:
     Args:
         as_json: One JSON object instead of lines.
     """
-    return _print({"folder": str(APP)}, hub_check.problems(APP), as_json)
+    return _print({"folder": str(APP)}, hub.problems(APP), as_json)
 
 
 def _print(report: Mapping[str, Any], problems: list[diagnostics.Problem], as_json: bool) -> int:

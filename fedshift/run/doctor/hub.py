@@ -1,51 +1,48 @@
-"""Runs the checks of Flower's `flwr app publish` on a folder, without sending it."""
+"""``fedshift doctor --publish``: the checks of ``flwr app publish`` on a folder, and some more. Nothing is sent."""
 
+import contextlib
+import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fedshift_core.errors import ConfigError
+from fedshift.run.doctor.diagnostics import Problem
+
+FORMAT = 1  # of the bundle; the Hub takes no other from new apps
+LONGEST_DESCRIPTION = 200  # characters
+REMEDY = "see https://flower.ai/docs/hub/"
 
 
-def refusals(folder: Path) -> list[str]:
-    """Return Flower's refusals and warnings on the folder's pyproject.toml and name, one per line."""
+def problems(folder: Path) -> list[Problem]:
+    """Return the problems that Flower Hub would have with a folder."""
     import click
+    from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_app_name, _validate_files
     from flwr.cli.config_utils import load_and_validate
-    from flwr.cli.utils import validate_project_name
 
-    lines = []
-    try:
-        config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
-        lines += warnings
-        validate_project_name(str(config["project"]["name"]), "project.name")
-    except (click.ClickException, ValueError) as error:
-        lines.append(_line(error))
-    try:
-        validate_project_name(folder.name, "the folder's name")
-    except ValueError as error:
-        lines.append(_line(error))
-    return lines
+    found: list[str] = []
 
+    def passed(check: Callable[..., Any], *given: Any) -> Any:
+        """Return what a check of Flower returns; None where it refuses."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return check(*given)
+        except (click.ClickException, ValueError) as error:
+            found.append(" ".join(getattr(error, "message", str(error)).split()))
 
-def uploaded(folder: Path) -> dict[str, Path]:
-    """Return the files that would be sent, by their path in the folder.
-
-    Raises:
-        ConfigError: If Flower refuses all of them because one lies too deep.
-    """
-    from flwr.cli.utils import AppPathDepthError, collect_files, filter_paths_for_publish
-
-    try:
-        taken = filter_paths_for_publish(collect_files(folder))
-    except (AppPathDepthError, ValueError) as error:
-        raise ConfigError(_line(error)) from None
-    return {name: path for name, path in taken.items() if isinstance(path, Path)}
-
-
-def limits() -> tuple[int, int, int]:
-    """Return Flower's limits: number of files, bytes of one file, bytes of all files."""
-    from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
-
-    return MAX_FILE_COUNT, MAX_FILE_BYTES, MAX_TOTAL_BYTES
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    config, warnings = passed(load_and_validate, folder / "pyproject.toml", False) or ({}, [])
+    project, app = config.get("project", {}), config.get("tool", {}).get("flwr", {}).get("app", {})
+    description = str(project.get("description", "")).strip()
+    passed(_validate_app_name, folder.name, "the folder's name")
+    if config:
+        passed(_validate_app_name, str(project["name"]), "project.name")
+    files = passed(_collect_file_paths, folder)
+    if files is not None:
+        passed(_validate_files, files)
+    own = {
+        f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}":
+            config and app.get("fab-format-version") != FORMAT,
+        f"project.description has {len(description)} characters, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
+            config and not 0 < len(description) <= LONGEST_DESCRIPTION,
+        "no README.md would be uploaded": files and folder.resolve() / "README.md" not in files,
+    }  # fmt: skip
+    return [Problem(line, REMEDY) for line in (*found, *warnings, *(line for line, holds in own.items() if holds))]

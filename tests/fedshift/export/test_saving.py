@@ -115,9 +115,7 @@ def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Pa
     (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
     shutil.rmtree(folder)
     said = refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors"))
-    assert (
-        f"the checkpoint of round {chosen['round']} cannot be read\nfedshift save RUN --round N saves one" in said
-    )
+    assert f"the checkpoint of round {chosen['round']} cannot be read\nfedshift save RUN --round N saves one" in said
 
 
 @pytest.mark.parametrize("form", ["torchscript", "exported"])

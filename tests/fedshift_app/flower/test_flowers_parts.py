@@ -22,11 +22,10 @@ ALWAYS = "none that was looked at"
 SINCE = {
     ("flwr.client", "NumPyClient"): ALWAYS,  # kept for old apps, in flwr.compat; each method's client is one
     ("flwr.app.message", "make_message"): "1.30",
+    ("flwr.cli.app_cmd.publish", "_collect_file_paths"): ALWAYS,
+    ("flwr.cli.app_cmd.publish", "_validate_app_name"): ALWAYS,
+    ("flwr.cli.app_cmd.publish", "_validate_files"): ALWAYS,
     ("flwr.cli.config_utils", "load_and_validate"): ALWAYS,
-    ("flwr.cli.utils", "AppPathDepthError"): "1.34",
-    ("flwr.cli.utils", "collect_files"): ALWAYS,
-    ("flwr.cli.utils", "filter_paths_for_publish"): ALWAYS,
-    ("flwr.cli.utils", "validate_project_name"): ALWAYS,
     ("flwr.common.constant", "Status"): ALWAYS,
     ("flwr.common.logger", "update_console_handler"): ALWAYS,
     ("flwr.common.secure_aggregation.crypto.shamir", "combine_shares"): ALWAYS,
@@ -46,9 +45,6 @@ SINCE = {
     ("flwr.serverapp.exception", "InconsistentMessageReplies"): ALWAYS,  # what its strategies raise
     ("flwr.supercore", "log"): "1.34",
     ("flwr.supercore.cli.flower_superexec", "flower_superexec"): ALWAYS,
-    ("flwr.supercore.constant", "MAX_FILE_BYTES"): ALWAYS,
-    ("flwr.supercore.constant", "MAX_FILE_COUNT"): ALWAYS,
-    ("flwr.supercore.constant", "MAX_TOTAL_BYTES"): ALWAYS,
     ("flwr.supercore.constant", "TASK_TYPE_TO_COMMAND"): "1.30",
     ("flwr.supercore.constant", "TaskType"): ALWAYS,
     ("flwr.supercore.date", "now"): ALWAYS,

@@ -10,7 +10,7 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.doctor import doctor, hub_check
+from fedshift.run.doctor import doctor, hub
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def what(folder: Path) -> list[str]:
-    return [problem.what for problem in hub_check.problems(folder)]
+    return [problem.what for problem in hub.problems(folder)]
 
 
 def change(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -61,11 +61,17 @@ def test_a_small_app_is_taken(app: Path) -> None:
         ),
         (change("pyproject.toml", 'target = "1.41.0"', 'target = "1.40.0"'), "greater than or equal to the declared"),
         (change("pyproject.toml", 'name = "fedshift"', 'name = "fed_shift"'), 'project.name "fed_shift" is invalid'),
-        (lambda app: (app / "LICENSE").unlink(), "no LICENSE would be uploaded"),
-        (lambda app: (app / "a.py").write_bytes(b"\xff"), "not UTF-8: a.py"),
-        (lambda app: (app / "a.json").write_text(" " * (1024 * 1024 + 1)), "more than 1048576 bytes: a.json"),
-        (lambda app: [(app / f"{i}.json").write_text(" " * 1024 * 1024) for i in range(11)], "bytes in all, the Hub"),
-        (lambda app: [(app / f"{i}.py").touch() for i in range(1000)], "1004 files, the Hub accepts 1000"),
+        (lambda app: (app / "LICENSE").unlink(), "declared but does not exist"),
+        (lambda app: (app / "a.py").write_bytes(b"\xff"), "a.py' is not UTF-8 encoded"),
+        (lambda app: (app / "a.json").write_text(" " * (1024 * 1024 + 1)), "a.json' is 1,048,577 bytes, exceeding"),
+        (
+            lambda app: [(app / f"{i}.json").write_text(" " * 1024 * 1024) for i in range(11)],
+            "Total size of all files is too large",
+        ),
+        (
+            lambda app: [(app / f"{i}.py").touch() for i in range(1000)],
+            "Too many files: 1004 > allowed maximum of 1000",
+        ),
         (lambda app: (app / "/".join("abcdefghijkl")).mkdir(parents=True), ""),
     ],
 )
