@@ -1,12 +1,17 @@
 """Exports the model of a run, completes it on a node, and predicts images with it."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from fedshift.export.forms import FORMS, Form
 from fedshift.run import arguments
 from fedshift.run.options import Bounds
-from fedshift_core.limits import MOST_BATCH
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
 from fedshift_core.paths import Named, path_text, user_path
+
+LIBRARIES = ("torchvision", "timm")
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,3 +76,84 @@ def predict(
     from fedshift.export import predicting
 
     return predicting.predict(opened, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order)
+
+
+def save(
+    run: Named,
+    *,
+    format: str = "safetensors",
+    node: Annotated[int | None, Bounds(0)] = None,
+    output: Named | None = None,
+    round: Annotated[int | None, Bounds(1, MOST_ROUNDS)] = None,
+    shared: bool = False,
+    before_adaptation: bool = False,
+    to: str = "",
+) -> tuple[Path, str]:
+    """Save the model of a run into a folder; return the folder, and a text on it.
+
+    Args:
+        run: A run folder.
+        format (--format FORMAT): safetensors, torchscript, onnx or exported (torch.export).
+        node: A simulated node: its model with personal parts.
+        output (--output, -o DIR): The folder to make.
+        round: The model after this round, if the run keeps it.
+        shared: Only the shared parts: for `fedshift save-node` on real nodes.
+        before_adaptation: The model before the run adapts it for a score.
+        to (--to LIBRARY): torchvision or timm: weights by the library's own names.
+
+    Raises:
+        FedShiftError: If there is no such model, the form does not support it, or the folder exists.
+    """
+    form, place = _form(format), None if output is None else user_path(output, "--output")
+    if to and (to not in LIBRARIES or form != "safetensors"):
+        allowed = f"allowed are {' and '.join(LIBRARIES)}, as safetensors"
+        raise ConfigError(f"--to: {as_found(to)} with --format {form}; {allowed}")
+    from fedshift.export import saving
+
+    wanted = saving.Wanted(user_path(run), form, node, shared, before_adaptation, round, place)
+    if not to:
+        return _saved(*saving.save(wanted))
+    from fedshift.export import library
+
+    folder, exported = library.save(wanted, to)
+    return folder, f"{shown(folder, WHOLE_PATH)}\n{exported.lines}"
+
+
+def save_node(
+    model: Named,
+    *,
+    format: str = "safetensors",
+    state: Named | None = None,
+    node: str = "",
+    network: str = "",
+    output: Named | None = None,
+) -> tuple[Path, str]:
+    """Put a node's personal parts onto the shared weights; return the new folder, and a text on it.
+
+    Args:
+        model: The folder that `fedshift save RUN --shared` wrote.
+        format (--format FORMAT): safetensors, torchscript, onnx or exported (torch.export).
+        state (--state DIR): The folder of the node's personal parts; default: $FEDSHIFT_STATE.
+        node (--node NAME): The node's folder there, such as node-0, if several are here.
+        network (--network NAME): The network, if the SuperNode was started with model=NAME.
+        output (--output, -o DIR): The folder to make.
+
+    Raises:
+        FedShiftError: If the shared weights are none, the node has kept nothing of their run, or the two do not fit.
+    """
+    form, places = _form(format), {"state": state, "output": output}
+    given = {key: None if path is None else user_path(path, f"--{key}") for key, path in places.items()}
+    from fedshift.export import on_node
+
+    return _saved(*on_node.save(user_path(model), form, node=node, network=network, **given))
+
+
+def _form(given: str) -> Form:
+    for form in FORMS:
+        if given == form:
+            return form
+    raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
+
+
+def _saved(folder: Path, model: "SavedModel") -> tuple[Path, str]:
+    return folder, f"saved: {shown(folder, WHOLE_PATH)} ({model.file}, SHA-256 {model.sha256})"

@@ -182,7 +182,7 @@ def test_a_model_is_a_module_that_classifies_as_the_saved_one(finished_run: Inli
     assert (saved(saved.preprocess(list(images))) == scores).all()
     assert model.predict(images[0]) == [model.classes[int(scores[0].argmax())]]
     assert "array (H, W, 3) or (H, W) of uint8" in refusal_of(fs.ConfigError, model.preprocess, images[0] / 255)
-    assert refusal_of(fs.ConfigError, run.save, format="pickle").startswith("format: 'pickle' is unknown")
+    assert refusal_of(fs.ConfigError, run.save, format="pickle").startswith("--format: 'pickle' is unknown")
 
 
 def test_predictions_of_a_run_a_module_and_a_saved_model_are_the_same(finished_run: InlineRun, tmp_path: Path) -> None:
