@@ -6,7 +6,8 @@ Each function does what the command of the same name does, by the same code, wit
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -79,8 +80,7 @@ def run(
         FederationError: If the run cannot start or cannot go on.
     """
     own = {"method": method, "rounds": rounds, "seed": seed, "engine": engine, "name": name, "resume": resume}
-    words = _with_files(keys.words(experiment, own | more))
-    with calling.call(keys.command("run", words), progress=progress):
+    with _call("run", experiment, own | more, progress) as words:
         from fedshift.run.launch import running
 
         flat, launch = parse_arguments(words)
@@ -141,8 +141,7 @@ def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **m
     from fedshift.lab.grid.sweep import grid, sweeping
     from fedshift.run.checking import check_data, check_model
 
-    words = _with_files(keys.words(experiment, more, several=True, plain=grid.Options.model_fields))
-    with calling.call(keys.command("sweep", words), progress=progress):
+    with _call("sweep", experiment, more, progress, several=True, plain=grid.Options.model_fields) as words:
         return _compared(sweeping.sweep(words, paper, check_data, check_model))
 
 
@@ -179,8 +178,7 @@ def tune(
 
     plain = {*grid.Options.model_fields, *requested.Options.model_fields}
     given = {"budget": budget, "method": method, "seed": seed} | more
-    words = _with_files(keys.words(experiment, given, several=True, plain=plain))
-    with calling.call(keys.command("tune", words), progress=progress):
+    with _call("tune", experiment, given, progress, several=True, plain=plain) as words:
         folder, table = tuning.tune(words, paper, check_data, check_model)
     return Tuned(folder, _compared(table), tuning.summary(folder)["methods"])
 
@@ -270,13 +268,18 @@ def register(
     return _methods.about(name)
 
 
-def _with_files(words: list[str]) -> list[str]:
-    """Return the words of a command with the files of the registered methods that they name."""
-    if "fedshift.api.registering" not in sys.modules:  # nothing is registered; it imports torch
-        return words
-    from fedshift.api import registering
+@contextmanager
+def _call(
+    command: str, experiment: Named, given: Mapping[str, Any], progress: bool, **form: Any
+) -> Iterator[list[str]]:
+    """Do what a command does; yield its words, with the files of the registered methods that they name."""
+    words = keys.words(experiment, given, **form)
+    if "fedshift.api.registering" in sys.modules:  # else nothing is registered; it imports torch
+        from fedshift.api import registering
 
-    return registering.with_files(words)
+        words = registering.with_files(words)
+    with calling.call(keys.command(command, words), progress=progress):
+        yield words
 
 
 def _compared(table: Comparison | None) -> Comparison:
