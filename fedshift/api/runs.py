@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedshift import export
+from fedshift.export import save as save_model
 from fedshift.run import frames
 from fedshift_app.run import config_file
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
@@ -227,8 +227,9 @@ class Run:
         Raises:
             FedShiftError: If the run has no such model, the form does not support it, or the folder exists.
         """
-        given = {"node": node, "round": round, "before_adaptation": before_adaptation}
-        return export.save(self.folder, format=format, output=folder, **given)[0]
+        return save_model(
+            self.folder, format=format, node=node, output=folder, round=round, before_adaptation=before_adaptation
+        )[0]
 
 
 def _log_lines(line: str) -> list[str]:

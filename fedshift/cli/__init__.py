@@ -191,7 +191,7 @@ def _end_of_sweep(comparison: "Comparison | None") -> None:
         raise SystemExit(exit_codes.DEGRADED)
 
 
-@command(app)
+@command(app, to="fedshift.lab.grid.rescore.command:rescore")
 def rescore(arguments: list[str]) -> None:
     """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
 
@@ -206,9 +206,6 @@ def rescore(arguments: list[str]) -> None:
         fedshift rescore runs/FOLDER shift.name=corruption shift.severity=1,3,5
         fedshift rescore runs adapt.name=none,tent
     """
-    from fedshift.lab.grid.rescore import command
-
-    command.rescore(arguments)
 
 
 def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -222,7 +219,7 @@ def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*(folder[:-1] for folder in folders), *(word for word in words if keys.allowed(word.partition("=")[0]))]
 
 
-@command(app)
+@command(app, to="fedshift.lab.grid.evaluate.command:evaluate")
 def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str = "", as_json: bool = False) -> None:
     """Score finished models on all nodes, without training: how good are they on the images of a site?
 
@@ -241,9 +238,6 @@ def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str =
         fedshift evaluate MODEL data-dir=MY_IMAGES
         fedshift evaluate MODEL --site hospital --json
     """
-    from fedshift.lab.grid.evaluate import command
-
-    raise SystemExit(command.evaluate(arguments, site, as_json=as_json))
 
 
 @command(app)

@@ -44,7 +44,7 @@ def listed(*, as_json: bool) -> str:
     return "\n".join([*tables.columns([head, *map(_cells, held)], "", ruled=True), total])
 
 
-def verify(names: Sequence[str]) -> int:
+def verify(names: Sequence[str] | None) -> int:
     """Check all checksums of what is named, or of everything; print what is damaged. Nothing is changed.
 
     Returns:
@@ -64,7 +64,7 @@ def verify(names: Sequence[str]) -> int:
 
 
 def delete(
-    names: Sequence[str], *, unused: float | None, features: bool, images: bool, everything: bool, yes: bool
+    names: Sequence[str] | None, *, unused: float | None, features: bool, images: bool, everything: bool, yes: bool
 ) -> int:
     """Delete what is named or chosen, after a question; print what was freed.
 
@@ -133,7 +133,7 @@ def _deleted(chosen: Sequence[Entry]) -> int:
     return int(len(freed) < len(chosen))
 
 
-def _named(names: Sequence[str]) -> list[Entry]:
+def _named(names: Sequence[str] | None) -> list[Entry]:
     """Return the entries of these names, each once; without names all.
 
     Raises:
@@ -141,7 +141,7 @@ def _named(names: Sequence[str]) -> list[Entry]:
     """
     held = inventory.entries()
     chosen: dict[str, Entry] = {} if names else {entry.name: entry for entry in held}
-    for name in names:
+    for name in names or ():
         matches = [entry for entry in held if entry.name == name or ("*" in name and fnmatchcase(entry.name, name))]
         if not matches and inventory.is_link(name):
             raise ConfigError(f"cache: {as_found(name)} is a link; links are neither checked nor deleted")

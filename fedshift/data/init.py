@@ -106,7 +106,7 @@ def unequal(labels: checking.Labels, classes: Sequence[str]) -> str:
     return text
 
 
-def init(folder: str, arguments: Sequence[str]) -> Path:
+def init(folder: str, arguments: Sequence[str] | None) -> Path:
     """Write an experiment file into a new folder, print the next commands, and return the file.
 
     Args:
@@ -128,7 +128,7 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     if path.exists():
         raise ConfigError(f"{shown(path)} exists already; remove it, or choose another folder")
     accepted = f"init accepts data-dir=DIR, and these keys of the section dataset: {', '.join(TAKEN)}"
-    data_dir, dotted = of_data_set(arguments, accepted, TAKEN)
+    data_dir, dotted = of_data_set(arguments or (), accepted, TAKEN)
     if not data_dir:
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
     dataset = resolving.resolve_dataset(folders.NAME, data_dir, dotted)

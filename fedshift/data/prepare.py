@@ -39,11 +39,11 @@ SKIP = "dataset.skip_broken="
 
 
 @looks.handed_on()
-def prepare(name: str, arguments: Sequence[str], *, as_json: bool) -> int:
+def prepare(dataset: str, arguments: Sequence[str] | None, *, as_json: bool) -> int:
     """Decode a data set into the cache, check all its images, and print a report.
 
     Args:
-        name: A data set, or an experiment whose data set it is.
+        dataset: A data set, or an experiment whose data set it is.
         arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``; of an experiment those of ``fedshift run``.
         as_json: Print one JSON object.
 
@@ -55,7 +55,7 @@ def prepare(name: str, arguments: Sequence[str], *, as_json: bool) -> int:
         DataError: If a domain is missing, has too few images for a run or none that can be read, or the cache cannot
             be written.
     """
-    cfg, config, nodes = _asked(name, arguments)
+    cfg, config, nodes = _asked(dataset, arguments or ())
     held = _held(cfg, config, nodes)
     if cfg.public_domain:
         cfg = cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)})

@@ -231,7 +231,7 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
     """
     if model.measured is None or all(picture.label is None for picture in prediction.pictures):
         return ""
-    named = {}
+    named: dict[str, saved.Site] = {}
     for path in (typed.resolve() for typed in given):
         if path.name.casefold() not in TEST_FOLDERS:
             named |= {name: of for name, of in model.measured.sites.items() if name in (path.name, path.parent.name)}

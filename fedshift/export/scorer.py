@@ -156,7 +156,8 @@ def needs(client: DomainClient) -> Needs:
         FedShiftError: If it reads the server's scalars for this node, or the node's state other than its model.
     """
     kept, size = client.inputs, client.train_set.x.shape[1]
-    knowledge, scalars, memory = map(_RecordingDict, (client.knowledge, client.scalars, client.memory))
+    knowledge, scalars = _RecordingDict(client.knowledge), _RecordingDict(client.scalars)
+    memory = _RecordingDict(client.memory)
     client.prepare(RoundInputs(knowledge, scalars, memory, kept.statistics))
     client.model.eval()
     try:

@@ -29,7 +29,8 @@ def problems(folder: Path) -> list[Problem]:
         except (click.ClickException, ValueError) as error:
             found.append(" ".join(getattr(error, "message", str(error)).split()))
 
-    config, warnings = passed(load_and_validate, folder / "pyproject.toml", False) or ({}, [])
+    loaded: tuple[dict[str, Any], list[str]] | None = passed(load_and_validate, folder / "pyproject.toml", False)
+    config, warnings = loaded or ({}, [])
     project, app = config.get("project", {}), config.get("tool", {}).get("flwr", {}).get("app", {})
     description = str(project.get("description", "")).strip()
     passed(_validate_app_name, folder.name, "the folder's name")
@@ -38,7 +39,7 @@ def problems(folder: Path) -> list[Problem]:
     files = passed(_collect_file_paths, folder)
     if files is not None:
         passed(_validate_files, files)
-    own = {
+    own: dict[str, Any] = {
         f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}":
             config and app.get("fab-format-version") != FORMAT,
         f"project.description has {len(description)} characters, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
