@@ -12,6 +12,7 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF
+from fedshift_core import json_text
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.yaml_files import read_yaml
 
@@ -53,24 +54,19 @@ class Citations:
         self._add([key for keys in matches for key in keys] if matches else None, f"network {name}")
 
     def add_run(self, config: Mapping[str, Any]) -> None:
-        """Add all that a run uses.
-
-        Args:
-            config: Its resolved configuration, in sections.
-        """
+        """Add all that a run uses, by its resolved configuration, in sections."""
         self.add_method(str(config["method"]["name"]))
         dataset = config["dataset"]
-        known = self._uses["datasets"]
-        name = dataset["name"] if dataset["name"] in known else dataset.get("of") or dataset["name"]
-        self.add_dataset(str(name), [*dataset["domains"], *[str(dataset["public"])] * bool(dataset.get("public"))])
+        of = dataset["name"] if dataset["name"] in self._uses["datasets"] else dataset.get("of") or dataset["name"]
+        self.add_dataset(str(of), [*dataset["domains"], str(dataset.get("public"))])
         for network in config["model"]["per_node"] or [config["model"]["name"]]:
             self.add_network(str(network))
         for key, by_value in self._uses["settings"].items():
             for value in _values(config, key.split(".")):
-                text = str(value).lower() if isinstance(value, bool) else str(value)
                 is_on = ON in by_value and isinstance(value, int | float) and value > 0
-                if is_on or text in by_value:
-                    self._add(by_value[ON if is_on else text], f"{key}={text}")
+                text = ON if is_on else json_text.text_of(value).strip('"')
+                if text in by_value:
+                    self._add(by_value[text], f"{key}={value if is_on else text}")
 
     def bibtex(self) -> str:
         """Return the entries, each with a comment that says what uses it, and comments on what has no entry."""

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift.export import programs, run_sections, saved, scorer
-from fedshift.export.card import card
+import numpy as np
+
+from fedshift.export import programs, saved, scorer
+from fedshift.export.card import card, sections_of
 from fedshift.export.forms import Form
-from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.run import reading
 from fedshift.run.reading import Record
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import KEY, test_images
+from fedshift_app.features.normalization.node import normalising, of_rows
+from fedshift_app.features.statistics.server import federation_images
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
@@ -94,7 +97,7 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     if node is not None and config.model.per_node:
         where = Place(node.domain, node.partition_id, -1, Source(), True, 0)
         config = with_network(config, setup.own_network(config, where))
-    config = normalised(config, checkpoint, node)
+    config = _normalised(config, checkpoint, node)
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
@@ -105,8 +108,32 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
         "before": before,
         "measured": measured,
         "origin": origin,
-        "run": run_sections.of_run(record),
+        "run": sections_of(record),
     }  # fmt: skip
+
+
+def _normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> RunConfig:
+    """Return the configuration with mean and deviation by which the model's images are normalised.
+
+    Raises:
+        ConfigError: If they are a node's own, and none is chosen or it reports none.
+    """
+    way = config.images.normalization
+    if way == "fixed":
+        return config
+    if node is None:
+        raise ConfigError(
+            f"save: images.normalization={way}: each node's images go by its own mean",
+            remedy="fedshift save RUN --node N saves the model with that of one node",
+        )
+    of_all = federation_images(checkpoint.moments, config.dataset.domains)
+    row = None if of_all is None else of_all.row_of(node.index)
+    if of_all is None or row is None:
+        raise ConfigError(f"save: images.normalization={way}: {node} reports no statistics of its images")
+    mean, std = normalising(of_rows(of_all, np.array([row]), way), of_all, config.images)
+    fixed = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist()), "normalization": "fixed"}
+    images = config.images.model_copy(update=fixed | {"normalization_draw": "image"})
+    return config.model_copy(update={"images": images})
 
 
 def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: dict[str, Any]) -> SavedModel:
