@@ -81,10 +81,10 @@ def run(
     """
     own = {"method": method, "rounds": rounds, "seed": seed, "engine": engine, "name": name, "resume": resume}
     with _call("run", experiment, own | more, progress) as words:
-        from fedshift.run.launch import running
+        from fedshift.run.launch import progress_line, running
 
         flat, launch = parse_arguments(words)
-        made = Run(running.run(flat, launch, calling.screen(progress)))
+        made = Run(running.run(flat, launch, progress_line.usual if progress else progress_line.silent))
         if report:
             made.report()
     return made

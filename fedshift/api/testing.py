@@ -172,11 +172,11 @@ class _Bench:
 
     def run(self, name: str, *more: Mapping[str, Any], grid: _Traffic | None = None, processes: int = 1) -> Run:
         """Make a run, in so many worker processes, with further keys over the given ones."""
-        merged: dict[str, Any] = {"method": self.method.name, "name": name, "output_dir": self.folder}
-        for key, value in (item for keys_of in (self.given, *more) for item in keys_of.items()):
-            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = {**merged[key], **value} if both else value
-        flat, _ = parse_arguments(registering.with_files(keys.words(self.experiment, merged), renew=False))
+        own = {"method": self.method.name, "name": name, "output_dir": self.folder}
+        words = keys.words(self.experiment, own)
+        for given in (self.given, *more):  # what comes last counts
+            words += keys.words("", given)
+        flat, _ = parse_arguments(registering.with_files(words, renew=False))
         return Run(runner.run_inline(flat, NODES, processes, grid=grid))
 
 

@@ -40,6 +40,7 @@ from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 
 MOST_NODES_LISTED = 8  # listed in a message
+_SAME = "personal parts, it is the same on all nodes"
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
 
 def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     if not personal:
-        return "--shared: this run's model has no personal parts and is the same on all nodes; leave --shared out"
+        return f"--shared: this run's model has no {_SAME}; leave --shared out"
     reason = f"save: with {record.config.method['name']!r} each node has its own model"
     if record.deployed:
         return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
@@ -297,9 +298,7 @@ def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
 def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
     """Return a simulated node's own weights as they were after the checkpoint's round."""
     if not names:
-        raise ConfigError(
-            f"--node: node {node.index} has no personal parts, the model is the same on all nodes; leave the option out"
-        )
+        raise ConfigError(f"--node: node {node.index} has no {_SAME}; leave --node out")
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     # As a resumed run would read it: the state of an unfinished round does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
@@ -320,10 +319,8 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
     """
     missing = [name for name in names if MODEL_PART + name not in memory]
     if missing:
-        raise ConfigError(
-            f"{whose} lacks personal parts ({shown(missing[0])}, ...)"
-            + ("" if memory else ": it never trained in this run")
-        )
+        why = "" if memory else ": it never trained in this run"
+        raise ConfigError(f"{whose} lacks personal parts ({shown(missing[0])}, ...){why}")
     return {name: memory[MODEL_PART + name] for name in names}
 
 
