@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fedshift.lab.grid.evaluate.table import Evaluation as Evaluation
     from fedshift.lab.tables.compare import Comparison as Comparison
     from fedshift_clients import losses as losses
-    from fedshift_clients.base import Client as Client
+    from fedshift_clients.base import DomainClient
     from fedshift_clients.base import Scores as Scores
     from fedshift_clients.training.batches import Batch as Batch
     from fedshift_clients.training.phases import Phase as Phase
@@ -56,18 +56,24 @@ if TYPE_CHECKING:
     from fedshift_core.params import Params as Params
     from fedshift_core.registry import Method as Method
     from fedshift_core.wire.records import encode as encode
-    from fedshift_strategies.base import Strategy as Strategy
+    from fedshift_strategies.base import DomainStrategy
     from fedshift_strategies.federation.nodes import Node as Node
     from fedshift_strategies.federation.updates import Update as Update
     from fedshift_strategies.federation.updates import average as average
     from fedshift_strategies.federation.updates import decode as decode
 
-#: The names of the interface are those that a reader of types imports above, each with its module and its name there.
+    Client = DomainClient
+    Strategy = DomainStrategy
+
+#: The names of the interface are those that a reader of types finds above, each with its module and its name there.
 _BLOCK = next(part for part in ast.parse(Path(__file__).read_bytes()).body if isinstance(part, ast.If))
 _FROM = {
-    str(name.asname): (str(line.module), name.name)
+    name.asname or name.name: (str(line.module), name.name)
     for line in _BLOCK.body if isinstance(line, ast.ImportFrom) for name in line.names
 }  # fmt: skip
+for _line in _BLOCK.body:
+    if isinstance(_line, ast.Assign):
+        _FROM[ast.unparse(_line.targets[0])] = _FROM.pop(ast.unparse(_line.value))
 
 
 def __getattr__(name: str) -> Any:

@@ -277,6 +277,3 @@ class DomainClient(LocalScorer[P]):
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
         return self._contribution
-
-
-Client = DomainClient  # its name in ``import fedshift``

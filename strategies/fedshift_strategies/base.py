@@ -339,6 +339,3 @@ class DomainStrategy(MethodHooks[P]):
         if lost and not self.federation.engine.is_simulation:
             self.roster.missed(node, self._post.kind)
         self._attendance.leave_out(node, reason)
-
-
-Strategy = DomainStrategy  # its name in ``import fedshift``
