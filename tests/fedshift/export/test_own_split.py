@@ -28,7 +28,7 @@ def saved(run_inline: InlineRun, form: str = "safetensors") -> Path:
 def test_the_images_of_a_runs_own_split(images: Path, run_inline: InlineRun) -> None:
     model = saved(run_inline)
     everything = predicting.predict(model, [images / "a"])
-    (note,) = [line for line in everything.notes if line.startswith("a site of the run")]
+    (note,) = [line for line in everything.notes if "a: a site of the run" in line]
     assert "--split test" in note and "on the run's own test images: a " in note
     parts = {split: predicting.predict(model, [images / "a"], split=split) for split in ("train", "test")}
     files = {split: {picture.path.resolve() for picture in part.pictures} for split, part in parts.items()}
