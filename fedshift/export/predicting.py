@@ -239,8 +239,8 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
         return ""
     own = ", ".join(f"{shown(name)} {percent(of.accuracy)} %" for name, of in named.items())
     return (
-        f"{', '.join(map(shown, named))}: a site of the run, so the model was trained on many of these images, and this "
-        f"is not an accuracy on unseen images; on the run's own test images: {own}; only its test images: --split "
+        f"{', '.join(map(shown, named))}: a site of the run, so the model was trained on many of these images, and "
+        f"this is not an accuracy on unseen images; on the run's own test images: {own}; only its test images: --split "
         "test, if they are arranged as in the run"
     )
 
