@@ -111,7 +111,7 @@ def _text(doc: str) -> Iterator[str]:
             continue
         for entry in re.split(r"\n(?=    \S)", content.rstrip()):
             name, _, meaning = " ".join(entry.split()).partition(": ")
-            yield f"- `{name}`: {_inline(meaning)}"
+            yield f"- `{name.partition(' (')[0]}`: {_inline(meaning)}"
 
 
 def _inline(text: str) -> str:

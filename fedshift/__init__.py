@@ -11,6 +11,7 @@ A wheel puts the app's packages next to this one, and into the folder ``app`` of
 checkout the app is the checkout, whose packages importing this one puts on the path.
 """
 
+import ast
 import os
 import signal
 import sys
@@ -64,42 +65,24 @@ if TYPE_CHECKING:
     Client = DomainClient
     Strategy = DomainStrategy
 
-#: Where each name is; ``MODULE`` for one of the same name in it, else ``MODULE:NAME``; ``MODULE:`` is the module.
+#: The names of the interface are those that a reader of types finds above, each with its module and its name there.
+_BLOCK = next(part for part in ast.parse(Path(__file__).read_bytes()).body if isinstance(part, ast.If))
 _FROM = {
-    **dict.fromkeys(("run", "load", "load_model", "compare", "sweep", "tune", "evaluate", "predict"), "fedshift.api"),
-    **dict.fromkeys(("methods", "method", "register", "Tuned"), "fedshift.api"),
-    "Comparison": "fedshift.lab.tables.compare",
-    "Evaluation": "fedshift.lab.grid.evaluate.table",
-    "MethodInfo": "fedshift.api.methods",
-    "Model": "fedshift.api.model",
-    **dict.fromkeys(("Results", "Run"), "fedshift.api.runs"),
-    **dict.fromkeys(("ConfigError", "DataError", "FederationError", "FedShiftError"), "fedshift_core.errors"),
-    "Client": "fedshift_clients.base:DomainClient",
-    "Strategy": "fedshift_strategies.base:DomainStrategy",
-    "Arrays": "fedshift_core.arrays",
-    "Params": "fedshift_core.params",
-    "Field": "pydantic",
-    "Method": "fedshift_core.registry",
-    "Batch": "fedshift_clients.training.batches",
-    "Phase": "fedshift_clients.training.phases",
-    "Scores": "fedshift_clients.base",
-    "Node": "fedshift_strategies.federation.nodes",
-    **dict.fromkeys(("Update", "average", "decode"), "fedshift_strategies.federation.updates"),
-    "encode": "fedshift_core.wire.records",
-    "losses": "fedshift_clients.losses:",
-    "testing": "fedshift.testing:",
-    "__version__": "fedshift_core",
-}
+    name.asname or name.name: (str(line.module), name.name)
+    for line in _BLOCK.body if isinstance(line, ast.ImportFrom) for name in line.names
+}  # fmt: skip
+for _line in _BLOCK.body:
+    if isinstance(_line, ast.Assign):
+        _FROM[ast.unparse(_line.targets[0])] = _FROM.pop(ast.unparse(_line.value))
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of the interface when it is first used."""
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where, sep, other = _FROM[name].partition(":")
-    module = import_module(where)
-    value = module if sep and not other else getattr(module, other or name)
-    globals()[name] = value
+    where, other = _FROM[name]
+    within = import_module(where)
+    globals()[name] = value = getattr(within, other) if hasattr(within, other) else import_module(f"{where}.{other}")
     return value
 
 
@@ -112,7 +95,7 @@ class _Package(ModuleType):
     """The package, whose functions keep their names when a room of the same name is imported (``fedshift.run``)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and _FROM.get(name) == "fedshift.api"):
+        if not (isinstance(value, ModuleType) and _FROM.get(name, " ")[0] == "fedshift.api"):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:

@@ -6,7 +6,8 @@ Each function does what the command of the same name does, by the same code, wit
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,17 +16,16 @@ from fedshift.api import calling, keys
 from fedshift.api import methods as _methods
 from fedshift.api.methods import MethodInfo
 from fedshift.api.runs import Run
+from fedshift.export import predict as predict
 from fedshift.lab.tables.compare import Comparison as Comparison
 from fedshift.lab.tables.compare import compare as compare
 from fedshift.run import arguments
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.limits import MOST_BATCH
-from fedshift_core.paths import Named, path_text, user_path
+from fedshift_core.errors import FederationError
+from fedshift_core.paths import Named, user_path
 
 if TYPE_CHECKING:
     from fedshift.api.model import Model
-    from fedshift.export.predicting import Predicted
     from fedshift.lab.grid.evaluate.table import Evaluation
     from fedshift_clients.base import DomainClient as Client
     from fedshift_strategies.base import DomainStrategy as Strategy
@@ -80,12 +80,11 @@ def run(
         FederationError: If the run cannot start or cannot go on.
     """
     own = {"method": method, "rounds": rounds, "seed": seed, "engine": engine, "name": name, "resume": resume}
-    words = _with_files(keys.words(experiment, own | more))
-    with calling.call(keys.command("run", words), progress=progress):
-        from fedshift.run.launch import running
+    with _call("run", experiment, own | more, progress) as words:
+        from fedshift.run.launch import progress_line, running
 
         flat, launch = parse_arguments(words)
-        made = Run(running.run(flat, launch, calling.screen(progress)))
+        made = Run(running.run(flat, launch, progress_line.usual if progress else progress_line.silent))
         if report:
             made.report()
     return made
@@ -141,8 +140,7 @@ def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **m
     """
     from fedshift.lab.grid.sweep import grid, sweeping
 
-    words = _with_files(keys.words(experiment, more, several=True, plain=grid.Options.model_fields))
-    with calling.call(keys.command("sweep", words), progress=progress):
+    with _call("sweep", experiment, more, progress, several=True, plain=grid.Options.model_fields) as words:
         return _compared(sweeping.sweep(words, paper))
 
 
@@ -178,8 +176,7 @@ def tune(
 
     plain = {*grid.Options.model_fields, *requested.Options.model_fields}
     given = {"budget": budget, "method": method, "seed": seed} | more
-    words = _with_files(keys.words(experiment, given, several=True, plain=plain))
-    with calling.call(keys.command("tune", words), progress=progress):
+    with _call("tune", experiment, given, progress, several=True, plain=plain) as words:
         folder, table = tuning.tune(words, paper)
     return Tuned(folder, _compared(table), tuning.summary(folder)["methods"])
 
@@ -269,62 +266,24 @@ def register(
     return _methods.about(name)
 
 
-def _with_files(words: list[str]) -> list[str]:
-    """Return the words of a command with the files of the registered methods that they name."""
-    if "fedshift.api.registering" not in sys.modules:  # nothing is registered; it imports torch
-        return words
-    from fedshift.api import registering
+@contextmanager
+def _call(
+    command: str, experiment: Named, given: Mapping[str, Any], progress: bool, **form: Any
+) -> Iterator[list[str]]:
+    """Do what a command does; yield its words, with the files of the registered methods that they name."""
+    words = keys.words(experiment, given, **form)
+    if "fedshift.api.registering" in sys.modules:  # else nothing is registered; it imports torch
+        from fedshift.api import registering
 
-    return registering.with_files(words)
+        words = registering.with_files(words)
+    with calling.call(keys.command(command, words), progress=progress):
+        yield words
 
 
 def _compared(table: Comparison | None) -> Comparison:
     if table is None:  # a run that is not finished has raised before
         raise FederationError("no run is finished")
     return table
-
-
-def predict(
-    model: "Named | Run | Model",
-    files: Named | Iterable[Named],
-    *,
-    batch: int | None = None,
-    adapt: str = "",
-    clean: Named | Iterable[Named] = (),
-    split: str = "",
-    in_order: bool = False,
-) -> "Predicted":
-    """Classify images with a trained model.
-
-    Args:
-        model: The folder of a saved model, a run (whose model is taken as :meth:`Run.model` gives it), or a module.
-        files: Image files and folders of them; images of ``folder/<class>/`` are also scored (``metrics()``).
-        batch: Images at a time; None for 64, or what an adaptation has in a run.
-        adapt: ``tent``, ``eata`` or ``t3a``: adapt a saved model to the images.
-        clean: Images like those of training, for ``eata``.
-        split: ``test`` or ``train``: only these images of the run's own folders.
-        in_order: With ``adapt``: the images come in their order, not in a mixed one, the same in each call.
-
-    Raises:
-        FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
-            read.
-    """
-    from fedshift.api.model import Model
-    from fedshift.export import predicting
-
-    given = arguments.paths(files, "predict", "image")
-    batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
-    if isinstance(model, Run):
-        model = model.model()
-    if not isinstance(model, Model):
-        expected = "the folder of a saved model, a run, or what its model() returns"
-        folder = user_path(path_text(model, "predict", expected), "predict")
-        likes = arguments.paths(clean, "predict", "image") if clean else ()
-        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split, in_order=in_order)
-    for key, value in {"adapt": adapt, "clean": clean, "split": split, "in_order": in_order}.items():
-        if value:
-            raise ConfigError(f"predict: {key} needs a saved model, which run.save() makes")
-    return predicting.predict_with(model.about, model.scores, given, batch=batch)
 
 
 def methods() -> list[MethodInfo]:

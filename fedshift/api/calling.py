@@ -5,17 +5,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from fedshift_app.run import exit_codes
 from fedshift_core.env import COMMAND, COMMIT, LIVE, STATUS_FILE, THREADS
 from fedshift_core.errors import FedShiftError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fedshift.run.launch.progress_table import Screen
 
 #: What a call puts into the environment for the processes that it starts.
 _CHANGED = (COMMAND, COMMIT, LIVE, STATUS_FILE, THREADS)
@@ -57,13 +52,6 @@ def call(command: str, *, progress: bool) -> Iterator[None]:
             else:
                 os.environ[name] = value
         _in_progress.release()
-
-
-def screen(progress: bool) -> "Callable[[], AbstractContextManager[Screen]]":
-    """Return what yields the display of a run."""
-    from fedshift.run.launch import progress_line
-
-    return progress_line.usual if progress else progress_line.silent
 
 
 class _Sieve:

@@ -100,19 +100,16 @@ class Model(nn.Module):
         """Return an image as (size, size, 3), uint8."""
         if isinstance(image, str | os.PathLike):
             return images.read(Path(image), self.size, self.about.images())
+        found = type(image).__name__
         if isinstance(image, np.ndarray):
-            colours = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
-            if image.dtype != np.uint8 or not colours or image.size == 0:
-                raise ConfigError(
-                    f"preprocess: expected an array (H, W, 3) or (H, W) of uint8, found {image.shape} of {image.dtype}"
-                )
-            image = Image.fromarray(image)
-        if not isinstance(image, Image.Image):
-            raise ConfigError(f"preprocess: expected a file, a Pillow image or an array, found {type(image).__name__}")
-        if image.mode.startswith(("I", "F")):
+            found = f"{image.shape} of {image.dtype}"
+            if image.dtype == np.uint8 and image.size and image.ndim in (2, 3) and image.shape[2:] in ((), (3,)):
+                image = Image.fromarray(image)
+        if not isinstance(image, Image.Image) or image.mode.startswith(("I", "F")):
+            found = f"an image of mode {image.mode}; give its file" if isinstance(image, Image.Image) else found
             raise ConfigError(
-                f"preprocess: expected pixels of 8 bits a channel, found a Pillow image of mode {image.mode}; give its "
-                "file, which is read as the run reads it"
+                "preprocess: expected a file, a Pillow image of 8 bits a channel, or an array (H, W, 3) or (H, W) of "
+                f"uint8, found {found}"
             )
         rgb = image.convert("RGB")
         if self.about.images().exif == "apply":
@@ -137,11 +134,7 @@ def opened(folder: Path) -> Model:
         FedShiftError: If the folder holds none, or one that is a program or not complete.
     """
     about, file = saved.read(folder)
-    if about.form != "safetensors":
-        raise ConfigError(
-            f"{shown(folder)}: a model of the form {about.form} is a program; fedshift.predict uses it, and save it as "
-            "safetensors for a module"
-        )
-    if about.parts == "shared":
-        raise ConfigError(f"{shown(folder)} is not complete: the personal parts are on the nodes")
+    if about.form != "safetensors" or about.parts == "shared":
+        why = "is a program: fedshift.predict uses it" if not about.configuration else "lacks the nodes' personal parts"
+        raise ConfigError(f"{shown(folder)}: expected a complete model as safetensors, found {about.form}, which {why}")
     return Model(about, opening.scorer_of(about, file))

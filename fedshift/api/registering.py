@@ -1,8 +1,10 @@
 """Methods of a notebook or a script: known here at once, and carried to the processes that a run starts."""
 
 import inspect
+import re
 import shlex
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +16,6 @@ from fedshift.api.runs import Run
 from fedshift.lab.grid.sweep import grid
 from fedshift.run.arguments import names
 from fedshift_app.config import plugins, registry
-from fedshift_app.config.files import APP
 from fedshift_app.config.validating import check_special
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.base import DomainClient
@@ -28,13 +29,7 @@ from fedshift_strategies.base import DomainStrategy
 
 FOLDER = "registered"  # next to the cache of images
 MOST_NAME = 100  # characters
-#: The packages of FedShift itself.
-PACKAGES = (
-    "fedshift", "fedshift_app", "fedshift_strategies", "fedshift_clients", "fedshift_datasets", "fedshift_core",
-)  # fmt: skip
-#: Parts of the paths of what every process can import by its name.
-_INSTALLED = ("site-packages", "dist-packages")
-
+_BY_NAME = re.compile(r"(__main__|fedshift(_app|_core|_strategies|_clients|_datasets)?)(\.|$)")
 #: By name, the file of each method that this process has registered; the method of each file.
 _registered: dict[str, Path] = {}
 _methods: dict[Path, Method] = {}
@@ -145,13 +140,9 @@ def _own_modules(method: Method) -> list[ModuleType]:
 
 
 def _is_own(module: ModuleType) -> bool:
+    """Tell whether a module is of no package that other processes have; ``__main__`` is by value in any case."""
     file = getattr(module, "__file__", None)
-    if module.__name__ == "__main__" or file is None:
-        return False  # written by value in any case, or built in
+    if file is None or _BY_NAME.match(module.__name__):
+        return False
     path = Path(inspect.getabsfile(module))
-    inside = path.is_relative_to(APP) and path.relative_to(APP).parts[0] in PACKAGES
-    return not inside and not any(part in path.parts for part in _INSTALLED) and not _is_of_python(path)
-
-
-def _is_of_python(path: Path) -> bool:
-    return path.is_relative_to(Path(inspect.__file__).parent)
+    return not any(path.is_relative_to(place) for place in sysconfig.get_paths().values())

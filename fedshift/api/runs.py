@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedshift.export import save as save_model
 from fedshift.run import frames
 from fedshift_app.run import config_file, files
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.logs import LOG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.losses import Losses
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
@@ -224,14 +224,9 @@ class Run:
         Raises:
             FedShiftError: If the run has no such model, the form does not support it, or the folder exists.
         """
-        from fedshift.export import saving
-        from fedshift.export.forms import FORMS
-
-        if format not in FORMS:
-            raise ConfigError(f"format: {as_found(format)} is unknown; there are {', '.join(FORMS)}")
-        place = None if folder is None else user_path(folder, "folder")
-        wanted = saving.Wanted(self.folder, format, node, False, before_adaptation, round, place)
-        return saving.save(wanted)[0]
+        return save_model(
+            self.folder, format=format, node=node, output=folder, round=round, before_adaptation=before_adaptation
+        )[0]
 
 
 def _log_lines(line: str) -> list[str]:

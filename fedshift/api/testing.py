@@ -4,7 +4,6 @@ The functions of single checks are those of FedShift's own contract (tests/fedsh
 """
 
 import contextlib
-import json
 import math
 import os
 import random
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +20,14 @@ import torch
 from flwr.app import Message, MessageType
 
 from fedshift.api import calling, keys, registering
+from fedshift.api.runs import Run
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
 from fedshift_app import client_app
 from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import checkpoints
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
@@ -53,6 +52,10 @@ except FedShiftError as error:
 """
 #: A few images are enough where accuracy does not matter: two batches a round.
 SHORT = {"rounds": 2, "train": {"epochs": 1, "batch_size": 16}, "allocation": {"share": 0.08}}
+_KEPT = (
+    "; what must outlive a round is in self.memory on a node, in self.knowledge or self.state on the server, not in a "
+    "class or a module"
+)
 
 
 class ContractError(AssertionError):
@@ -63,40 +66,26 @@ class _Cut(BaseException):
     """Stands for a kill between two rounds."""
 
 
-class Traffic(inline.InlineGrid):
-    """An inline grid that keeps what travels and looks whether a node draws from global generators.
+class _Traffic(inline.InlineGrid):
+    """An inline grid that keeps the names of the global generators from which a node has drawn."""
 
-    Attributes:
-        asked: The training messages, in their order.
-        replies: The answer to each, without the weights, which the server takes out.
-        drawn: Names of global generators from which a node has drawn.
-    """
-
-    def __init__(self, nodes: int, *, last_round: int = 0) -> None:
+    def __init__(self, last_round: int = 0) -> None:
         """Make a grid; ``last_round``: the round after which it breaks off, 0 for none."""
-        super().__init__(client_app.app, nodes)
-        self.asked: list[Message] = []
-        self.replies: list[Message] = []
+        super().__init__(client_app.app, NODES)
         self.drawn: set[str] = set()
         self._last = last_round
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Answer each message, and keep the training ones with their answers."""
+        """Answer each message."""
         requests = list(messages)
-        training = [message for message in requests if message.metadata.message_type == MessageType.TRAIN]
-        if training and self._last and server_round(training[0]) > self._last:
-            raise _Cut
+        for message in requests:
+            number = int(str(message.content.config_records["config"].get("server-round", 0)))
+            if 0 < self._last < number and message.metadata.message_type == MessageType.TRAIN:
+                raise _Cut
         before = _generators()
         replies = list(super().send_and_receive(requests, timeout=timeout))
         self.drawn |= {name for name, state in _generators().items() if state != before[name]}
-        self.asked += training
-        self.replies += [r for m, r in zip(requests, replies, strict=True) if m in training]
         return replies
-
-
-def server_round(message: Message) -> int:
-    """Return the round of a training message."""
-    return int(str(message.content.config_records["config"]["server-round"]))
 
 
 def _generators() -> dict[str, bytes]:
@@ -108,20 +97,17 @@ def _generators() -> dict[str, bytes]:
     }
 
 
-# --- single checks ---------------------------------------------------------------------------------
-
-
 def check_repeats(first: Path, second: Path) -> None:
     """Check that two runs are equal but for their times.
 
     Raises:
         ContractError: With what differs.
     """
-    a, b = _results(first)["weights_sha256"], _results(second)["weights_sha256"]
-    for mine, other in zip(rounds(first), rounds(second), strict=True):
+    a, b = Run(first), Run(second)
+    for mine, other in zip(a.rounds, b.rounds, strict=True):
         if differing := [key for key in mine if key != "seconds" and mine[key] != other.get(key)]:
             raise ContractError(f"it repeats: round {mine['round']} has other {', '.join(differing)}")
-    if a != b:
+    if a.results.weights_sha256 != b.results.weights_sha256:
         raise ContractError("it repeats: the same configuration ended with other weights")
 
 
@@ -131,13 +117,13 @@ def check_beats_chance(folder: Path) -> None:
     Raises:
         ContractError: With the domain, or the loss.
     """
-    config = resolving.resolve({"experiment": str(folder / CONFIG_FILE)})
+    run, config = Run(folder), resolving.resolve({"experiment": str(folder / CONFIG_FILE)})
     needed = CHANCES * 100 / len(config.dataset.known().classes)
-    for domain, accuracy in _results(folder)["final"].items():
+    for domain, accuracy in run.results.final.items():
         if accuracy is None or accuracy <= needed:
-            shown = "unknown" if accuracy is None else f"{accuracy:.1f} %"
-            raise ContractError(f"it learns: {domain} is {shown} after the run, expected above {needed:.0f} %")
-    losses = [line["losses"][f"{LOSS_TERM}{CE}"] for line in rounds(folder) if f"{LOSS_TERM}{CE}" in line["losses"]]
+            found = "unknown" if accuracy is None else f"{accuracy:.1f} %"
+            raise ContractError(f"it learns: {domain} is {found} after the run, expected above {needed:.0f} %")
+    losses = [line["losses"][f"{LOSS_TERM}{CE}"] for line in run.rounds if f"{LOSS_TERM}{CE}" in line["losses"]]
     if losses and losses[-1] >= losses[0]:
         raise ContractError(f"it learns: the cross-entropy went from {losses[0]:.3f} to {losses[-1]:.3f}")
     check_finite(folder)
@@ -149,81 +135,49 @@ def check_finite(folder: Path) -> None:
     Raises:
         ContractError: With the node, the loss or the array.
     """
-    for line in rounds(folder):
+    last = 0
+    for line in Run(folder).rounds:
+        last = line["round"]
         if line["left_out"]:
-            raise ContractError(f"nodes are heard: in round {line['round']} was left out {line['left_out'][0]}")
+            raise ContractError(f"nodes are heard: in round {last} was left out {line['left_out'][0]}")
         for name, value in line["losses"].items():
             if value is None or not math.isfinite(value):
-                raise ContractError(f"numbers are finite: {name} is {value} in round {line['round']}")
-    last = rounds(folder)[-1]["round"]
+                raise ContractError(f"numbers are finite: {name} is {value} in round {last}")
     for file in sorted((folder / checkpoints.FOLDER).glob(f"*-{last:05d}.safetensors")):
         for name, array in atomic_io.unpack(file.read_bytes()).items():
             if not np.isfinite(array).all():
                 raise ContractError(f"numbers are finite: {name} of {file.stem} holds others")
 
 
-def check_declared(method: Method, replies: Iterable[Message], folder: Path) -> None:
-    """Check that nodes send what the strategy's ``contributes`` declares, and report the method's ``terms``.
+def check_declared(method: Method, folder: Path) -> None:
+    """Check that nodes report the method's ``terms``, none below 0; what else they send a server checks itself.
 
     Raises:
         ContractError: With the name.
     """
-    declared = method.strategy_class().contributes
-    for reply in replies:
-        if reply.has_error():
-            raise ContractError(f"nodes are heard: a node failed: {_reason(reply)}")
-        for name, array in reply.content.array_records["knowledge"].items():
-            if name not in declared:
-                raise ContractError(f"what travels is declared: a node sent {name!r}, contributes has {list(declared)}")
-            if len(array.shape) != len(declared[name]):
-                raise ContractError(
-                    f"what travels is declared: {name!r} has shape {tuple(array.shape)}, declared is {declared[name]}"
-                )
-    reported = {name for line in rounds(folder) for name in line["losses"]}
-    expected = {"loss", f"{LOSS_TERM}{CE}"} | {f"{LOSS_TERM}{term}" for term in method.terms}
-    if missing := sorted(expected - reported):
-        name = missing[0].removeprefix(LOSS_TERM)
-        raise ContractError(f"losses are declared: terms has {name!r}, which no node reported")
-    for line in rounds(folder):
-        for term in method.terms:
-            if line["losses"].get(f"{LOSS_TERM}{term}", 1) < 0:
-                raise ContractError(f"losses are declared: {term!r} is negative in round {line['round']}")
+    losses = [line["losses"] for line in Run(folder).rounds]
+    for term in (CE, *method.terms):
+        values = [line[f"{LOSS_TERM}{term}"] for line in losses if f"{LOSS_TERM}{term}" in line]
+        if not values:
+            raise ContractError(f"losses are declared: terms has {term!r}, which no node reported")
+        if min(values) < 0 and term != CE:
+            raise ContractError(f"losses are declared: {term!r} is negative: {min(values)}")
 
 
-# --- all of them -----------------------------------------------------------------------------------
+class _Bench:
+    """Makes the runs of a check in a folder, each with the keys that are given."""
 
+    def __init__(self, method: Method, folder: Path, experiment: Named, given: Mapping[str, Any]) -> None:
+        self.method, self.folder, self.experiment, self.given = method, folder, experiment, given
 
-@dataclass(frozen=True)
-class Bench:
-    """Where the runs of a check are made.
-
-    Attributes:
-        method: The method.
-        folder: The folder of their run folders.
-        experiment: Their experiment.
-        given: Keys of all runs.
-    """
-
-    method: Method
-    folder: Path
-    experiment: Named
-    given: Mapping[str, Any]
-
-    def run(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
-        """Make a run, in so many worker processes, and return its folder; ``more`` are its own keys."""
-        method = more.pop("method", self.method.name)
-        sections = [*self.given.items(), *more.items()]
-        merged: dict[str, Any] = {"method": method, "name": name, "output_dir": self.folder}
-        for key, value in sections:
-            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = {**merged[key], **value} if both else value
-        flat, _ = parse_arguments(registering.with_files(keys.words(self.experiment, merged), renew=False))
-        return runner.run_inline(flat, NODES, processes, grid=grid)
-
-    def short(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
-        """Make a run of two rounds on a few images."""
-        small = {**SHORT, **more, "train": {**SHORT["train"], **more.get("train", {})}}  # type: ignore[dict-item]
-        return self.run(name, grid=grid, processes=processes, **small)
+    def run(self, name: str, *more: Mapping[str, Any], grid: _Traffic | None = None, processes: int = 1) -> Run:
+        """Make a run, in so many worker processes, with further keys over the given ones."""
+        own = {"method": self.method.name, "name": name, "output_dir": self.folder}
+        words = keys.words(self.experiment, own)
+        for given in (self.given, *more):  # what comes last counts
+            words += keys.words("", given)
+        flat, _ = parse_arguments(registering.with_files(words, renew=False))
+        return Run(runner.run_inline(flat, NODES, processes, grid=grid))
 
 
 def check_method(
@@ -259,7 +213,7 @@ def check_method(
     held: list[str] = []
     registering.with_files([f"method={known.name}"])  # once: what a run leaves in a class must not reach the next ones
     with tempfile.TemporaryDirectory(prefix="fedshift-check-") as folder:
-        bench = Bench(known, Path(folder), experiment, more)
+        bench = _Bench(known, Path(folder), experiment, more)
         for name, check in _checks(known, learns):
             with calling.call("fedshift.testing.check_method", progress=False), _failures(name):
                 check(bench)
@@ -269,7 +223,7 @@ def check_method(
     return held
 
 
-def _checks(method: Method, learns: bool) -> Iterator[tuple[str, Callable[[Bench], None]]]:
+def _checks(method: Method, learns: bool) -> Iterator[tuple[str, Callable[[_Bench], None]]]:
     yield "it repeats bit for bit, and what travels is declared", _repeats
     yield "resumed it ends with the same bits", _resumes
     yield "numbers are finite with a last batch of one image", _odd
@@ -279,58 +233,56 @@ def _checks(method: Method, learns: bool) -> Iterator[tuple[str, Callable[[Bench
         yield f"after {LEARNING_ROUNDS} rounds every domain is above {CHANCES} times chance", _learns
 
 
-def _repeats(bench: Bench) -> None:
-    traffic = Traffic(NODES)
-    first = bench.short("first", grid=traffic)
-    check_finite(first)
-    check_declared(bench.method, traffic.replies, first)
+def _repeats(bench: _Bench) -> None:
+    traffic = _Traffic()
+    first = bench.run("first", SHORT, grid=traffic)
+    check_finite(first.folder)
+    check_declared(bench.method, first.folder)
     if traffic.drawn:
         raise ContractError(
             f"it repeats: a node drew from the global generator of {', '.join(sorted(traffic.drawn))}; "
             "self.torch_rng(purpose, round) has generators of the run's seed"
         )
     try:
-        check_repeats(first, bench.short("second", processes=2))
+        check_repeats(first.folder, bench.run("second", SHORT, processes=2).folder)
     except ContractError as error:
         raise ContractError(f"{error}; the second run had its nodes in two processes{_KEPT}") from None
-    if rounds(bench.short("other", seed=1))[-1]["losses"] == rounds(first)[-1]["losses"]:
+    if bench.run("other", SHORT, {"seed": 1}).rounds[-1]["losses"] == first.rounds[-1]["losses"]:
         raise ContractError("it repeats: with another seed the losses are the same")
 
 
-_KEPT = (
-    "; what must outlive a round is in self.memory on a node, in self.knowledge or self.state on the server, not in a "
-    "class or a module"
-)
-
-
-def _resumes(bench: Bench) -> None:
+def _resumes(bench: _Bench) -> None:
+    cut = bench.folder / "cut"
     with contextlib.suppress(_Cut):
-        bench.short("cut", grid=Traffic(NODES, last_round=1))
+        bench.run(cut.name, SHORT, grid=_Traffic(last_round=1))
     ran = subprocess.run(
-        [sys.executable, "-c", RESUME, str(bench.folder / "cut"), str(NODES)], capture_output=True, text=True,
+        [sys.executable, "-c", RESUME, str(cut), str(NODES)], capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     if ran.returncode:
         reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
         raise ContractError(f"it resumes: resumed after round 1 in another process it failed: {reason}{_KEPT}")
-    if _results(bench.folder / "cut")["weights_sha256"] != _results(bench.folder / "first")["weights_sha256"]:
+    if Run(cut).results.weights_sha256 != Run(bench.folder / "first").results.weights_sha256:
         raise ContractError(f"it resumes: resumed after round 1 it ended with other weights{_KEPT}")
 
 
-def _odd(bench: Bench) -> None:
-    check_finite(bench.short("odd", train={"batch_size": 7}, allocation={"share": 0.06}))
+def _odd(bench: _Bench) -> None:
+    check_finite(bench.run("odd", SHORT, {"train": {"batch_size": 7}, "allocation": {"share": 0.06}}).folder)
 
 
-def _off(bench: Bench) -> None:
-    off, plain = bench.short("off", set=bench.method.off), bench.short("fedavg", method=registry.FIRST)
-    if _results(off)["weights_sha256"] != _results(plain)["weights_sha256"]:
-        raise ContractError(f"its switch: with {bench.method.off} it ended with other weights than FedAvg")
-    if [line["losses"] for line in rounds(off)] != [line["losses"] for line in rounds(plain)]:
-        raise ContractError(f"its switch: with {bench.method.off} it has other losses than FedAvg")
+def _off(bench: _Bench) -> None:
+    off = bench.run("off", SHORT, {"set": bench.method.off})
+    plain = bench.run("fedavg", SHORT, {"method": registry.FIRST})
+    for what, mine, other in (
+        ("ended with other weights", off.results.weights_sha256, plain.results.weights_sha256),
+        ("has other losses", [line["losses"] for line in off.rounds], [line["losses"] for line in plain.rounds]),
+    ):
+        if mine != other:
+            raise ContractError(f"its switch: with {bench.method.off} it {what} than FedAvg")
 
 
-def _learns(bench: Bench) -> None:
-    check_beats_chance(bench.run("learning", rounds=LEARNING_ROUNDS))
+def _learns(bench: _Bench) -> None:
+    check_beats_chance(bench.run("learning", {"rounds": LEARNING_ROUNDS}).folder)
 
 
 def _known(method: Any) -> Method:
@@ -367,17 +319,3 @@ def _failures(check: str) -> Iterator[None]:
         raise ContractError(f"{check}: {error.text}") from None
     except FedShiftError as error:
         raise error.under(check) from None
-
-
-def rounds(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl``."""
-    return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
-
-
-def _results(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-    return content
-
-
-def _reason(reply: Message) -> str:
-    return str(reply.error.reason)

@@ -1,5 +1,6 @@
 """The ``fedshift`` command."""
 
+import glob
 import os
 import platform
 import shlex
@@ -189,7 +190,7 @@ def _end_of_sweep(comparison: "Comparison | None") -> None:
         raise SystemExit(exit_codes.DEGRADED)
 
 
-@command(app)
+@command(app, to="fedshift.lab.grid.rescore.command:rescore")
 def rescore(arguments: list[str]) -> None:
     """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
 
@@ -204,30 +205,20 @@ def rescore(arguments: list[str]) -> None:
         fedshift rescore runs/FOLDER shift.name=corruption shift.severity=1,3,5
         fedshift rescore runs adapt.name=none,tent
     """
-    from fedshift.lab.grid.rescore import command
-
-    command.rescore(arguments)
 
 
 def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``MODEL ... [KEY=VALUE ...]``: folders, and keys without those that train."""
-    before = [str(word) for word in ctx.params.get("arguments") or ()]
-    if "=" in incomplete or before[-1:] == ["="]:
-        return completion.arguments(ctx, incomplete)
     from fedshift.lab.grid.evaluate import keys
 
-    start = Path(incomplete).expanduser()
-    parent = start if incomplete.endswith("/") or not incomplete else start.parent
-    folders = sorted(parent.iterdir()) if parent.is_dir() else []
-    given = incomplete.rpartition("/")
-    named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
-    return [
-        *(name for name in named if name.startswith(incomplete)),
-        *(word for word in completion.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
-    ]
+    words = completion.arguments(ctx, incomplete)
+    if "=" in incomplete or "=" in (ctx.params.get("arguments") or ())[-1:]:
+        return words
+    folders = glob.glob(f"{glob.escape(incomplete)}*/")  # noqa: PTH207 (as it is typed)
+    return [*(folder[:-1] for folder in folders), *(word for word in words if keys.allowed(word.partition("=")[0]))]
 
 
-@command(app)
+@command(app, to="fedshift.lab.grid.evaluate.command:evaluate")
 def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str = "", as_json: bool = False) -> None:
     """Score finished models on all nodes, without training: how good are they on the images of a site?
 
@@ -246,9 +237,6 @@ def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str =
         fedshift evaluate MODEL data-dir=MY_IMAGES
         fedshift evaluate MODEL --site hospital --json
     """
-    from fedshift.lab.grid.evaluate import command
-
-    raise SystemExit(command.evaluate(arguments, site, as_json=as_json))
 
 
 @command(app)

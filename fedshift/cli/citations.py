@@ -12,6 +12,7 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF
+from fedshift_core import json_text
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.yaml_files import read_yaml
 
@@ -19,8 +20,6 @@ ENTRIES, USES = CONF / "references.bib", CONF / "citations.yaml"
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),\n.*?^\}$", re.MULTILINE | re.DOTALL)
 
 ON = "on"  # in citations.yaml: any number above 0
-#: Why entries are cited, by their keys.
-Used = dict[str, list[str]]
 
 
 class Citations:
@@ -32,8 +31,8 @@ class Citations:
     """
 
     def __init__(self) -> None:
-        self.used: Used = {}
-        self.unknown: list[str] = []
+        self.used: dict[str, dict[str, None]] = {}
+        self.unknown: dict[str, None] = {}
         self._uses = uses()
 
     def add_method(self, name: str) -> None:
@@ -47,8 +46,7 @@ class Citations:
         self._add(self._uses["datasets"].get(name), f"data set {name}")
         of_domain = self._uses["domains"].get(name, {})
         for domain in domains or of_domain:
-            if domain in of_domain:
-                self._add(of_domain[domain], f"domain {domain}")
+            self._add(of_domain.get(domain, ()), f"domain {domain}")
 
     def add_network(self, name: str) -> None:
         """Add the papers of a network and its library."""
@@ -56,24 +54,19 @@ class Citations:
         self._add([key for keys in matches for key in keys] if matches else None, f"network {name}")
 
     def add_run(self, config: Mapping[str, Any]) -> None:
-        """Add all that a run uses.
-
-        Args:
-            config: Its resolved configuration, in sections.
-        """
+        """Add all that a run uses, by its resolved configuration, in sections."""
         self.add_method(str(config["method"]["name"]))
         dataset = config["dataset"]
-        known = self._uses["datasets"]
-        name = dataset["name"] if dataset["name"] in known else dataset.get("of") or dataset["name"]
-        self.add_dataset(str(name), [*dataset["domains"], *[str(dataset["public"])] * bool(dataset.get("public"))])
+        of = dataset["name"] if dataset["name"] in self._uses["datasets"] else dataset.get("of") or dataset["name"]
+        self.add_dataset(str(of), [*dataset["domains"], str(dataset.get("public"))])
         for network in config["model"]["per_node"] or [config["model"]["name"]]:
             self.add_network(str(network))
         for key, by_value in self._uses["settings"].items():
             for value in _values(config, key.split(".")):
-                text = str(value).lower() if isinstance(value, bool) else str(value)
                 is_on = ON in by_value and isinstance(value, int | float) and value > 0
-                if is_on or text in by_value:
-                    self._add(by_value[ON if is_on else text], f"{key}={text}")
+                text = ON if is_on else json_text.text_of(value).strip('"')
+                if text in by_value:
+                    self._add(by_value[text], f"{key}={value if is_on else text}")
 
     def bibtex(self) -> str:
         """Return the entries, each with a comment that says what uses it, and comments on what has no entry."""
@@ -86,13 +79,9 @@ class Citations:
 
     def _add(self, keys: Sequence[str] | None, why: str) -> None:
         if keys is None:
-            if why not in self.unknown:
-                self.unknown.append(why)
-            return
-        for key in keys:
-            reasons = self.used.setdefault(key, [])
-            if why not in reasons:
-                reasons.append(why)
+            self.unknown[why] = None
+        for key in keys or ():
+            self.used.setdefault(key, {})[why] = None
 
 
 @functools.cache
@@ -132,19 +121,14 @@ def add_named(citations: Citations, methods: str, datasets: str, networks: str) 
     from fedshift_clients.models.catalog import NETWORKS
     from fedshift_datasets import catalog
 
-    for name in _split(methods):
-        registry.METHODS.named(name, "--method")
-        citations.add_method(name)
-    for name in _split(datasets):
-        catalog.DATASETS.named(name, "--dataset")
-        citations.add_dataset(name)
-    for name in _split(networks):
-        NETWORKS.named(name, "--network")
-        citations.add_network(name)
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+    for option, names, known, add in (
+        ("--method", methods, registry.METHODS, citations.add_method),
+        ("--dataset", datasets, catalog.DATASETS, citations.add_dataset),
+        ("--network", networks, NETWORKS, citations.add_network),
+    ):
+        for name in filter(None, map(str.strip, names.split(","))):
+            known.named(name, option)
+            add(name)
 
 
 def _values(section: Any, keys: Sequence[str]) -> Iterator[Any]:

@@ -50,20 +50,12 @@ class Commands(TyperGroup):
         for name, command in self.commands.items():
             setattr(command, "rich_help_panel", PANEL_OF.get(name))  # noqa: B010 (typer's, of commands and groups)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments; keep these for a hint."""
-        found = super().resolve_command(ctx, args)
-        ctx.meta["fedshift.typed"] = (str(found[0]), *found[2])  # the parser empties the list
-        return found
-
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the command; say which key a wrong option is."""
+        command, *typed = [*ctx._protected_args, *ctx.args] or [""]  # the parser empties the lists
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            command, *typed = ctx.meta.get("fedshift.typed", ("",))
             if not (said := hint(command, error.option_name, typed)):
                 raise
             known = f"{error.message.rstrip('.')}. {said}"

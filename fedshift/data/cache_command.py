@@ -20,31 +20,30 @@ from fedshift_datasets.io import cache, kept
 DAY = 86_400
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _AGES = ((DAY, "days"), (3600, "h"), (60, "min"), (1, "s"))
+_JSON = ("kind", "name", "number", "bytes", "time")
 
 
 def listed(*, as_json: bool) -> str:
     """Return a table of all that the cache holds, or one JSON object."""
-    held, folder = inventory.entries(), shown(cache.cache_dir(), WHOLE_PATH)
-    total = sum(entry.bytes for entry in held)
+    held, folder = inventory.entries(), cache.cache_dir()
     if as_json:
-        rows = [_fields(entry) for entry in held]
-        return json.dumps({"folder": str(cache.cache_dir()), "bytes": total, "entries": rows}, indent=2)
-    builds, size = inventory.interrupted()
-    words = plural(builds, "build", "builds")
-    more = f"in addition {words} in progress or interrupted, {size_of(size)}" if builds else ""
+        rows = [
+            {key: getattr(entry, key) for key in _JSON} | {"last": "used", "about": dict(entry.about)} for entry in held
+        ]
+        return json.dumps({"folder": str(folder), "bytes": _bytes(held), "entries": rows}, indent=2)
     if not held:
-        return "\n".join(filter(None, (f"{folder}: no images and no features are kept", more)))
+        return f"{shown(folder, WHOLE_PATH)}: no images and no features are kept"
     head = ("kind", "name", "number", "size", "last", "used by")
-    lines = tables.columns([head, *(_cells(entry) for entry in held)], "", ruled=True)
-    counts = ", ".join(
-        f"{plural(sum(entry.kind == kind for entry in held), *words)} ({size_of(_bytes(held, kind))})"
-        for kind, words in (("images", ("part of images", "parts of images")), ("features", ("store of features",
-        "stores of features")))
-    )  # fmt: skip
-    return "\n".join(filter(None, (*lines, f"total: {counts}: {size_of(total)} in {folder}", more)))
+    parts, stores = ([entry for entry in held if entry.kind == kind] for kind in ("images", "features"))
+    total = (
+        f"total: {plural(len(parts), 'part of images', 'parts of images')} ({size_of(_bytes(parts))}), "
+        f"{plural(len(stores), 'store of features', 'stores of features')} ({size_of(_bytes(stores))}): "
+        f"{size_of(_bytes(held))} in {shown(folder, WHOLE_PATH)}"
+    )
+    return "\n".join([*tables.columns([head, *map(_cells, held)], "", ruled=True), total])
 
 
-def verify(names: Sequence[str]) -> int:
+def verify(names: Sequence[str] | None) -> int:
     """Check all checksums of what is named, or of everything; print what is damaged. Nothing is changed.
 
     Returns:
@@ -53,23 +52,18 @@ def verify(names: Sequence[str]) -> int:
     Raises:
         ConfigError: If a name is unknown.
     """
-    held = inventory.entries()
-    chosen = _named(held, names) if names else held
-    damaged = 0
+    chosen, damaged = _named(names), 0
     for entry in chosen:
         if (damage := entry.damage()) and entry.path.exists():  # another process may have deleted it
             damaged += 1
             typer.echo(f"damaged: {shown(entry.name)}: {damage}")
-    looked_at = f"{len(chosen)} checked, {size_of(sum(entry.bytes for entry in chosen))}"
-    if damaged:
-        typer.echo(f"{looked_at}: {damaged} damaged; the next run that reads one makes what is damaged again")
-        return 1
-    typer.echo(f"{looked_at}: all checksums agree")
-    return 0
+    outcome = f"{damaged} damaged; the next run that reads one makes what is damaged again"
+    typer.echo(f"{len(chosen)} checked, {size_of(_bytes(chosen))}: {outcome if damaged else 'all checksums agree'}")
+    return int(damaged > 0)
 
 
 def delete(
-    names: Sequence[str], *, unused: float | None, features: bool, images: bool, everything: bool, yes: bool
+    names: Sequence[str] | None, *, unused: float | None, features: bool, images: bool, everything: bool, yes: bool
 ) -> int:
     """Delete what is named or chosen, after a question; print what was freed.
 
@@ -87,21 +81,22 @@ def delete(
     Raises:
         ConfigError: If a name is unknown, the choice is none or contradictory, or nobody can be asked.
     """
-    by_kind = features or images or everything
-    if names and (by_kind or unused is not None):
-        raise ConfigError("cache delete: give NAME, or --unused, --features, --images, --all, not both")
-    if not names and not by_kind and unused is None:
-        raise ConfigError("cache delete: give NAME, --unused DAYS, --features, --images or --all; found none")
-    held = inventory.entries()
-    chosen = _named(held, names) if names else held
-    if (features or images) and not everything:
-        chosen = [entry for entry in chosen if (features if entry.kind == "features" else images)]
-    if unused is not None:
-        chosen = [entry for entry in chosen if time.time() - entry.time >= unused * DAY]
+    kinds = {"features": features or everything, "images": images or everything}
+    by_kind = any(kinds.values())
+    if bool(names) == (by_kind or unused is not None):
+        found = "found both" if names else "found none"
+        raise ConfigError(
+            f"cache delete: give NAME, or --unused DAYS, --features, --images or --all, not both; {found}"
+        )
+    age = 0 if unused is None else unused * DAY
+    chosen = [
+        entry for entry in _named(names)
+        if (kinds[entry.kind] or not by_kind) and (unused is None or time.time() - entry.time >= age)
+    ]  # fmt: skip
     if chosen and not yes:
         _ask(chosen)
     code = _deleted(chosen) if chosen else 0
-    lists = cache.remove_lists() if (images or everything) and unused is None else 0
+    lists = cache.remove_lists() if kinds["images"] and unused is None else 0
     if lists:
         typer.echo(f"deleted {plural(lists, 'list')} of file names")
     elif not chosen:
@@ -118,42 +113,41 @@ def _ask(chosen: Sequence[Entry]) -> None:
     if not sys.stdin.isatty():
         raise ConfigError("cache delete: standard input is no terminal, so nobody can be asked; allowed with --yes")
     for entry in chosen:
-        typer.echo("  ".join((entry.kind, shown(entry.name), size_of(entry.bytes))))
-    typer.confirm(f"Delete these {len(chosen)} ({size_of(sum(entry.bytes for entry in chosen))})?", abort=True)
+        typer.echo(f"{entry.kind}  {shown(entry.name)}  {size_of(entry.bytes)}")
+    typer.confirm(f"Delete these {len(chosen)} ({size_of(_bytes(chosen))})?", abort=True)
 
 
 def _deleted(chosen: Sequence[Entry]) -> int:
     """Delete entries, and return the exit code."""
-    freed, left = 0, 0
+    freed = []
     for entry in chosen:
         if entry.delete():
-            freed += entry.bytes
+            freed.append(entry)
             typer.echo(f"deleted {shown(entry.name)} ({size_of(entry.bytes)})")
         else:
-            left += 1
             typer.echo(f"left {shown(entry.name)}: a process is writing it", err=True)
     if any(entry.kind == "images" for entry in chosen):
         kept.remove_abandoned()
-    typer.echo(f"freed {size_of(freed)}")
-    return 1 if left else 0
+    typer.echo(f"freed {size_of(_bytes(freed))}")
+    return int(len(freed) < len(chosen))
 
 
-def _named(held: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
-    """Return the entries of these names, each once.
+def _named(names: Sequence[str] | None) -> list[Entry]:
+    """Return the entries of these names, each once; without names all.
 
     Raises:
         ConfigError: If a name is unknown.
     """
-    chosen: dict[str, Entry] = {}
-    for name in names:
+    held = inventory.entries()
+    chosen: dict[str, Entry] = {} if names else {entry.name: entry for entry in held}
+    for name in names or ():
         matches = [entry for entry in held if entry.name == name or ("*" in name and fnmatchcase(entry.name, name))]
         if not matches and inventory.is_link(name):
             raise ConfigError(f"cache: {as_found(name)} is a link; links are neither checked nor deleted")
         if not matches:
+            near = meant(name, [entry.name for entry in held])
             raise ConfigError(
-                f"cache: nothing is named {as_found(name)}; `fedshift cache` lists "
-                f"{plural(len(held), 'name', 'names')}"
-                f"{meant(name, [entry.name for entry in held])}"
+                f"cache: nothing is named {as_found(name)}; `fedshift cache` lists {plural(len(held), 'name')}{near}"
             )
         chosen |= {entry.name: entry for entry in matches}
     return list(chosen.values())
@@ -161,35 +155,18 @@ def _named(held: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
 
 def size_of(number: float) -> str:
     """Return bytes in a unit that is easy to read."""
-    for unit, name in _UNITS:
-        if number >= unit:
-            return f"{number / unit:,.1f} {name}"
-    return f"{number:.0f} bytes"
+    unit, name = next((each for each in _UNITS if number >= each[0]), (1, ""))
+    return f"{number / unit:,.1f} {name}" if name else f"{number:.0f} bytes"
 
 
-def _age(seconds: float) -> str:
-    """Return how long ago something was."""
-    for unit, name in _AGES:
-        if seconds >= 2 * unit:
-            return f"{seconds // unit:,.0f} {name} ago"
-    return "now"
-
-
-def _bytes(held: Sequence[Entry], kind: str) -> int:
-    return sum(entry.bytes for entry in held if entry.kind == kind)
+def _bytes(entries: Sequence[Entry]) -> int:
+    return sum(entry.bytes for entry in entries)
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     """Return the row of an entry."""
     words = "images" if entry.kind == "images" else "rows"
     number = "damaged" if entry.number is None else f"{entry.number:,} {words}"
-    last = f"used {_age(time.time() - entry.time)}"
-    return entry.kind, shown(entry.name), number, size_of(entry.bytes), last, entry.users
-
-
-def _fields(entry: Entry) -> dict[str, object]:
-    """Return what JSON says of an entry."""
-    return {
-        "kind": entry.kind, "name": entry.name, "number": entry.number, "bytes": entry.bytes, "last": "used",
-        "time": entry.time, "about": dict(entry.about),
-    }  # fmt: skip
+    past = time.time() - entry.time
+    ago = next((f"{past // unit:,.0f} {name} ago" for unit, name in _AGES if past >= 2 * unit), "now")
+    return entry.kind, shown(entry.name), number, size_of(entry.bytes), f"used {ago}", entry.users

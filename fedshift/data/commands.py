@@ -32,7 +32,7 @@ def _fetchable(incomplete: str) -> list[str]:
     return begun_with(hub.KNOWN, incomplete)
 
 
-@command(app)
+@command(app, to="fedshift.data.init:init")
 def init(folder: str, arguments: list[str] | None = None) -> None:
     """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
 
@@ -47,12 +47,9 @@ def init(folder: str, arguments: list[str] | None = None) -> None:
         fedshift init mine data-dir=MY_IMAGES
         fedshift init mine data-dir=MY_IMAGES dataset.test_share=0.3
     """
-    from fedshift.data import init as init_module
-
-    init_module.init(folder, arguments or [])
 
 
-@command(app)
+@command(app, to="fedshift.data.prepare:prepare")
 def prepare(
     dataset: Annotated[str, completion.prepared], arguments: list[str] | None = None, *, as_json: bool = False
 ) -> None:
@@ -72,9 +69,6 @@ def prepare(
         fedshift prepare mine/mine.yaml
         fedshift prepare pacs data-dir=PACS --json
     """
-    from fedshift.data import prepare as prepare_module
-
-    raise SystemExit(prepare_module.prepare(dataset, arguments or [], as_json=as_json))
 
 
 @command(app)
@@ -168,12 +162,14 @@ def cache(
 ) -> None:
     """List, verify and delete decoded images and computed features; without an action, list them."""
     if ctx.invoked_subcommand is None:
-        cache_list(as_json=as_json)
+        from fedshift.data import cache_command
+
+        typer.echo(cache_command.listed(as_json=as_json))
     elif as_json:
         raise ConfigError("cache: --json comes after list; verify and delete have none")
 
 
-@command(cache_app, "list")
+@command(cache_app, "list", to="fedshift.data.cache_command:listed")
 def cache_list(*, as_json: bool = False) -> None:
     """List images and features that are kept: sizes, ages, what uses them.
 
@@ -184,12 +180,9 @@ def cache_list(*, as_json: bool = False) -> None:
         fedshift cache list
         fedshift cache list --json
     """
-    from fedshift.data import cache_command
-
-    typer.echo(cache_command.listed(as_json=as_json))
 
 
-@command(cache_app, "verify")
+@command(cache_app, "verify", to="fedshift.data.cache_command:verify")
 def cache_verify(names: Annotated[list[str] | None, _cached] = None) -> None:
     """Compare all checksums and list what is damaged, which makes the exit code 1. Nothing is changed.
 
@@ -200,12 +193,9 @@ def cache_verify(names: Annotated[list[str] | None, _cached] = None) -> None:
         fedshift cache verify
         fedshift cache verify 'pacs*'
     """
-    from fedshift.data import cache_command
-
-    raise SystemExit(cache_command.verify(names or []))
 
 
-@command(cache_app, "delete")
+@command(cache_app, "delete", to="fedshift.data.cache_command:delete")
 def cache_delete(
     names: Annotated[list[str] | None, _cached] = None,
     *,
@@ -231,10 +221,3 @@ def cache_delete(
         fedshift cache delete 'pacs*'
         fedshift cache delete --features --unused 30
     """
-    from fedshift.data import cache_command
-
-    raise SystemExit(
-        cache_command.delete(
-            names or [], unused=unused, features=features, images=images, everything=everything, yes=yes
-        )
-    )

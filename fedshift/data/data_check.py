@@ -1,67 +1,40 @@
-"""Formats the report of ``fedshift prepare`` as text and as JSON."""
+"""The report of ``fedshift prepare``: one object, which is printed as JSON or as text."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift.data import pixels
+import numpy as np
+
 from fedshift.run import columns as tables
+from fedshift.run.texts import filled
 from fedshift_app.config.dataset_section import DatasetConfig
+from fedshift_core import site_differences
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Split
 from fedshift_datasets.io import cache, trees
-from fedshift_datasets.io.site import Site
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.quality.checkup import Checkup, Part
+from fedshift_datasets.quality.checkup import Checkup
+from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_datasets.sets import folders
+from fedshift_datasets.sets.folders import Survey
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
 MOST_LINES = 20  # files, or pairs, that the text names; JSON names up to MOST_LISTED
 MOST_LISTED = 10_000
 _PATH = 4096  # characters of a path
-EMPTY = "!"  # marks a cell without an image
+BARS = " ▁▂▃▄▅▆▇█"  # of a histogram, from none to the most of a bin
+_PIXELS = ("mean", "variance", "image_std", "low", "high", "histogram")
+
+Page = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Around:
-    """The remarks on a user's own folders.
-
-    Attributes:
-        sites: Its sites, by domain; none of a data set that is not the user's own.
-        not_taken: Files that were left out, each with its reason.
-        notes: Problems of the folders, one per line.
-    """
-
-    sites: Mapping[str, Site] = field(default_factory=dict)
-    not_taken: tuple[tuple[Path, str], ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def patients(self) -> list[str]:
-        """What does not tell the patients of images, one per line."""
-        return [note for site in self.sites.values() for note in site.patient_notes]
-
-
-@dataclass(frozen=True)
-class Public:
-    """The public set (``dataset.public``).
-
-    Attributes:
-        counts: Number of its images by domain.
-        splits: Those whose images nodes divide, where it is a share of these.
-    """
-
-    counts: Mapping[str, int]
-    splits: tuple[Split, ...]
-
-
-def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
-    """Return remarks on the folders of a user's own data set.
+def survey(cfg: DatasetConfig, allocation: Allocation | None) -> Survey:
+    """Return what is in the folders of a user's own data set; nothing of any other.
 
     Args:
         cfg: The data set.
@@ -70,235 +43,202 @@ def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
     Raises:
         DataError: If a run would refuse a site.
     """
-    public = (cfg.public_domain,) if cfg.public_domain else ()
 
     def reads(domain: str) -> tuple[Split, ...]:
-        if domain in public:
+        if domain == cfg.public_domain:
             return SPLITS[:1]
         return SPLITS if allocation is None else allocation.reads(domain)
 
-    survey = folders.survey(cfg.source(), cfg.domains, reads)
-    left = [(path, _why(path)) for site in survey.sites for path in site.not_taken]
-    left += [
-        (path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
-        for path in survey.others
-    ]
-    notes = [note for site in survey.sites for note in site.notes]
-    validating = [site.domain for site in survey.sites if "validation" in site.splits]
-    if validating and not (allocation and allocation.validation_fraction):
-        notes.append(
-            f"validation images of {shown(', '.join(validating), MOST_NAME)}: they are neither trained nor tested on; "
-            "with allocation.validation_fraction above 0 nodes choose a round by them"
-        )
-    return Around({site.domain: site for site in survey.sites}, tuple(left), tuple(notes))
+    return folders.survey(cfg.source(), cfg.domains, reads) if cfg.kind == folders.NAME else Survey((), (), ())
 
 
-def _why(path: Path) -> str:
-    return f"suffix {path.suffix.lower()}" if path.suffix else "no suffix"
+def report(
+    cfg: DatasetConfig, checkup: Checkup, found: Survey, allocation: Allocation | None, held: Sequence[str]
+) -> Page:
+    """Return the report.
 
-
-def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: Public | None) -> str:
-    """Return the report as one JSON object; ``public`` is None where no images are."""
-    domains = {}
-    for domain in cfg.domains:
-        parts = {part.split: part for part in checkup.parts if part.domain == domain}
-        domains[domain] = {
-            "layout": surroundings.sites[domain].layout if domain in surroundings.sites else None,
-            "images": {s: dict(zip(checkup.classes, part.counts, strict=True)) for s, part in parts.items()},
-            "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
-            "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
-            "published": _published(cfg, list(parts.values())),
-            "patients": checkup.patients.get(domain),
-            "pixels": {split: pixels.as_json(part) for split, part in parts.items()},
-        }
-    report: dict[str, Any] = {
+    Args:
+        cfg: The data set, a public domain among its domains.
+        checkup: What is there.
+        found: What is in the user's own folders.
+        allocation: The experiment's; None without one.
+        held: The domains that nodes hold; of the others nothing is public.
+    """
+    copies = Counter(copy.across for copy in checkup.copies)
+    page: Page = {
         "dataset": cfg.name, "data_dir": cfg.data_dir, "size": cfg.size or cfg.known().size,
-        "classes": list(checkup.classes), "domains": domains,
-        "differ": pixels.differing(cfg.domains, checkup.parts),
+        "classes": list(checkup.classes), "domains": {name: _domain(cfg, checkup, found, name) for name in cfg.domains},
         "empty": [list(cell) for cell in checkup.empty()],
         "broken": [
             {"domain": part.domain, "split": part.split, "file": bad.name, "reason": bad.reason}
             for part in checkup.parts for bad in part.broken
         ],
-        "skipped": cfg.skip_broken,
-        "not_taken": [
-            {"file": shown(path, _PATH), "reason": why} for path, why in surroundings.not_taken[:MOST_LISTED]
-        ],
-        "notes": list(surroundings.notes), "patients": [*checkup.patient_lines, *surroundings.patients],
-        "exact_copies": _exact(checkup),
-        "nearly_same": {
-            "across_splits": sum(copy.across == "splits" for copy in checkup.copies),
-            "across_domains": sum(copy.across == "domains" for copy in checkup.copies),
-            "within_a_split": checkup.inside, "complete": checkup.complete,
-            "pairs": [[list(copy.first), list(copy.second)] for copy in checkup.copies[:MOST_LISTED]],
+        "skipped": cfg.skip_broken, "not_taken": _not_taken(found), "notes": _notes(found, allocation),
+        "patients": [*checkup.patient_lines, *(note for site in found.sites for note in site.patient_notes)],
+        "exact_copies": None if checkup.exact is None else {
+            "tests_in_training": len(checkup.exact.trained), "two_labels": len(checkup.exact.two_labels),
+            "lines": list(checkup.exact_lines),
         },
-        **({"public": {"is": cfg.public, "images": public.counts}} if public is not None else {}),
-        "exif": {"rule": cfg.exif, "turned": _turned(cfg, checkup)},
+        "nearly_same": {
+            "across_splits": copies["splits"], "across_domains": copies["domains"],
+            "within_a_split": checkup.inside, "complete": checkup.complete,
+            "pairs": [[list(copy.first), list(copy.second)] for copy in checkup.copies],
+        },
+        "exif": {"rule": cfg.exif, "turned": dict.fromkeys(cfg.domains, 0)},
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
-    return json.dumps(report, indent=1)
+    pixels = {domain: (seen["mean"], seen["variance"]) for domain, seen in _first_pixels(page).items()}
+    page["differ"] = site_differences.sentence(pixels)
+    for part in checkup.parts:
+        page["exif"]["turned"][part.domain] += part.turned
+    if cfg.public is not None:
+        page["public"] = {"is": cfg.public, "images": _public(cfg, checkup, allocation or Allocation(), held)}
+    return page
 
 
-def _exact(checkup: Checkup) -> dict[str, Any] | None:
-    """Return the numbers of exact copies for JSON; None if they were not searched."""
-    if checkup.exact is None:
-        return None
+def _domain(cfg: DatasetConfig, checkup: Checkup, found: Survey, domain: str) -> Page:
+    parts = [part for part in checkup.parts if part.domain == domain]
+    site = next((site for site in found.sites if site.domain == domain), None)
+    sizes, modes = Counter[tuple[int, int]](), Counter[str]()
+    for part in parts:
+        sizes.update(part.sizes)
+        modes.update(part.modes)
+    published = cfg.known().counts.get(domain)
+    number = sum(sum(part.counts) for part in parts)
     return {
-        "tests_in_training": len(checkup.exact.trained), "two_labels": len(checkup.exact.two_labels),
-        "lines": list(checkup.exact_lines),
+        "layout": site and site.layout,
+        "images": {part.split: dict(zip(checkup.classes, part.counts, strict=True)) for part in parts},
+        "sizes": [[w, h, n] for (w, h), n in sorted(sizes.items())], "modes": dict(sorted(modes.items())),
+        "published": published and trees.compare_counts({domain: number}, {domain: published}),
+        "patients": checkup.patients.get(domain), "patients_by": list(site.patients_by) if site else [],
+        "pixels": {part.split: _pixels(part.pixels) for part in parts},
     }  # fmt: skip
 
 
-def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: Public | None) -> str:
-    """Return the report as text; ``public`` is None where no images are."""
-    size = cfg.size or cfg.known().size
-    blocks = [_counts(checkup, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
-    lines = [
-        f"{cfg.name}: {plural(len(cfg.domains), 'domain')}, {plural(len(checkup.classes), 'class', 'classes')}; "
-        f"images become {size}x{size}"
-    ]
-    first = (*checkup.patient_lines, *surroundings.patients, *checkup.exact_lines)
-    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in first), ""]
-    lines += [line for block in blocks for line in (*block, "")]
-    lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
-    lines += ["", *pixels.lines(cfg.domains, checkup.parts)]
-    if turned := sum(_turned(cfg, checkup).values()):
-        follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
-        lines.append(f"EXIF orientation: {plural(turned, 'image')} must be turned or mirrored, {follows}")
-    lines += [_public(cfg, public, checkup)] if public is not None else []
-    empty = [
-        f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
-    ]
-    lines += _block("empty", empty)
-    bad = [f"{_below(cfg, broken.name)}: {broken.reason}" for part in checkup.parts for broken in part.broken]
-    lines += _block("cannot be read" + (", left out" if cfg.skip_broken else ""), bad)
-    lines += _block("not taken", [f"{_below(cfg, path)}: {why}" for path, why in surroundings.not_taken])
-    lines += _block("noted", list(surroundings.notes))
-    for across in ("splits", "domains"):
-        pairs = [
-            f"{_image(cfg, copy.first)} = {_image(cfg, copy.second)}"
-            for copy in checkup.copies if copy.across == across
-        ]  # fmt: skip
-        lines += _block(f"nearly the same in two {across}", pairs)
-    if checkup.inside:
-        lines.append(f"nearly the same within a split: {plural(checkup.inside, 'pair')}")
-    if not checkup.complete:
-        lines.append("too many images are similar to compare all of them: there may be more such pairs")
-    return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
+def _pixels(s: PixelStatistics | None) -> Page | None:
+    return None if s is None else {"images": s.images} | {name: getattr(s, name).tolist() for name in _PIXELS}
 
 
-def _turned(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
-    """Return the number of images of each domain whose EXIF orientation is not upright."""
-    return {domain: sum(part.turned for part in checkup.parts if part.domain == domain) for domain in cfg.domains}
+def _first_pixels(page: Page) -> dict[str, Page]:
+    """Return the statistics of each domain's first split: its training images, if it has any."""
+    first = {domain: next(filter(None, one["pixels"].values()), None) for domain, one in page["domains"].items()}
+    return {domain: seen for domain, seen in first.items() if seen}
 
 
-def public_set(cfg: DatasetConfig, checkup: Checkup, allocation: Allocation, held: Sequence[str]) -> Public | None:
-    """Return the public set: all images of one split of a domain, or a share of what nodes divide.
-
-    Args:
-        cfg: The data set, a public domain among its domains.
-        checkup: What is there.
-        allocation: Which images of a domain its nodes divide.
-        held: The domains that nodes hold; of the others nothing is public.
-
-    Returns:
-        None where no images are public.
-    """
-    if cfg.public is None:
-        return None
-    counts = {(part.domain, part.split): sum(part.counts) for part in checkup.parts}
-    if cfg.public_domain:
-        split = cfg.known().splits(cfg.public_domain)[0]
-        return Public({cfg.public_domain: counts[cfg.public_domain, split]}, (split,))
-    divided = {domain: sum(counts.get((domain, split), 0) for split in allocation.pool) for domain in held}
-    return Public({domain: round(cfg.public_share * number) for domain, number in divided.items()}, allocation.pool)
+def _not_taken(found: Survey) -> list[dict[str, str]]:
+    left = [(path, f"suffix {path.suffix.lower()}" if path.suffix else "no suffix")
+            for site in found.sites for path in site.not_taken]  # fmt: skip
+    left += [(path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
+             for path in found.others]  # fmt: skip
+    return [{"file": shown(path, _PATH), "reason": why} for path, why in left]
 
 
-def _public(cfg: DatasetConfig, public: Public, checkup: Checkup) -> str:
-    """Return the line of the public set."""
-    if cfg.public_domain:
-        return (
-            f"public: {shown(cfg.public_domain, MOST_NAME)}, {plural(sum(public.counts.values()), 'image')}; no node "
-            "holds this domain"
+def _notes(found: Survey, allocation: Allocation | None) -> list[str]:
+    notes = [note for site in found.sites for note in site.notes]
+    validating = [site.domain for site in found.sites if "validation" in site.splits]
+    if validating and not (allocation and allocation.validation_fraction):
+        notes.append(
+            f"validation images of {shown(', '.join(validating), MOST_NAME)}: they are neither trained nor tested on; "
+            "with allocation.validation_fraction above 0 nodes choose a round by them"
         )
-    about = {domain: "about " if checkup.patients.get(domain) else "" for domain in public.counts}  # whole patients
-    each = ", ".join(f"{shown(domain, MOST_NAME)} {about[domain]}{number}" for domain, number in public.counts.items())
-    divided = "training and test images" if "test" in public.splits else "training images"
-    return f"public: {100 * cfg.public_share:g} % of each domain's {divided}, which no node holds: {each}"
+    return notes
 
 
-def _image(cfg: DatasetConfig, image: tuple[str, Split, str]) -> str:
-    domain, split, name = image
-    return f"{domain} {split} {_below(cfg, name)}"
+def _public(cfg: DatasetConfig, checkup: Checkup, allocation: Allocation, held: Sequence[str]) -> dict[str, int]:
+    """Return the number of public images by domain: all of one split of a domain, or a share of what nodes divide."""
+    counts = Counter({(part.domain, part.split): sum(part.counts) for part in checkup.parts})
+    if cfg.public_domain:
+        return {cfg.public_domain: counts[cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]]}
+    return {name: round(cfg.public_share * sum(counts[name, s] for s in allocation.pool)) for name in held}
 
 
-def _below(cfg: DatasetConfig, name: object) -> str:
-    """Return a file's name below data-dir."""
-    return shown(str(name).removeprefix(f"{cfg.data_dir}/"), _PATH)
+def as_json(page: Page) -> str:
+    """Return the report as one JSON object."""
+    near = page["nearly_same"] | {"pairs": page["nearly_same"]["pairs"][:MOST_LISTED]}
+    return json.dumps(page | {"nearly_same": near, "not_taken": page["not_taken"][:MOST_LISTED]}, indent=1)
 
 
-def _counts(checkup: Checkup, domains: Sequence[str]) -> list[str]:
+def as_text(cfg: DatasetConfig, page: Page, pool: Sequence[Split]) -> str:
+    """Return the report as text; nodes divide the images of the splits ``pool``."""
+
+    def below(name: str) -> str:
+        return shown(name.removeprefix(f"{cfg.data_dir}/"), _PATH)
+
+    names = list(page["domains"])
+    tables_of_classes = [_counts(page, names[i : i + MOST_SITES]) for i in range(0, len(names), MOST_SITES)]
+    pairs: dict[bool, list[str]] = {False: [], True: []}
+    for pair in page["nearly_same"]["pairs"]:
+        line = " = ".join(f"{domain} {split} {below(name)}" for domain, split, name in pair)
+        pairs[pair[0][0] != pair[1][0]].append(line)
+    blocks = {
+        "empty": [f"{domain} has no {split} image of class {shown(kind)}" for domain, split, kind in page["empty"]],
+        f"cannot be read{', left out' if cfg.skip_broken else ''}":
+            [f"{below(bad['file'])}: {bad['reason']}" for bad in page["broken"]],
+        "not taken": [f"{below(left['file'])}: {left['reason']}" for left in page["not_taken"]],
+        "noted": page["notes"], "nearly the same in two splits": pairs[False],
+        "nearly the same in two domains": pairs[True],
+    }  # fmt: skip
+    return filled(
+        Path(__file__).with_name("report.txt.j2"), page=page, cfg=cfg, pool=pool, tables=tables_of_classes,
+        domains=map(_domain_line, names, page["domains"].values()), pixels=_pixel_lines(page), blocks=blocks,
+        most=MOST_LINES, shown=shown,
+    )  # fmt: skip
+
+
+def _counts(page: Page, domains: Sequence[str]) -> list[str]:
     """Return the table of images by class (rows) and domain: training, validation and test images."""
-    parts = {(part.domain, part.split): part.counts for part in checkup.parts}
-    splits = OWN_SPLITS if any(split == "validation" for _, split in parts) else SPLITS
-    head = [" + ".join(splits), *(shown(domain, MOST_NAME) for domain in domains)]
+    images = {name: page["domains"][name]["images"] for name in domains}
+    validates = any("validation" in one["images"] for one in page["domains"].values())
+    splits = OWN_SPLITS if validates else SPLITS
 
-    def cell(domain: str, counts_of: Any) -> str:
-        held = [counts_of(parts[domain, split]) for split in splits if (domain, split) in parts]
-        return " + ".join(f"{n}{EMPTY if not n else ''}" for n in held)
+    def row(title: str, number_of: Any) -> list[str]:
+        numbers = [[number_of(of[split]) for split in splits if split in of] for of in images.values()]
+        return [title, *(" + ".join(f"{n}" if n else "0!" for n in cell) for cell in numbers)]  # marks what is empty
 
-    rows = []
-    if len(checkup.classes) <= MOST_CLASSES:
-        rows = [
-            [shown(kind, MOST_NAME), *(cell(domain, lambda counts, k=k: counts[k]) for domain in domains)]
-            for k, kind in enumerate(checkup.classes)
-        ]
+    if len(page["classes"]) <= MOST_CLASSES:
+        rows = [row(shown(kind, MOST_NAME), lambda of, kind=kind: of[kind]) for kind in page["classes"]]
     else:
-        rows = [["fewest of a class", *(cell(domain, min) for domain in domains)]]
-        rows += [["most of a class", *(cell(domain, max) for domain in domains)]]
-    rows.append(["all", *(cell(domain, sum) for domain in domains)])
-    *lines, last = tables.columns([head, *rows], "", numbers=True, ruled=True)
-    return [*lines, tables.rule([head, *rows]), last]
+        rows = [
+            row("fewest of a class", lambda of: min(of.values())),
+            row("most of a class", lambda of: max(of.values())),
+        ]
+    head = [" + ".join(splits), *(shown(name, MOST_NAME) for name in domains)]
+    table = [head, *rows, row("all", lambda of: sum(of.values()))]
+    *lines, last = tables.columns(table, "", numbers=True, ruled=True)
+    return [*lines, tables.rule(table), last]
 
 
-def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Around) -> str:
-    """Return the line of a domain: layout, sizes, modes, and difference to the published numbers."""
-    parts = [part for part in checkup.parts if part.domain == domain]
-    sizes, modes = _summed(part.sizes for part in parts), _summed(part.modes for part in parts)
-    facts = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
-    if site := surroundings.sites.get(domain):
-        facts.append(f"layout {site.layout}")
-    if number := checkup.patients.get(domain):
-        by = site.patients_by if site else ()
-        facts.append(plural(number, "patient") + (f" ({' and '.join(map(shown, by))})" if by else ""))
-    if sizes:
-        low, high = min(sizes, key=_area), max(sizes, key=_area)
-        facts.append(f"{low[0]}x{low[1]}" if low == high else f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels")
-        facts.append(" and ".join(f"{n} {mode}" for mode, n in sorted(modes.items(), key=lambda item: -item[1])))
-    published = _published(cfg, parts)
-    return f"{shown(domain, MOST_NAME)}: {', '.join(facts)}" + (f"; published: {published}" if published else "")
+def _domain_line(domain: str, one: Page) -> str:
+    """Return the line of a domain: numbers, layout, patients, sizes, modes, difference to the published number."""
+    facts = [f"{split} {sum(counts.values())}" for split, counts in one["images"].items()]
+    if one["layout"]:
+        facts.append(f"layout {one['layout']}")
+    if one["patients"]:
+        by = f" ({' and '.join(map(shown, one['patients_by']))})" if one["patients_by"] else ""
+        facts.append(plural(one["patients"], "patient") + by)
+    if one["sizes"]:
+        sizes = sorted(one["sizes"], key=lambda size: (size[0] * size[1], size[0]))
+        ends = dict.fromkeys(f"{w}x{h}" for w, h, _ in (sizes[0], sizes[-1]))
+        facts.append(" to ".join(ends) + (" pixels" if len(ends) > 1 else ""))
+        facts.append(" and ".join(f"{n} {mode}" for mode, n in sorted(one["modes"].items(), key=lambda m: -m[1])))
+    published = f"; published: {one['published']}" if one["published"] else ""
+    return f"{shown(domain, MOST_NAME)}: {', '.join(facts)}{published}"
 
 
-def _area(size: tuple[int, int]) -> tuple[int, int]:
-    return size[0] * size[1], size[0]
+def _pixel_lines(page: Page) -> list[str]:
+    """Return a table of the first split of each domain, and a sentence on domains that clearly differ.
 
-
-def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
-    """Return the difference to the published number of images; None without one or without a difference."""
-    published = cfg.known().counts
-    counts = Counter[str]()
-    for part in parts:
-        counts[part.domain] += sum(part.counts)
-    return trees.compare_counts(counts, {name: published[name] for name in counts if name in published})
-
-
-def _block(title: str, items: Sequence[str]) -> list[str]:
-    """Return a block of at most ``MOST_LINES`` items under a title; no lines without items."""
-    if not items:
+    A number is that of all channels where they are the same to two places, else of red, green and blue.
+    """
+    rows = []
+    for domain, s in _first_pixels(page).items():
+        numbers = s["mean"], np.sqrt(s["variance"]), s["low"], s["high"]
+        shares = np.mean(s["histogram"], axis=0)
+        heights = np.ceil(shares / shares.max() * (len(BARS) - 1)).astype(int)
+        texts = [site_differences.channels_text(row, " ") for row in numbers]
+        rows.append([shown(domain, MOST_NAME), *texts, "".join(BARS[height] for height in heights)])
+    if not rows:
         return []
-    more = [f"  and {len(items) - MOST_LINES} more (--json names them)"] if len(items) > MOST_LINES else []
-    return [f"{title}: {len(items)}", *(f"  {line}" for line in items[:MOST_LINES]), *more]
-
-
-def _summed(counters: Iterable[Mapping[Any, int]]) -> Counter[Any]:
-    return sum((Counter(counter) for counter in counters), Counter[Any]())
+    alike = f"no two domains differ clearly ({site_differences.RULE})" if len(rows) > 1 else ""
+    head = ["pixels, 0 to 1", "mean", "std", "5 %", "95 %", "histogram"]
+    return [*tables.columns([head, *rows], "", ruled=True), *filter(None, [page["differ"] or alike])]

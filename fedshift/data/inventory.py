@@ -15,8 +15,6 @@ from fedshift_datasets import catalog
 from fedshift_datasets.io import cache, feature_store, kept
 from fedshift_datasets.io.kept import Kept
 
-KINDS: tuple["KindName", ...] = ("images", "features")
-KindName = Literal["images", "features"]
 WEIGHTS_SHOWN = 12  # characters of the SHA-256 of weights
 
 _PART = re.compile(
@@ -39,7 +37,7 @@ class Entry:
         users: What uses it, in words.
     """
 
-    kind: KindName
+    kind: Literal["images", "features"]
     path: Path
     bytes: int
     number: int | None
@@ -81,12 +79,6 @@ def entries() -> list[Entry]:
     return [entry for entry in held if entry.path.exists()]  # another process may have deleted it
 
 
-def interrupted() -> tuple[int, int]:
-    """Return the number and the bytes of builds in progress or interrupted; the next build removes the latter."""
-    builds = kept.builds()
-    return len(builds), sum(map(kept.size_of, builds))
-
-
 def is_link(name: str) -> bool:
     """Return whether the cache has a link of this name."""
     return Path(name).name == name and any((at / name).is_symlink() for at in (cache.cache_dir(), feature_store.root()))
@@ -121,7 +113,7 @@ def _of_images(path: Path) -> Entry:
     return _entry("images", file, about, users)
 
 
-def _entry(kind: KindName, file: Kept, about: Mapping[str, Any], users: str) -> Entry:
+def _entry(kind: Literal["images", "features"], file: Kept, about: Mapping[str, Any], users: str) -> Entry:
     number = file.number if file.chunks else None
     return Entry(kind, file.path, kept.size_of(file.path), number, cache.last_used(file.path), about, users)
 

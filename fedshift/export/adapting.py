@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from torch import Tensor, nn
 
 from fedshift.export import opening
 from fedshift.export.saved import SavedModel
-from fedshift.export.scorer import Scorer
 from fedshift_clients.adapt import eata, t3a, tent
 from fedshift_clients.adapt.params import EATAParams, T3AParams, TentParams
 from fedshift_core.errors import ConfigError
@@ -17,9 +15,7 @@ from fedshift_core.spelling import meant
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
 #: The available adaptations, with their batch sizes in a run.
-BATCHES = MappingProxyType(
-    {name: kind().batch_size for name, kind in ((TENT, TentParams), (EATA, EATAParams), (T3A, T3AParams))}
-)
+BATCHES = {TENT: TentParams().batch_size, EATA: EATAParams().batch_size, T3A: T3AParams().batch_size}
 OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
@@ -31,18 +27,12 @@ def check(adapt: str, *, clean: bool, in_order: bool) -> None:
         ConfigError: With the available ones.
     """
     if adapt and adapt not in BATCHES:
-        raise ConfigError(
-            f"--adapt: {as_found(adapt)} is unknown; there are {', '.join(BATCHES)}{meant(adapt, BATCHES)}"
-        )
+        known = f"there are {', '.join(BATCHES)}{meant(adapt, BATCHES)}"
+        raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; {known}")
     if clean and adapt != EATA:
         raise ConfigError(f"--clean: images like those of training are only for --adapt {EATA}")
     if in_order and not adapt:
         raise ConfigError("--in-order: the order of the images matters only with --adapt")
-
-
-def least(adapt: str) -> int:
-    """Return the least number of images in a batch, if there are so many."""
-    return LEAST if adapt in OF_BATCHNORM else 1
 
 
 def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
@@ -71,33 +61,30 @@ def program(
     Raises:
         ConfigError: If it cannot be adapted.
     """
-    if model.form != "safetensors":
-        raise ConfigError(f"--adapt {adapt}: a program ({model.form}) cannot be adapted; save the model as safetensors")
-    if model.parts == "shared":
-        raise ConfigError(f"--adapt {adapt}: this model is not complete")
-    if adapt in OF_BATCHNORM and model.batchnorm == "freeze":
-        why = "was trained without BatchNorm's statistics (bn=freeze)"
-        raise ConfigError(f"--adapt {adapt}: this model {why}; {T3A} needs none")
+    why = {
+        f"a program ({model.form}) cannot be adapted; save the model as safetensors": model.form != "safetensors",
+        "this model is not complete": model.parts == "shared",
+        f"this model was trained without BatchNorm's statistics (bn=freeze); {T3A} needs none":
+            adapt in OF_BATCHNORM and model.batchnorm == "freeze",
+    }  # fmt: skip
+    for reason, holds in why.items():
+        if holds:
+            raise ConfigError(f"--adapt {adapt}: {reason}")
     built = opening.scorer_of(model, file)
-    device = built.get_buffer("mean").device
-    run = _adapted(built, adapt, number, clean)
+    device, classifier = built.get_buffer("mean").device, built.model.classifier
+    if adapt == TENT:
+        run: Callable[[Tensor], Tensor] = tent.Tent(built.model, built)
+    elif adapt == EATA:
+        moved = None if clean is None else (x.to(device) for x in clean)
+        run = eata.EATA(built.model, built, EATAParams(batch_size=number), moved)
+    elif isinstance(classifier, nn.Linear):
+        run = t3a.adjusting(classifier, built.passed, built, T3AParams().supports)
+    else:
+        raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
 
     def checked(x: Tensor) -> Tensor:
-        if len(x) < least(adapt):
+        if adapt in OF_BATCHNORM and len(x) < LEAST:
             raise ConfigError(f"--adapt {adapt} needs batches of 2 images at least: BatchNorm has no variance over one")
         return run(x.to(device)).cpu()
 
     return checked
-
-
-def _adapted(built: Scorer, adapt: str, number: int, clean: Iterable[Tensor] | None) -> Callable[[Tensor], Tensor]:
-    if adapt == TENT:
-        return tent.Tent(built.model, built)
-    if adapt == EATA:
-        device = built.get_buffer("mean").device
-        moved = None if clean is None else (x.to(device) for x in clean)
-        return eata.EATA(built.model, built, EATAParams(batch_size=number), moved)
-    classifier = built.model.classifier
-    if not isinstance(classifier, nn.Linear):
-        raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
-    return t3a.adjusting(classifier, built.passed, built, T3AParams().supports)

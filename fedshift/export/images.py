@@ -1,7 +1,8 @@
 """Finds the images that the user names (files, folders, class folders) and decodes them in batches."""
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Form
 from fedshift_datasets.io import files, layout, pictures, presence
@@ -33,17 +34,8 @@ class Picture:
     label: int | None = None
 
 
-@dataclass
-class Batch:
-    """Images that are predicted together.
-
-    Attributes:
-        pictures: The files.
-        pixels: (B, size, size, 3), uint8.
-    """
-
-    pictures: list[Picture] = field(default_factory=list)
-    pixels: list[NDArray[np.uint8]] = field(default_factory=list)
+#: Images that are predicted together: each file, and its pixels (size, size, 3), uint8.
+Batch = list[tuple[Picture, NDArray[np.uint8]]]
 
 
 def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
@@ -114,13 +106,8 @@ def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) ->
     """Return why the images of a folder have no labels."""
     if not inner:
         return f"there are no folders in it; {_SCORED}"
-    names = ", ".join(shown(name, MOST_NAME) for name in others[:3])
-    why = f"{names} {'is no class' if len(others) == 1 else 'are no classes'}"
-    if len(others) < len(inner):
-        return why
-    known = ", ".join(shown(name, MOST_NAME) for name in classes[:MOST_CLASSES])
-    known += ", ..." if len(classes) > MOST_CLASSES else ""
-    return f"{why} of the model, which has {known}; {_SCORED}"
+    are = "is no class" if len(others) == 1 else "are no classes"
+    return f"{some(others, 3)} {are} of the model, which has {some(classes, MOST_CLASSES)}; {_SCORED}"
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
@@ -145,21 +132,20 @@ def batches(
         least: Images of the last batch at least, if there are so many: it is joined to the one before.
         broken: Receives a line for each unreadable image.
     """
-    waiting, batch = Batch(), Batch()
-    for picture in all_pictures:
-        try:
-            pixels = read(picture.path, size, form)
-        except DataError as error:
-            broken.append(str(error))
-            continue
-        batch.pictures.append(picture)
-        batch.pixels.append(pixels)
-        if len(batch.pictures) == number:
-            if waiting.pictures:
-                yield waiting
-            waiting, batch = batch, Batch()
-    if waiting.pictures and 0 < len(batch.pictures) < least:
-        waiting.pictures += batch.pictures
-        waiting.pixels += batch.pixels
-        batch = Batch()
-    yield from (last for last in (waiting, batch) if last.pictures)
+
+    def decoded() -> Iterator[tuple[Picture, NDArray[np.uint8]]]:
+        for picture in all_pictures:
+            try:
+                yield picture, read(picture.path, size, form)
+            except DataError as error:
+                broken.append(str(error))
+
+    source, waiting = decoded(), Batch()
+    while batch := list(itertools.islice(source, number)):
+        if waiting and len(batch) >= min(least, number):
+            yield waiting
+            waiting = batch
+        else:
+            waiting = waiting + batch
+    if waiting:
+        yield waiting

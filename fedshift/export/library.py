@@ -16,13 +16,12 @@ from torch import nn
 from torchvision import models  # type: ignore[import-untyped]
 
 from fedshift.export import saved, saving, scorer
+from fedshift.export.card import cell
 from fedshift.export.saving import Wanted
 from fedshift.export.scorer import Scorer
 from fedshift.run import reading
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models import timm_nets, torchvision_nets
-from fedshift_clients.models.libraries import LibraryEncoder
-from fedshift_clients.models.networks import SplitModel
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -30,6 +29,8 @@ from fedshift_core.limits import plain, shown, some
 
 BODY, CLASSIFIER = "encoder.body.", "classifier."
 WEIGHTS, ABOUT, CARD = "model.safetensors", "about.json", "README.md"
+#: What ``model.json`` says of a model that takes the mean off itself, and is built by FedShift.
+OF_FEDSHIFT = {"fedshift_model", "input", "output", "knowledge", "before", "run", "configuration"}
 CLOSE = 1e-4  # of a score, in absolute terms and relative to it
 TRIED = 4  # random images
 READS = "safetensors.torch.load_file"
@@ -41,13 +42,11 @@ class Exported:
     """Weights with a library's names.
 
     Attributes:
-        library: ``torchvision`` or ``timm``.
         make: The line of Python that makes the library's network.
         load: The line that puts the weights into it.
         arrays: By the library's names.
     """
 
-    library: str
     make: str
     load: str
     arrays: Arrays
@@ -76,15 +75,9 @@ def save(wanted: Wanted, library: str) -> tuple[Path, Exported]:
     config, arrays, fields = saving.taken(record, wanted)
     exported = export(config, arrays, library)
     data = atomic_io.pack(exported.arrays)
-    about = {
-        "network": config.model.name, "library": library, "python": [exported.make, exported.load],
-        "classes": list(scorer.classes_of(config)), "size": config.dataset.pixels,
-        "resize": config.dataset.resize, "exif": config.dataset.exif, "window": config.dataset.window,
-        "mean": list(config.images.mean), "std": list(config.images.std), "parts": fields["parts"],
-        "node": fields["node"], "site": fields["site"],
-        "measured": None if fields["measured"] is None else fields["measured"].model_dump(mode="json"),
-        "origin": fields["origin"].model_dump(mode="json"),
-    }  # fmt: skip
+    model = saved.described(fields | saving.described(config, arrays, "safetensors"), data, shown(output))
+    about = {"library": library, "python": [exported.make, exported.load]}
+    about |= model.model_dump(mode="json", exclude=OF_FEDSHIFT)
     with atomic_io.writing(output):
         output.mkdir(parents=True)
         atomic_io.write_durably(output / WEIGHTS, data, named=False)
@@ -109,58 +102,27 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
         others = f"--to {of_library}" if of_library in MAKES and name else "--format torchscript, onnx or exported"
         raise ConfigError(f"--to {library}: the run's network is {config.model.name}; allowed is {others}")
     own = scorer.rebuilt(config, arrays, "the saved")
-    reason = _more_than_the_network(config, own.model)
-    if reason:
-        raise ConfigError(
-            f"--to {library}: {reason}, which the library's network has not; --format exports it as it is"
-        )
-    head = str(own.model.encoder.head)
+    head = str(getattr(own.model.encoder, "head", ""))
     state = {key: tensor.numpy() for key, tensor in own.model.state_dict().items()}
     named = {_library_name(key, head): array for key, array in state.items()}
-    more = _arguments(library, name, own.size)
+    more = (torchvision_nets if library == "torchvision" else timm_nets).arguments(name, own.size)
     classes = len(scorer.classes_of(config))
     written = "".join(f", {key}={value!r}" for key, value in more.items())
     made = _plain(library, name, classes, more)
     _try(library, own, made, named)
-    return Exported(
-        library, f'model = {MAKES[library]}("{name}", num_classes={classes}{written})',
-        f'model.load_state_dict({READS}("{WEIGHTS}"))', named,
-    )  # fmt: skip
-
-
-def _more_than_the_network(config: RunConfig, model: SplitModel) -> str:
-    """Return what a model has besides the library's network with a linear head; empty for nothing."""
-    if config.modules:
-        return f"the model has the modules {', '.join(str(entry['name']) for entry in config.modules)}"
-    if config.model.projection:
-        return f"the model has model.projection={config.model.projection}"
-    if config.model.bn == "group":
-        return "the model has GroupNorm in the place of BatchNorm (model.bn=group)"
-    if type(model) is not SplitModel or not isinstance(model.encoder, LibraryEncoder):
-        return f"the method {config.method['name']!r} has parts of its own in the model"
-    if type(model.classifier) is not nn.Linear:
-        return "the classifier is no single layer"
-    return ""
+    make = f'model = {MAKES[library]}("{name}", num_classes={classes}{written})'
+    return Exported(make, f'model.load_state_dict({READS}("{WEIGHTS}"))', named)
 
 
 def _library_name(key: str, head: str) -> str:
     return key.removeprefix(BODY) if key.startswith(BODY) else f"{head}.{key.removeprefix(CLASSIFIER)}"
 
 
-def _arguments(library: str, name: str, size: int) -> dict[str, Any]:
-    if library == "torchvision":
-        return torchvision_nets.arguments(name, size)
-    return timm_nets.arguments(name, size)
-
-
 def _plain(library: str, name: str, classes: int, more: Mapping[str, Any]) -> nn.Module:
     """Return the library's network with random weights, as the line of Python makes it."""
+    make = models.get_model if library == "torchvision" else timm_nets.library().create_model
     with torch.random.fork_rng(devices=[]):
-        if library == "torchvision":
-            network = models.get_model(name, num_classes=classes, **more)
-        else:
-            network = timm_nets.library().create_model(name, num_classes=classes, **more)
-    assert isinstance(network, nn.Module)
+        network: nn.Module = make(name, num_classes=classes, **more)
     return network.eval()
 
 
@@ -186,16 +148,17 @@ def _try(library: str, own: Scorer, made: nn.Module, named: Arrays) -> None:
 
 def _card(about: Mapping[str, Any]) -> str:
     """Return the card: what the file is, and how to use it."""
-    rows = [
-        ("classes, in order", some(about["classes"], 50, what=f" ({ABOUT})")),
-        ("images", f"RGB, {about['size']} x {about['size']} pixels ({about['resize']}), values 0 to 1"),
-        ("then", f"(images - mean) / std by channel, mean {about['mean']}, std {about['std']}"),
-        ("run", f"{about['origin']['experiment']}, round {about['origin']['server_round']}"),
-    ]
-    table = "\n".join(f"| {name} | {plain(text, 4000).replace('|', chr(92) + '|')} |" for name, text in rows)
-    imports = "import safetensors.torch\nimport " + ("torchvision" if about["library"] == "torchvision" else "timm")
-    code = "\n".join(f"    {line}" for line in [*imports.splitlines(), "", *about["python"], "model.eval()"])
-    return (
-        f"# {shown(about['network'])}, trained by FedShift\n\nWeights with the names of {about['library']}; "
-        f"nothing of FedShift is needed:\n\n{code}\n\n| | |\n|---|---|\n{table}\n"
-    )
+    code = ["import safetensors.torch", f"import {about['library']}", "", *about["python"], "model.eval()"]
+    lines = "\n".join(f"    {line}" for line in code)
+    return f"""\
+# {shown(about["network"])}, trained by FedShift
+
+Weights with the names of {about["library"]}; nothing of FedShift is needed:
+
+{lines}
+
+- classes, in order: {cell(some(about["classes"], 50, what=f" ({ABOUT})"))}
+- images: RGB, {about["size"]} x {about["size"]} pixels ({about["resize"]}), values 0 to 1
+- then: (images - mean) / std by channel, mean {about["mean"]}, std {about["std"]}
+- run: {cell(about["origin"]["experiment"])}, round {about["origin"]["server_round"]}
+"""

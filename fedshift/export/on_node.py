@@ -4,7 +4,6 @@ It runs on the node and reads the node's own state (``fedshift_app.node.state_st
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift.export import programs, saved, saving, scorer
@@ -24,44 +23,39 @@ from fedshift_datasets.base import Source
 _NUMBERED = re.compile(r"node-(\d{1,7})")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The parts of a node's model.
+def save(
+    shared: Path,
+    form: Form,
+    *,
+    state: Path | None = None,
+    node: str = "",
+    network: str = "",
+    output: Path | None = None,
+) -> tuple[Path, SavedModel]:
+    """Write the node's complete model.
 
-    Attributes:
-        model: The folder of the shared weights.
+    Args:
+        shared: The folder of the shared weights.
         form: The form of the complete model.
         state: Where the node keeps what it remembers; None for ``$FEDSHIFT_STATE`` or its default.
         node: The name of the node's folder there; empty where there is but one with this run.
         network: The network that the node was started with; empty if it named none.
         output: The folder to make; None for one next to the shared weights.
-    """
-
-    model: Path
-    form: Form
-    state: Path | None = None
-    node: str = ""
-    network: str = ""
-    output: Path | None = None
-
-
-def save(wanted: Wanted) -> tuple[Path, SavedModel]:
-    """Write the node's complete model.
 
     Raises:
         FedShiftError: If the shared weights are none, the node has kept nothing of their run, or the two do not fit.
     """
-    model, file = saved.read(wanted.model)
+    model, file = saved.read(shared)
     if model.parts != "shared":
-        raise ConfigError(f"save-node: {shown(wanted.model)} is a complete model ({model.parts}); nothing can be added")
+        raise ConfigError(f"save-node: {shown(shared)} is a complete model ({model.parts}); nothing can be added")
     if not model.origin.run_id:
-        raise ConfigError(f"save-node: {shown(wanted.model)} does not name its run (origin.run_id)")
-    output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
+        raise ConfigError(f"save-node: {shown(shared)} does not name its run (origin.run_id)")
+    output = output or shared.with_name(f"{shared.name}-node")
     saved.check_free(output)
-    programs.check_form(wanted.form)
-    folder = _state_folder(wanted.state or state_folder.state_dir(), wanted.node, model.origin.run_id)
+    programs.check_form(form)
+    folder = _state_folder(state or state_folder.state_dir(), node, model.origin.run_id)
     name = folder.parent.name
-    config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
+    config = _with_network(configuration_of(model, shared), name, network)
     arrays = saved.weights_of(file)
     client = scorer.bare_client(config, config.model)
     client.prepare(RoundInputs(scorer.knowledge_in(arrays)))
@@ -70,7 +64,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     seen = (*model.origin.resumed_after, model.origin.server_round)
     _, memory = StateStore(folder, seen).recall()
     complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
-    return output, saving.write(output, config, complete, wanted.form, {
+    return output, saving.write(output, config, complete, form, {
         "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
         "origin": model.origin, "run": model.run,
     })  # fmt: skip
@@ -84,19 +78,15 @@ def _state_folder(state: Path, node: str, run_id: str) -> Path:
     """
     if not state.is_dir():
         raise ConfigError(f"--state: there is no folder {shown(state)}; nodes keep their personal parts there")
-    folders = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
-    names = [path.parent.name for path in folders]
+    folders = {path.parent.name: path for path in sorted(state.glob(f"*/run-{run_id}")) if path.is_dir()}
+    names = shown(", ".join(folders))
     if not folders:
         raise ConfigError(f"--state: no node has personal parts of the run {run_id} in {shown(state)}")
-    if node:
-        if node not in names:
-            raise ConfigError(
-                f"--node: {as_found(node)} has no personal parts of this run; {shown(', '.join(names))} have"
-            )
-        return folders[names.index(node)]
-    if len(folders) > 1:
-        raise ConfigError(f"--node: several nodes of this run are here; name one: {shown(', '.join(names))}")
-    return folders[0]
+    if node and node not in folders:
+        raise ConfigError(f"--node: {as_found(node)} has no personal parts of this run; {names} have")
+    if not node and len(folders) > 1:
+        raise ConfigError(f"--node: several nodes of this run are here; name one: {names}")
+    return folders[node or next(iter(folders))]
 
 
 def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:

@@ -28,12 +28,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
         config = validating.validate(validating.sections_of_run({"resolved": dict(model.configuration)}))
     except ConfigError as error:
         raise error.under(f"{shown(folder)}: configuration") from None
-    built = {
-        "classes": scorer.classes_of(config), "size": config.dataset.pixels, "resize": config.dataset.resize,
-        "window": config.dataset.window, "exif": config.dataset.exif,
-        "mean": config.images.mean, "std": config.images.std, "network": config.model.name,
-    }  # fmt: skip
-    for key, value in built.items():
+    for key, value in scorer.facts_of(config).items():
         if getattr(model, key) != value:
             raise ConfigError(f"{shown(folder)}: {key} contradicts its configuration")
     return config

@@ -10,15 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift.export import adapting, images, opening, own_split, saved
+from fedshift.export import Classifier, adapting, images, opening, saved
 from fedshift.export.images import Batch, Picture
 from fedshift.export.saved import SavedModel
+from fedshift.run import columns as tables
 from fedshift_core.accuracies import percent
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
+from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets import catalog
+from fedshift_datasets.base import SPLITS
+from fedshift_datasets.io import corrupt_files
+from fedshift_datasets.listing import Listing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +33,7 @@ BATCH = 64  # the default batch size
 MOST_SHOWN_CLASSES = 20  # in a confusion matrix on the terminal
 
 Floats = NDArray[np.float64]
+Run = Callable[[Tensor], Tensor]  # from images (B, 3, H, W), 0 to 1, to scores (B, C)
 
 
 @dataclass(frozen=True)
@@ -101,28 +107,26 @@ class Predicted:
         """Return a row for each image: file, label, class, its probability, and that of each class."""
         from fedshift.run import frames
 
+        return frames.frame(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
         classes = self.model.classes
-        rows: list[dict[str, Any]] = []
-        for (picture, k, p), shares in zip(_rows(self), self.probabilities, strict=True):
+        for picture, k, shares in zip(self.pictures, self.chosen, self.probabilities.tolist(), strict=True):
             label = None if picture.label is None else classes[picture.label]
-            of_class = {f"p({name})": float(share) for name, share in zip(classes, shares, strict=True)}
-            own: dict[str, Any] = {"file": str(picture.path), "label": label, "class": classes[k], "probability": p}
-            rows.append(own | of_class)
-        return frames.frame(rows)
+            own = {"file": str(picture.path), "label": label, "class": classes[k], "probability": shares[k]}
+            yield own | {f"p({name})": share for name, share in zip(classes, shares, strict=True)}
 
     def metrics(self) -> Metrics | None:
         """Return the metrics of the labelled images; None if there are none."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
-        if not pairs:
-            return None
         confusion = np.zeros((len(self.model.classes),) * 2, np.int64)
-        true, taken = np.array(pairs).T
-        np.add.at(confusion, (true, taken), 1)
-        return Metrics(confusion)
+        for place in pairs:
+            confusion[place] += 1
+        return Metrics(confusion) if pairs else None
 
 
 def predict(
-    folder: Path,
+    model: Path | Classifier,
     given: Sequence[Path],
     *,
     batch: int | None = None,
@@ -131,85 +135,87 @@ def predict(
     split: str = "",
     in_order: bool = False,
 ) -> Predicted:
-    """Predict images with a saved model.
-
-    Args:
-        folder: The saved model.
-        given: Image files, and folders of them.
-        batch: Images at a time; None for 64, or with ``adapt`` that method's own.
-        adapt: ``tent``, ``eata``, ``t3a``, or empty.
-        clean: Files and folders of images like those of training, for EATA.
-        split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
-        in_order: Adapt to the images in their order, not in a mixed one, the same in each call.
+    """Predict images with a saved model, or with one in memory; see :func:`fedshift.export.predict`.
 
     Raises:
         FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
     adapting.check(adapt, clean=bool(clean), in_order=in_order)
-    model, file = saved.read(folder)
-    if split:
-        taken, notes = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
+    if isinstance(model, Path):
+        about, file = saved.read(model)
+    elif adapt or split:
+        raise ConfigError(f"predict: {'adapt' if adapt else 'split'} needs a saved model, which run.save() makes")
     else:
-        taken, notes = images.find(given, model.classes)
-    prediction = Predicted(model, notes=notes)
-    number = batch or adapting.BATCHES.get(adapt, BATCH)
+        about = model.about
+    taken, notes = _own_split(about, file.parent, given, split) if split else images.find(given, about.classes)
+    prediction, number = Predicted(about, notes=notes), batch or adapting.BATCHES.get(adapt, BATCH)
     if adapt:
         notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
-        held = _clean_batches(model, clean, number, prediction.broken) if clean else None
-        run = adapting.program(model, file, adapt, number, held)
+        held = _clean_batches(about, clean, number, prediction.broken) if clean else None
+        run = adapting.program(about, file, adapt, number, held)
     else:
-        run = opening.program_of(model, file)
-    _fill(prediction, taken, run, number, adapting.least(adapt), mixed=bool(adapt) and not in_order)
-    if not split and (note := trained_on(model, given, prediction)):
+        run = opening.program_of(about, file) if isinstance(model, Path) else model.scores
+    _fill(prediction, taken, run, number, adapt, mixed=bool(adapt) and not in_order)
+    if not split and (note := trained_on(about, given, prediction)):
         notes.append(note)
     return prediction
 
 
-def predict_with(
-    model: SavedModel, run: Callable[[Tensor], Tensor], given: Sequence[Path], *, batch: int | None = None
-) -> Predicted:
-    """Predict images with a model in memory.
+def _own_split(model: SavedModel, folder: Path, given: Sequence[Path], split: str) -> tuple[list[Picture], list[str]]:
+    """Return the images of one split as the run had it, with their labels, and a note.
 
     Args:
-        model: What it is.
-        run: Returns the scores (B, C) of images (B, 3, H, W), 0 to 1.
-        given: Image files, and folders of them.
-        batch: Images at a time; None for 64.
+        model: The model, saved as weights: only these have the run's configuration.
+        folder: Its folder.
+        given: The folder that was the run's data-dir, or folders of sites in it.
+        split: ``train`` or ``test``.
 
     Raises:
-        FedShiftError: If a path does not exist, or no image can be read.
+        ConfigError: If the model or the folders do not determine the split.
+        DataError: If the images are missing.
     """
-    taken, notes = images.find(given, model.classes)
-    prediction = Predicted(model, notes=notes)
-    _fill(prediction, taken, run, batch or BATCH, 1)
-    if note := trained_on(model, given, prediction):
-        notes.append(note)
-    return prediction
+    wanted = next((known for known in SPLITS if known == split), None)
+    if wanted is None:
+        raise ConfigError(f"--split: {as_found(split)} is unknown; there are {', '.join(SPLITS)}")
+    if not model.configuration:
+        raise ConfigError(
+            f"--split {split}: a model in the format {model.form} lacks the configuration of the run, which states how "
+            "images were divided; save it as safetensors"
+        )
+    config = opening.configuration_of(model, folder)
+    cfg = config.dataset
+    if len(config.allocation.pool) > 1:
+        raise ConfigError(f"--split {split}: the run divided the images of both splits among its nodes, each its own")
+    chosen: list[Picture] = []
+    for path in (typed.resolve() for typed in given):
+        is_site = path.name in cfg.domains
+        source = cfg.source(path.parent if is_site else path)
+        for domain in (path.name,) if is_site else cfg.domains:
+            listed = corrupt_files.usable(catalog.get(cfg.kind).find(domain, wanted, source), source, cfg.form())
+            if not isinstance(listed, Listing):
+                raise ConfigError(f"--split {split}: the images of {shown(path)} are not image files")
+            chosen += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
+    return chosen, [f"the {split} images of the run's own split"]
 
 
-def _fill(
-    prediction: Predicted, taken: Sequence[Picture], run: Callable[[Tensor], Tensor], number: int, least: int,
-    *, mixed: bool = False,
-) -> None:  # fmt: skip
+def _fill(prediction: Predicted, taken: Sequence[Picture], run: Run, number: int, adapt: str, *, mixed: bool) -> None:
     """Predict images, ``number`` at a time, in a mixed order if ``mixed``; they are noted in that of ``taken``.
 
     Raises:
         DataError: If none of them can be read.
     """
-    model = prediction.model
+    model, least = prediction.model, adapting.LEAST if adapt in adapting.OF_BATCHNORM else 1
     parts: list[Floats] = []
     asked = _mixed(taken, "predict-order") if mixed else taken
     for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
         parts.append(probabilities(_tensor(group), run, len(model.classes)))
-        prediction.pictures += group.pictures
+        prediction.pictures += [picture for picture, _ in group]
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
-    prediction.probabilities = np.concatenate(parts)
-    if mixed:
-        places = {id(picture): place for place, picture in enumerate(taken)}
-        back = np.argsort([places[id(picture)] for picture in prediction.pictures])
-        prediction.pictures = [prediction.pictures[place] for place in back]
-        prediction.probabilities = prediction.probabilities[back]
+    places = {id(picture): place for place, picture in enumerate(taken)}
+    back = np.argsort([places[id(picture)] for picture in prediction.pictures])
+    prediction.pictures = [prediction.pictures[place] for place in back]
+    prediction.probabilities = np.concatenate(parts)[back]
 
 
 def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) -> str:
@@ -225,29 +231,25 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
     """
     if model.measured is None or all(picture.label is None for picture in prediction.pictures):
         return ""
-    sites = model.measured.sites
-    named = []
+    named: dict[str, saved.Site] = {}
     for path in (typed.resolve() for typed in given):
-        inside = path.name.casefold() not in TEST_FOLDERS
-        named += [site for site in sites if inside and site in (path.name, path.parent.name)]
+        if path.name.casefold() not in TEST_FOLDERS:
+            named |= {name: of for name, of in model.measured.sites.items() if name in (path.name, path.parent.name)}
     if not named:
         return ""
-    own = [f"{site} {accuracy:.1f} %" for site in named if (accuracy := sites[site].accuracy) is not None]
-    accuracies = f"; on the run's own test images: {', '.join(own)}" if own else ""
-    which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
+    own = ", ".join(f"{shown(name)} {percent(of.accuracy)} %" for name, of in named.items())
     return (
-        f"{which}: a site of the run, so the model was trained on many of these images, and this is not an accuracy on "
-        f"unseen images{accuracies}; only its test images: --split test, if they are arranged as in the run"
+        f"{', '.join(map(shown, named))}: a site of the run, so the model was trained on many of these images, and "
+        f"this is not an accuracy on unseen images; on the run's own test images: {own}; only its test images: --split "
+        "test, if they are arranged as in the run"
     )
 
 
 def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
     """Yield images (B, 3, size, size), 0 to 1, of files and folders, in a mixed order: folders go class by class."""
-    taken, _ = images.find(given, model.classes)
-    for batch in images.batches(
-        _mixed(taken, "clean-order"), model.size, model.images(), number, adapting.LEAST, broken
-    ):
-        if len(batch.pictures) >= adapting.LEAST:
+    taken = _mixed(images.find(given, model.classes)[0], "clean-order")
+    for batch in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
+        if len(batch) >= adapting.LEAST:
             yield _tensor(batch)
 
 
@@ -258,7 +260,7 @@ def _mixed(listed: Sequence[Picture], purpose: str) -> list[Picture]:
 
 def _tensor(batch: Batch) -> Tensor:
     """Return images (B, 3, size, size), float32, 0 to 1."""
-    return as_tensor(np.stack(batch.pixels))
+    return as_tensor(np.stack([pixels for _, pixels in batch]))
 
 
 def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
@@ -266,7 +268,7 @@ def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
 
 
-def probabilities(x: Tensor, run: Callable[[Tensor], Tensor], classes: int) -> Floats:
+def probabilities(x: Tensor, run: Run, classes: int) -> Floats:
     """Return the probabilities (B, C) of images (B, 3, size, size), float32, 0 to 1.
 
     Args:
@@ -289,57 +291,42 @@ def probabilities(x: Tensor, run: Callable[[Tensor], Tensor], classes: int) -> F
     return shares
 
 
-# --- output ------------------------------------------------------------------------
-
-
 def text(prediction: Predicted, *, rows: bool) -> str:
     """Return the metrics as text, with a line for each image if ``rows``."""
-    lines: list[str] = []
-    if rows:
-        for picture, k, p in _rows(prediction):
-            lines.append(f"{shown(picture.path, WHOLE_PATH)}  {prediction.model.classes[k]}  {p:.3f}")
-    metrics = prediction.metrics()
-    if metrics is not None:
-        lines += (
-            ["", *_metrics(metrics, prediction.model.classes)] if lines else _metrics(metrics, prediction.model.classes)
-        )
+    lines = [f"{_file(row)}  {row['class']}  {row['probability']:.3f}" for row in prediction._rows() if rows]
+    if metrics := prediction.metrics():
+        lines += [*([""] if lines else []), *_metrics(metrics, prediction.model.classes)]
     return "\n".join(lines)
+
+
+def _file(row: dict[str, Any]) -> str:
+    return shown(row["file"], WHOLE_PATH)
 
 
 def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
     seen = sum(n > 0 for n in metrics.counts)
-    width = max(5, *(len(name) for name in classes))
+    rows = [
+        (name, str(n), "-" if recall is None else f"{100 * recall:.1f}")
+        for name, n, recall in zip(classes, metrics.counts, metrics.recalls, strict=True)
+    ]
     lines = [
         f"accuracy {100 * metrics.accuracy:.1f} % of {plural(metrics.images, 'image')}, balanced accuracy "
         f"{100 * metrics.balanced_accuracy:.1f} % over {seen} of {plural(len(classes), 'class', 'classes')}",
         "",
-        f"{'class':<{width}}  images  recall",
+        *tables.columns([("class", "images", "recall"), *rows], "", numbers=True),
     ]
-    for name, n, recall in zip(classes, metrics.counts, metrics.recalls, strict=True):
-        lines.append(f"{name:<{width}}  {n:>6}  {'-' if recall is None else f'{100 * recall:.1f}':>6}")
     if len(classes) <= MOST_SHOWN_CLASSES:
-        wide = max(len(str(metrics.confusion.max())), 3)
+        counts = [(name, *map(str, row)) for name, row in zip(classes, metrics.confusion.tolist(), strict=True)]
         lines += ["", "confusion (rows: true, columns: predicted, in this order)"]
-        for name, row in zip(classes, metrics.confusion, strict=True):
-            lines.append(f"{name:<{width}}  {' '.join(f'{n:>{wide}}' for n in row)}")
+        lines += tables.columns(counts, "", numbers=True)
     return lines
-
-
-def _rows(prediction: Predicted) -> list[tuple[Picture, int, float]]:
-    chosen = prediction.chosen
-    best = prediction.probabilities[np.arange(len(chosen)), chosen]
-    return [(p, int(k), float(b)) for p, k, b in zip(prediction.pictures, chosen, best, strict=True)]
 
 
 def as_csv(prediction: Predicted) -> str:
     """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
-    classes = prediction.model.classes
-    rows = [["file", "label", "class", "probability", *(f"p({name})" for name in classes)]]
-    for (picture, k, p), row in zip(_rows(prediction), prediction.probabilities, strict=True):
-        label = "" if picture.label is None else classes[picture.label]
-        named = [shown(picture.path, WHOLE_PATH), label, classes[k]]
-        rows.append([*named, f"{p:.6f}", *(f"{probability:.6f}" for probability in row)])
-    return csv_text(rows)
+    rows = [row | {"file": _file(row), "label": row["label"] or ""} for row in prediction._rows()]
+    cells = [[f"{cell:.6f}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return csv_text([list(rows[0]), *cells])
 
 
 def as_object(prediction: Predicted) -> dict[str, Any]:
@@ -349,21 +336,14 @@ def as_object(prediction: Predicted) -> dict[str, Any]:
         "model_sha256": prediction.model.sha256,
         "classes": list(classes),
         "images": [
-            {
-                "file": shown(picture.path, WHOLE_PATH), "class": classes[k], "probability": p,
-                "label": None if picture.label is None else classes[picture.label],
-            }
-            for picture, k, p in _rows(prediction)
+            {"file": _file(row)} | {key: row[key] for key in ("class", "probability", "label")}
+            for row in prediction._rows()
         ],
         "broken": prediction.broken,
         "notes": prediction.notes,
-    }  # fmt: skip
-    metrics = prediction.metrics()
-    if metrics is not None:
-        content["metrics"] = {
-            "images": metrics.images,
-            "accuracy": metrics.accuracy,
-            "balanced_accuracy": metrics.balanced_accuracy,
+    }
+    if metrics := prediction.metrics():
+        content["metrics"] = {key: getattr(metrics, key) for key in ("images", "accuracy", "balanced_accuracy")} | {
             "recall": dict(zip(classes, metrics.recalls, strict=True)),
             "count": dict(zip(classes, metrics.counts.tolist(), strict=True)),
             "confusion": metrics.confusion.tolist(),

@@ -251,27 +251,24 @@ def read(folder: Path) -> tuple[SavedModel, Path]:
     file = folder / model.file
     if not file.is_file():
         raise ConfigError(f"{shown(file)} is missing; {MODEL_JSON} names it")
-    digest = hashlib.sha256()
     with file.open("rb") as opened:
-        while block := opened.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != model.sha256:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != model.sha256:
         raise ConfigError(f"{shown(file)} has changed: its SHA-256 differs from that in {MODEL_JSON}")
     return model, file
 
 
 def _parsed(path: Path) -> SavedModel:
-    if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{shown(path)} has {plural(path.stat().st_size, 'byte')}, allowed are {MOST_BYTES} at most")
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ValueError(f"{plural(size, 'byte')}, allowed are {MOST_BYTES} at most")
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"expected an object, found {as_found(content)}")
+        if (version := content.get("fedshift_model")) != VERSION:
+            raise ValueError(f"fedshift_model is {as_found(version)}, this version reads {VERSION}")
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{shown(path)} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{shown(path)}: expected an object, found {as_found(content)}")
-    if content.get("fedshift_model") != VERSION:
-        version = as_found(content.get("fedshift_model"))
-        raise ConfigError(f"{shown(path)}: fedshift_model is {version}, this version reads {VERSION}")
     with in_a_line(shown(path)):
         return SavedModel.model_validate(content)
 

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift.export import programs, run_sections, saved, scorer
-from fedshift.export.card import card
+import numpy as np
+
+from fedshift.export import programs, saved, scorer
+from fedshift.export.card import card, sections_of
 from fedshift.export.forms import Form
-from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.run import reading
 from fedshift.run.reading import Record
 from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.figures.show import KEY, test_images
+from fedshift_app.features.normalization.node import normalising, of_rows
+from fedshift_app.features.statistics.server import federation_images
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
@@ -37,6 +40,7 @@ from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 
 MOST_NODES_LISTED = 8  # listed in a message
+_SAME = "personal parts, it is the same on all nodes"
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,11 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     checkpoint = checkpoint_of(record, wanted.server_round)
     _check_wanted(record, wanted)
     before = _before_a_score(record.config, wanted.before)
-    node = None if wanted.node is None else _node(checkpoint, wanted.node)
-    config = normalised(_with_own_network(record.config, node), checkpoint, node)
+    node, config = None if wanted.node is None else _node(checkpoint, wanted.node), record.config
+    if node is not None and config.model.per_node:
+        where = Place(node.domain, node.partition_id, -1, Source(), True, 0)
+        config = with_network(config, setup.own_network(config, where))
+    config = _normalised(config, checkpoint, node)
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
@@ -102,8 +109,32 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
         "before": before,
         "measured": measured,
         "origin": origin,
-        "run": run_sections.of_run(record),
+        "run": sections_of(record),
     }  # fmt: skip
+
+
+def _normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> RunConfig:
+    """Return the configuration with mean and deviation by which the model's images are normalised.
+
+    Raises:
+        ConfigError: If they are a node's own, and none is chosen or it reports none.
+    """
+    way = config.images.normalization
+    if way == "fixed":
+        return config
+    if node is None:
+        raise ConfigError(
+            f"save: images.normalization={way}: each node's images go by its own mean",
+            remedy="fedshift save RUN --node N saves the model with that of one node",
+        )
+    of_all = federation_images(checkpoint.moments, config.dataset.domains)
+    row = None if of_all is None else of_all.row_of(node.index)
+    if of_all is None or row is None:
+        raise ConfigError(f"save: images.normalization={way}: {node} reports no statistics of its images")
+    mean, std = normalising(of_rows(of_all, np.array([row]), way), of_all, config.images)
+    fixed = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist()), "normalization": "fixed"}
+    images = config.images.model_copy(update=fixed | {"normalization_draw": "image"})
+    return config.model_copy(update={"images": images})
 
 
 def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: dict[str, Any]) -> SavedModel:
@@ -129,21 +160,13 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
 
 def described(config: RunConfig, arrays: Arrays, form: Form) -> dict[str, Any]:
     """Return the fields of ``model.json`` that the configuration and the arrays say."""
-    return {
+    return scorer.facts_of(config) | {
         "form": form,
-        "classes": scorer.classes_of(config),
-        "size": config.dataset.pixels,
-        "resize": config.dataset.resize,
-        "window": config.dataset.window,
-        "exif": config.dataset.exif,
-        "mean": config.images.mean,
-        "std": config.images.std,
-        "network": config.model.name,
         "batchnorm": config.model.bn,
         "method": dict(config.method),
         "modules": [dict(entry) for entry in config.modules],
         "parameters": sum(math.prod(array.shape) for array in arrays.values()),
-        "knowledge": [name.removeprefix(scorer.KNOWLEDGE) for name in arrays if name.startswith(scorer.KNOWLEDGE)],
+        "knowledge": list(scorer.knowledge_in(arrays)),
         "configuration": saved.portable(config) if form == "safetensors" else {},
     }
 
@@ -159,34 +182,28 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
     Raises:
         ConfigError: If there is none.
     """
-    folder = record.folder / checkpoints.FOLDER
+    folder, where = record.folder / checkpoints.FOLDER, shown(record.folder)
     if not record.config.rounds:
         raise ConfigError(
-            f"save: the run in {shown(record.folder)} has rounds=0: it trained no model, it scored the one that it "
-            "began with"
+            f"save: the run in {where} has rounds=0: it trained no model, it scored the one that it began with"
         )
     kept = checkpoints.rounds(folder)
-    if server_round is None:
-        if not record.finished:
-            instead = f"fedshift save RUN --round N saves one of {', '.join(map(str, kept))}" if kept else ""
-            raise ConfigError(
-                f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
-                f"{plural(record.config.rounds, 'round is', 'rounds are')} complete",
-                remedy=instead,
-            )
-        number = record.kept_round or len(record.lines)
-        if record.checkpoint is None or record.checkpoint.server_round != number:
-            others = f"fedshift save RUN --round N saves another of {', '.join(map(str, kept))}" if kept else ""
-            raise ConfigError(
-                f"save: {shown(record.folder)}: the checkpoint of round {number} cannot be read", remedy=others
-            )
+    others = ", ".join(map(str, kept)) or "none"
+    if server_round is not None:
+        if server_round not in kept:
+            raise ConfigError(f"--round: {server_round} is not kept; kept are {others}")
+        try:
+            return checkpoints.load(folder, server_round)
+        except Damaged as reason:
+            raise ConfigError(f"--round: {reason}") from None
+    number, full = record.kept_round or len(record.lines), plural(record.config.rounds, "round is", "rounds are")
+    if not record.finished:
+        why = f"the run in {where} is not finished, {len(record.lines)} of {full} complete"
+    elif record.checkpoint is None or record.checkpoint.server_round != number:
+        why = f"{where}: the checkpoint of round {number} cannot be read"
+    else:
         return record.checkpoint
-    if server_round not in kept:
-        raise ConfigError(f"--round: {server_round} is not kept; kept are {', '.join(map(str, kept)) or 'none'}")
-    try:
-        return checkpoints.load(folder, server_round)
-    except Damaged as reason:
-        raise ConfigError(f"--round: {reason}") from None
+    raise ConfigError(f"save: {why}", remedy=f"fedshift save RUN --round N saves one of {others}" if kept else "")
 
 
 def _output(record: Record, wanted: Wanted) -> Path:
@@ -216,10 +233,9 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
     Raises:
         ConfigError: If there are changes, and the model before them is not requested.
     """
-    adapts = setup.adaptation(config)
-    client_class = config.declared.client_class()
-    done = [] if client_class.scores_as_sent(config.params()) else [f"method {config.method['name']} makes a new one"]
-    done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
+    made_anew = not config.declared.client_class().scores_as_sent(config.params())
+    done = [f"method {config.method['name']} makes a new one"] if made_anew else []
+    done += [] if setup.adaptation(config) is None else [f"adapt.name={config.adapt['name']}"]
     changes = " and ".join(done)
     if changes and not allowed:
         raise ConfigError(
@@ -240,14 +256,6 @@ def _node(checkpoint: Checkpoint, index: int) -> Node:
 
 def _listed(nodes: list[Node]) -> str:
     return some([f"{node.index} ({node.domain})" for node in nodes], MOST_NODES_LISTED) or "none"
-
-
-def _with_own_network(config: RunConfig, node: Node | None) -> RunConfig:
-    """Return the configuration of a federation whose only network is that of the node."""
-    if node is None or not config.model.per_node:
-        return config
-    where = Place(node.domain, node.partition_id, -1, Source(), True, 0)
-    return with_network(config, setup.own_network(config, where))
 
 
 def with_network(config: RunConfig, network: ModelConfig) -> RunConfig:
@@ -280,7 +288,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
 
 def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     if not personal:
-        return "--shared: this run's model has no personal parts and is the same on all nodes; leave --shared out"
+        return f"--shared: this run's model has no {_SAME}; leave --shared out"
     reason = f"save: with {record.config.method['name']!r} each node has its own model"
     if record.deployed:
         return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
@@ -290,9 +298,7 @@ def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
 def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
     """Return a simulated node's own weights as they were after the checkpoint's round."""
     if not names:
-        raise ConfigError(
-            f"--node: node {node.index} has no personal parts, the model is the same on all nodes; leave the option out"
-        )
+        raise ConfigError(f"--node: node {node.index} has no {_SAME}; leave --node out")
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     # As a resumed run would read it: the state of an unfinished round does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
@@ -313,10 +319,8 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
     """
     missing = [name for name in names if MODEL_PART + name not in memory]
     if missing:
-        raise ConfigError(
-            f"{whose} lacks personal parts ({shown(missing[0])}, ...)"
-            + ("" if memory else ": it never trained in this run")
-        )
+        why = "" if memory else ": it never trained in this run"
+        raise ConfigError(f"{whose} lacks personal parts ({shown(missing[0])}, ...){why}")
     return {name: memory[MODEL_PART + name] for name in names}
 
 
@@ -332,15 +336,11 @@ def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arr
 def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str, ...]) -> None:
     """Refuse arrays of the server that differ between nodes."""
     first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
-    for other in others:
-        for name in names:
-            if name not in other or first[name].tobytes() != other[name].tobytes():
-                reason = f"save: the server gives each node its own {name}"
-                if record.deployed:
-                    raise ConfigError(f"{reason}, which no file for all nodes can contain")
-                raise ConfigError(
-                    reason, remedy=f"fedshift save RUN --node N saves that of one of {_listed(checkpoint.nodes)}"
-                )
+    for name in names:
+        if any(name not in other or first[name].tobytes() != other[name].tobytes() for other in others):
+            one = f"fedshift save RUN --node N saves that of one of {_listed(checkpoint.nodes)}"
+            reason = f"save: the server gives each node its own {name}, which no file for all nodes can contain"
+            raise ConfigError(reason, remedy="" if record.deployed else one)
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
@@ -351,35 +351,22 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     line = record.lines[checkpoint.server_round - 1]
     adapts, keep = setup.adaptation(config), config.model.bn_keep
     accuracy, others = line["accuracy"], line.get("others", {})
-    figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(KEY, {})
+    figures = sections.kept(record.folder, checkpoint.server_round, config).get(KEY, {}).get("domains", {})
     if before:
         makes_anew = not config.declared.client_class().scores_as_sent(config.params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
+        config = config.model_copy(update={"adapt": FrozenDict({"name": registry.NONE})})  # else it counts as personal
     elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")
-    if accuracy is not line["accuracy"]:
-        figures = {}  # they are of the other score
     if not accuracy or line.get("evaluated_share") is not None:
         return None
-    drawn = config.shift.label_mix == "own"
-    sites = {
-        domain: Site(
-            accuracy=value,
-            images=test_images(checkpoint.nodes, domain, drawn=drawn),
-            **_by_class(figures.get("domains", {}).get(domain)),
-        )
-        for domain, value in accuracy.items()
-    }
-    if before:  # else whatever adapts counts as personal
-        config = config.model_copy(update={"adapt": FrozenDict({"name": registry.NONE})})
-    personal = setup.is_personal(config, setup.initial_model(config))
-    of = "personal models" if personal else "global model"
-    return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=average(accuracy))
-
-
-def _by_class(figures: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the figures of a site in which all classes weigh alike; none where no node counted."""
-    return {} if figures is None else {key: figures[key] for key in ("balanced_accuracy", "macro_f1")}
+    drawn, sites = config.shift.label_mix == "own", {}
+    for domain, value in accuracy.items():
+        of = figures.get(domain) if accuracy is line["accuracy"] else None  # else they are of the other score
+        by_class = {key: of[key] for key in ("balanced_accuracy", "macro_f1")} if of else {}
+        sites[domain] = Site(accuracy=value, images=test_images(checkpoint.nodes, domain, drawn=drawn), **by_class)
+    whose = "personal models" if setup.is_personal(config, setup.initial_model(config)) else "global model"
+    return Measured(of=whose, server_round=checkpoint.server_round, sites=sites, average=average(accuracy))
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:

@@ -5,7 +5,7 @@ images. One observed pass shows which weights and arrays of the server it needs:
 needs (a decoder, an encoder of style) is private to nodes and leaves none of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,15 @@ KNOWLEDGE = weights.KNOWLEDGE  # prefix of a server's array among saved weights
 def classes_of(config: RunConfig) -> tuple[str, ...]:
     """Return the names of a run's classes, in the order of the scores."""
     return config.dataset.known().classes
+
+
+def facts_of(config: RunConfig) -> dict[str, Any]:
+    """Return what ``model.json`` says of a model's classes, images and network."""
+    cfg, images = config.dataset, config.images
+    return {
+        "classes": classes_of(config), "size": cfg.pixels, "resize": cfg.resize, "window": cfg.window,
+        "exif": cfg.exif, "mean": images.mean, "std": images.std, "network": config.model.name,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,37 +155,25 @@ def needs(client: DomainClient) -> Needs:
     Raises:
         FedShiftError: If it reads the server's scalars for this node, or the node's state other than its model.
     """
-    knowledge, scalars, memory = (
-        _RecordingDict(client.knowledge),
-        _RecordingDict(client.scalars),
-        _RecordingDict(client.memory),
-    )
-    kept = client.inputs
+    kept, size = client.inputs, client.train_set.x.shape[1]
+    knowledge, scalars = _RecordingDict(client.knowledge), _RecordingDict(client.scalars)
+    memory = _RecordingDict(client.memory)
     client.prepare(RoundInputs(knowledge, scalars, memory, kept.statistics))
     client.model.eval()
-    size = size_of_client(client)
     try:
         client.received()
         with torch.no_grad(), _Used() as used:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
         client.prepare(kept)
-    for what, recorded in (
-        ("scalars that the server sends to each node", scalars),
-        ("further parts that the node keeps", memory),
-    ):
-        if recorded.read:
-            names = ", ".join(sorted(recorded.read)[:3])
-            raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
+    if personal := scalars.read or memory.read:
+        what = "scalars that the server sends to each node" if scalars.read else "further parts that the node keeps"
+        names = ", ".join(sorted(personal)[:3])
+        raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
     state = client.model.state_dict()
     modules = {_owner(name) for name, tensor in state.items() if tensor.untyped_storage().data_ptr() in used.places}
     weights = tuple(name for name in state if _owner(name) in modules)
     return Needs(weights, tuple(sorted(knowledge.read & client.knowledge.keys())))
-
-
-def size_of_client(client: DomainClient) -> int:
-    """Return height and width of a client's images in pixels."""
-    return int(client.train_set.x.shape[1])
 
 
 def _owner(name: str) -> str:
@@ -199,12 +196,10 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     knowledge = knowledge_in(arrays)
     client.prepare(RoundInputs(knowledge))
     weights = {name: array for name, array in arrays.items() if not name.startswith(KNOWLEDGE)}
-    _check_knowledge(knowledge, client, whose)
-    needed = needs(client)
-    _check_names(weights, needed.weights, whose)
-    _check_names(knowledge, needed.knowledge, whose)
-    state = client.model.state_dict()
-    check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
+    _check_arrays(arrays, client, whose)
+    needed, state = needs(client), client.model.state_dict()
+    if strange := sorted({*weights} ^ {*needed.weights} | {*knowledge} ^ {*needed.knowledge}):
+        raise FedShiftError(f"{whose} arrays do not fit the network: {shown(', '.join(strange[:3]))}")
     # Weights that do not classify keep their initial values; no file contains them.
     complete = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
     # A client takes what never changes once, and from then on neither with the weights nor with its private parts.
@@ -228,33 +223,20 @@ def knowledge_in(arrays: Arrays) -> Arrays:
     return {name.removeprefix(KNOWLEDGE): array for name, array in arrays.items() if name.startswith(KNOWLEDGE)}
 
 
-def _check_names(names: Iterable[str], wanted: Iterable[str], whose: str) -> None:
-    if strange := sorted(set(names) ^ set(wanted)):
-        raise FedShiftError(f"{whose} arrays do not fit the network: {shown(', '.join(strange[:3]))}")
-
-
-def check_arrays(arrays: Arrays, state: Mapping[str, Tensor], whose: str) -> None:
-    """Check shapes, types and numbers of arrays against a network's; the caller checks names.
+def _check_arrays(arrays: Arrays, client: DomainClient, whose: str) -> None:
+    """Check shapes, types and numbers of weights against a network's, and numbers and labels of a method's own arrays.
 
     Raises:
         FedShiftError: With the first that differs.
     """
+    state = client.model.state_dict()
     for name, array in arrays.items():
-        actual = (tuple(array.shape), str(array.dtype))
-        expected = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
-        if actual != expected:
-            raise FedShiftError(
-                f"{whose} {name} has shape {actual[0]} and type {actual[1]}, the network has {expected[0]} and "
-                f"{expected[1]}"
-            )
-        if not np.isfinite(largest(array)):
-            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
-
-
-def _check_knowledge(knowledge: Arrays, client: DomainClient, whose: str) -> None:
-    """Check a method's own arrays: numbers are finite, and labels are those of existing classes."""
-    for name, array in knowledge.items():
-        if not np.isfinite(largest(array)):
-            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
-        if array.dtype.kind in "iu" and array.size and not 0 <= array.min() <= array.max() < client.model.num_classes:
+        actual = f"shape {array.shape} and type {array.dtype}"
+        if (tensor := state.get(name)) is not None:
+            expected = f"shape {tuple(tensor.shape)} and type {str(tensor.dtype).removeprefix('torch.')}"
+            if actual != expected:
+                raise FedShiftError(f"{whose} {name} has {actual}, the network has {expected}")
+        elif array.dtype.kind in "iu" and array.size and not 0 <= array.min() <= array.max() < client.model.num_classes:
             raise FedShiftError(f"{whose} {name} holds labels outside the classes")
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")

@@ -10,6 +10,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Collection
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
@@ -34,7 +35,7 @@ class Bounds(NamedTuple):
 
 
 def command(
-    app: typer.Typer, name: str = "", *, of: Callable[..., Any] | None = None, **settings: Any
+    app: typer.Typer, name: str = "", *, of: Callable[..., Any] | None = None, to: str = "", **settings: Any
 ) -> Callable[[F], F]:
     """Return the decorator that makes a command of a function and leaves the function as it is.
 
@@ -42,6 +43,8 @@ def command(
         app: Where the command is.
         name: Its name; empty for that of the function.
         of: A function of the Python interface whose options the command has, too, as its ``**`` parameter.
+        to: ``MODULE:FUNCTION`` that does its work, imported when the command is called; it gets the same parameters. A
+            text that it returns is printed, a number is the exit code. The decorated function then only declares.
         settings: As typer has them.
     """
 
@@ -52,8 +55,13 @@ def command(
         given = [each for each in own.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
         given += [each for each in (*others.values(), *own.values()) if each.kind is each.KEYWORD_ONLY]
 
-        def called(**values: Any) -> Any:
-            return function(**values)
+        def called(**values: Any) -> None:
+            module, _, work = to.partition(":")
+            done = getattr(import_module(module), work)(**values) if to else function(**values)
+            if isinstance(done, str):
+                typer.echo(done)
+            elif isinstance(done, int):
+                raise SystemExit(done)
 
         called.__name__, called.__annotations__ = function.__name__, {}
         setattr(called, "__signature__", inspect.Signature([_parameter(each, doc) for each in given]))  # noqa: B010

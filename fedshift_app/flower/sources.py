@@ -40,7 +40,9 @@ NAMES = {
     "flwr.supercore.superexec.executor:LaunchResult": "as subprocess",
     "flwr.serverapp.exception:InconsistentMessageReplies": "plain.py's refusals have another exit code",
     "flwr.cli.config_utils:load_and_validate": "`fedshift doctor` cannot tell what Flower Hub refuses",
-    "flwr.cli.utils:filter_paths_for_publish": "likewise",
+    "flwr.cli.app_cmd.publish:_validate_app_name": "likewise",
+    "flwr.cli.app_cmd.publish:_collect_file_paths": "likewise",
+    "flwr.cli.app_cmd.publish:_validate_files": "likewise",
 }
 #: The start of the SHA-256 of each function or class that is replaced or relied on, in Flower 1.41 and 1.42.
 READ = {

@@ -218,7 +218,7 @@ def test_predict_names_what_is_away(root: Path) -> None:
     result, _ = predicted.find([root / "a", root / "b"], CLASSES)
     assert len(result) == 40
     bad: list[str] = []
-    assert sum(len(batch.pictures) for batch in predicted.batches(result, 16, PLAIN, 8, 1, bad)) == 39
+    assert sum(len(batch) for batch in predicted.batches(result, 16, PLAIN, 8, 1, bad)) == 39
     assert len(bad) == 1 and "git annex get" in bad[0]
     to_link(root / "b" / "y" / "more", "/mnt/other")
     assert "b/y/more: cannot be read" in refusal_of(DataError, predicted.find, [root / "b"], CLASSES)

@@ -342,4 +342,4 @@ def test_init_proposes_weights_where_it_sees_unequal_classes(
     assert f"  class_weights: balanced   # training images: {said}; none weighs images alike\n" in path.read_text()
     assert resolve({"experiment": str(path)}).train.class_weights == "balanced"
     labels = {("a", "train"): np.array([0] * 5 + [1] * 2), ("a", "test"): np.array([0] * 9 + [1])}
-    assert init.unequal(labels, ("x", "y")) is None
+    assert not init.unequal(labels, ("x", "y"))

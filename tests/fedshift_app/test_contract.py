@@ -326,7 +326,7 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
     result = record(method)
     assert not any(line["left_out"] for line in result.run.rounds)
     contributes = METHODS[method].strategy_class().contributes
-    testing.check_declared(METHODS[method], result.replies, result.run.folder)
+    testing.check_declared(METHODS[method], result.run.folder)
     assert bool(contributes) == ("up: " in registry.travels(METHODS[method]))
     assert all(described({name: shape}) in registry.travels(METHODS[method]) for name, shape in contributes.items())
 

@@ -321,7 +321,7 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     keys = (*keys, f"model.weights={_file_of_weights(tmp_path)}")  # without it each seed has other weights
     assert prepare.prepare("handwritten", list(keys), as_json=False) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith(f"features: stages:1 of cnn, {rows:,} images and views, {rows:,} of them computed now (")
+    assert line.startswith(f"features: stages:1 of cnn, {rows:,} images and views, {rows:,} of them computed now; ")
     assert line.endswith(f"in {folder / 'features'}")
     assert _rows() == rows
     for seed in (0, 1):  # which deals other images to the nodes
@@ -342,7 +342,7 @@ def test_again_nothing_is_computed_and_json_is_alone_on_its_output(capsys: pytes
     assert prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=True) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["classes"]
-    assert f"{IMAGES} images and views, 0 of them computed now (0 bytes)" in said.err
+    assert f"{IMAGES} images and views, 0 of them computed now;" in said.err
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

@@ -1,6 +1,7 @@
 """Finds problems of this machine that would prevent, end or slow down a run."""
 
 import os
+import re
 import resource
 import shutil
 import socket
@@ -52,37 +53,33 @@ def problems() -> list[Problem]:
     return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
 
+def _requirements() -> list[Requirement] | None:
+    """Return what FedShift requires, extras included; None if it is not installed."""
+    try:
+        return [Requirement(line) for line in requires(DISTRIBUTION) or ()]
+    except PackageNotFoundError:
+        return None
+
+
 def packages() -> Iterator[Problem]:
     """Yield required packages that are missing or of another version."""
-    try:
-        wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
-    except PackageNotFoundError:
+    wanted = _requirements()
+    if wanted is None:
         yield Problem("FedShift is a folder on the path, but not installed", "pip install -e . in the folder")
-        return
-    for requirement in wanted:
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        installed_version = installed(requirement.name)
-        if installed_version is None or not requirement.specifier.contains(installed_version, prereleases=True):
-            state = f"{requirement.name} {installed_version}" if installed_version else f"{requirement.name} is missing"
-            yield Problem(
-                f"{state}, expected is {requirement.name}{requirement.specifier}",
-                f"pip install '{requirement.name}{requirement.specifier}'",
-            )
+    for requirement in wanted or ():
+        name, number = requirement.name, installed(requirement.name)
+        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if needed and (number is None or not requirement.specifier.contains(number, prereleases=True)):
+            right = f"{name}{requirement.specifier}"
+            yield Problem(f"{name} {number or 'is missing'}, expected is {right}", f"pip install '{right}'")
 
 
 def extras() -> dict[str, dict[str, str | None]]:
     """Return the packages of each extra, with the installed version or None; none if FedShift is not installed."""
-    try:
-        wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
-    except PackageNotFoundError:
-        return {}
     of: dict[str, dict[str, str | None]] = {}
-    for requirement in wanted:
-        marker = str(requirement.marker or "")
-        if "extra ==" in marker:
-            name = marker.split("extra ==")[1].strip(" '\")")
-            of.setdefault(name, {})[requirement.name] = installed(requirement.name)
+    for requirement in _requirements() or ():
+        if found := re.search(r"extra == [\"'](.+?)[\"']", str(requirement.marker)):
+            of.setdefault(found[1], {})[requirement.name] = installed(requirement.name)
     return of
 
 
@@ -122,18 +119,15 @@ def limits() -> Iterator[Problem]:
     """Yield limits on processes that are too low for Ray and Flower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+        most = "unlimited" if hard == resource.RLIM_INFINITY else hard
         yield Problem(f"a process may open {plural(soft, 'file')}", f"ulimit -n 4096 (at most {most})")
     if SHARED.is_dir() and (size := shutil.disk_usage(SHARED).total) < LEAST_SHARED:
-        yield Problem(
-            f"{SHARED} has {size / 1e6:.0f} MB, simulations are slow", "docker run --shm-size=2g, or engine=inline"
-        )
+        remedy = "docker run --shm-size=2g, or engine=inline"
+        yield Problem(f"{SHARED} has {size / 1e6:.0f} MB, simulations are slow", remedy)
     cores, granted = os.cpu_count() or 1, cores_granted()
     if granted < cores:
-        yield Problem(
-            f"the system shows {plural(cores, 'core')} and grants {granted:g} to this process",
-            f"actors={max(1, int(granted))}, or a larger share of the processor",
-        )
+        what = f"the system shows {plural(cores, 'core')} and grants {granted:g} to this process"
+        yield Problem(what, f"actors={max(1, int(granted))}, or a larger share of the processor")
 
 
 def cores_granted() -> float:

@@ -1,50 +1,49 @@
-"""Runs the checks of Flower's `flwr app publish` on a folder, without sending it."""
+"""``fedshift doctor --publish``: the checks of ``flwr app publish`` on a folder, and some more. Nothing is sent."""
 
-import re
+import contextlib
+import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fedshift_core.errors import ConfigError
-from fedshift_core.limits import shown
+from fedshift.run.doctor.diagnostics import Problem
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # of an app
-LIMITS = 1_000, 2**20, 10 * 2**20  # number of files, bytes of one file, bytes of all files
+FORMAT = 1  # of the bundle; the Hub takes no other from new apps
+LONGEST_DESCRIPTION = 200  # characters
+REMEDY = "see https://flower.ai/docs/hub/"
 
 
-def refusals(folder: Path) -> list[str]:
-    """Return Flower's refusals and warnings on the folder's pyproject.toml and name, one per line."""
+def problems(folder: Path) -> list[Problem]:
+    """Return the problems that Flower Hub would have with a folder."""
     import click
+    from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_app_name, _validate_files
     from flwr.cli.config_utils import load_and_validate
 
-    names = {"the folder's name": folder.name}
-    try:
-        config, lines = load_and_validate(folder / "pyproject.toml", check_module=False)
-        names["project.name"] = str(config["project"]["name"])
-    except (click.ClickException, ValueError) as error:
-        lines = [" ".join(str(error).split())]
-    wrong = [f'{what} "{name}" is invalid' for what, name in names.items() if not NAME.fullmatch(name)]
-    return lines + [f"{line}: expected a letter, then at most 31 letters, digits and hyphens" for line in wrong]
+    found: list[str] = []
 
+    def passed(check: Callable[..., Any], *given: Any) -> Any:
+        """Return what a check of Flower returns; None where it refuses."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return check(*given)
+        except (click.ClickException, ValueError) as error:
+            found.append(" ".join(getattr(error, "message", str(error)).split()))
 
-def uploaded(folder: Path) -> dict[str, Path]:
-    """Return the files that would be sent, by their path in the folder.
-
-    Raises:
-        ConfigError: If Flower refuses all of them because one lies too deep.
-    """
-    from flwr.cli.utils import filter_paths_for_publish
-
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if _is_sent(folder, path)}
-    try:
-        return {name: Path(str(path)) for name, path in filter_paths_for_publish({**files}).items()}
-    except ValueError as error:
-        raise ConfigError(f"{shown(folder)}: {' '.join(str(error).split())}") from None
-
-
-def _is_sent(folder: Path, path: Path) -> bool:
-    inside = path.resolve().is_relative_to(folder.resolve())
-    return path.is_file() and not path.is_symlink() and inside
-
-
-def limits() -> tuple[int, int, int]:
-    """Return Flower's limits: number of files, bytes of one file, bytes of all files."""
-    return LIMITS
+    loaded: tuple[dict[str, Any], list[str]] | None = passed(load_and_validate, folder / "pyproject.toml", False)
+    config, warnings = loaded or ({}, [])
+    project, app = config.get("project", {}), config.get("tool", {}).get("flwr", {}).get("app", {})
+    description = str(project.get("description", "")).strip()
+    passed(_validate_app_name, folder.name, "the folder's name")
+    if config:
+        passed(_validate_app_name, str(project["name"]), "project.name")
+    files = passed(_collect_file_paths, folder)
+    if files is not None:
+        passed(_validate_files, files)
+    own: dict[str, Any] = {
+        f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}":
+            config and app.get("fab-format-version") != FORMAT,
+        f"project.description has {len(description)} characters, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
+            config and not 0 < len(description) <= LONGEST_DESCRIPTION,
+        "no README.md would be uploaded": files and folder.resolve() / "README.md" not in files,
+    }  # fmt: skip
+    return [Problem(line, REMEDY) for line in (*found, *warnings, *(line for line, holds in own.items() if holds))]

@@ -100,7 +100,7 @@ def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> No
     assert "found (0, 3, 3) of uint8" in refusal_of(fs.ConfigError, model.preprocess, np.zeros((0, 3, 3), np.uint8))
     for deep in (np.full((8, 8), 4000, np.uint16), np.zeros((8, 8), np.int32), np.zeros((8, 8), np.float32)):
         message = refusal_of(fs.ConfigError, model.preprocess, Image.fromarray(deep))
-        assert message.startswith("preprocess: expected pixels of 8 bits a channel, found a Pillow image of mode ")
+        assert "a Pillow image of 8 bits a channel" in message and "found an image of mode " in message
 
 
 @pytest.mark.parametrize("exif", ["ignore", "apply"])

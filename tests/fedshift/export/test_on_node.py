@@ -9,7 +9,6 @@ from safetensors.numpy import load_file
 from support import refusal_of
 
 from fedshift.export import on_node, opening, saved, saving, scorer
-from fedshift.export.on_node import Wanted
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -74,7 +73,7 @@ def test_personal_parts_are_put_on(fedbn: tuple[RunConfig, Arrays, list[str]], t
     parts = weights(config, own, 2)
     remember({MODEL_PART + name: array for name, array in parts.items()}, 3)
     remember({MODEL_PART + name: array for name, array in weights(config, own, 3).items()}, 3, run="f" * 32)
-    folder, result = on_node.save(Wanted(model, "safetensors"))
+    folder, result = on_node.save(model, "safetensors")
     assert folder == tmp_path / "shared-node"
     assert (result.parts, result.node) == ("node", "node-0")
     kept = load_file(folder / "model.safetensors")
@@ -90,7 +89,7 @@ def test_of_the_rounds_that_the_weights_have_seen(fedbn: tuple[RunConfig, Arrays
         remember({MODEL_PART + name: array for name, array in weights(config, own, seed).items()}, server_round,
                  resumes=resumes)  # fmt: skip
     model = shared_model(config, shared, tmp_path / "shared", origin(3, (2,)))
-    folder, _ = on_node.save(Wanted(model, "safetensors"))
+    folder, _ = on_node.save(model, "safetensors")
     kept, wanted = load_file(folder / "model.safetensors"), weights(config, own, 4)
     assert all(np.array_equal(kept[name], array) for name, array in wanted.items())
 
@@ -101,11 +100,10 @@ def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
     third = saving.with_network(config, config.model.model_copy(update={"name": "cnn3"}))
     names = list(scorer.bare_client(third, third.model).model.state_dict())
     remember({MODEL_PART + name: array for name, array in weights(third, names, 1).items()}, 3, number=1)
-    _, result = on_node.save(Wanted(model, "safetensors"))  # node-1 has the second
+    _, result = on_node.save(model, "safetensors")  # node-1 has the second
     assert result.network == "cnn3"
-    other = Wanted(model, "safetensors", network="cnn2", output=tmp_path / "other")
     with pytest.raises(FedShiftError, match=r"lacks personal parts|has shape"):
-        on_node.save(other)
+        on_node.save(model, "safetensors", network="cnn2", output=tmp_path / "other")
 
 
 def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
@@ -113,7 +111,7 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     model = shared_model(config, shared, tmp_path / "shared", origin())
 
     def message_of(**asked: Any) -> str:
-        return refusal_of(ConfigError, on_node.save, Wanted(**{"model": model, "form": "safetensors"} | asked))
+        return refusal_of(ConfigError, on_node.save, **{"shared": model, "form": "safetensors"} | asked)
 
     assert f"there is no folder {state}" in message_of()
     remember({"previous/x": np.zeros(1, np.float32)}, 3)
@@ -123,8 +121,8 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     assert "'node-7' has no personal parts of this run; node-0, node-1 have" in message_of(node="node-7")
     assert "one network for all, cnn_bn" in message_of(node="node-1", network="cnn")
     assert "personal parts of the run" in message_of(state=tmp_path)
-    whole, _ = on_node.save(Wanted(model, "safetensors", node="node-1"))
-    assert "is a complete model (node)" in message_of(model=whole)
+    whole, _ = on_node.save(model, "safetensors", node="node-1")
+    assert "is a complete model (node)" in message_of(shared=whole)
     assert "exists already" in message_of(node="node-1")
 
 
@@ -134,4 +132,4 @@ def test_a_damaged_store_is_named(fedbn: tuple[RunConfig, Arrays, list[str]], st
     remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3)
     (file,) = state.glob("node-0/run-*/*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
-    assert "it is not what was written" in refusal_of(FedShiftError, on_node.save, Wanted(model, "safetensors"))
+    assert "it is not what was written" in refusal_of(FedShiftError, on_node.save, model, "safetensors")
