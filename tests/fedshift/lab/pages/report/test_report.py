@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import RESULTS
 from support import ROOT, InlineRun, Run
 from support import node as node_of
 from typer.testing import CliRunner
@@ -234,7 +235,7 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     assert [label.split()[3].rstrip(":") for label in page.plots() if label.startswith("Confusion")] == list(DOMAINS)
     assert "scan: all 90 test images, as its nodes counted them in the run" in page.text
     results = copied.folder / "results.json"
-    results.write_text(json.dumps({"domains": {}, "figures": {"round": 1, "domains": {"a": {"n": -4}}}}))
+    results.write_text(json.dumps(RESULTS | {"figures": {"round": 1, "domains": {"a": {"n": -4}}}}))
     with pytest.raises(ConfigError, match=r"figures: domains\.a\.n: Input should be .* equal to 0, found -4"):
         reading.read(copied.folder)
     results.unlink()  # not finished: those of figures.json
