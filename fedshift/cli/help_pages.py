@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 PANELS: Mapping[str, Sequence[str]] = {
     "Run": ("run", "sweep", "tune", "rescore", "evaluate", "status"),
     "Compare": ("compare", "claims", "report", "costs"),
-    "Your data and methods": ("init", "prepare", "preview", "cache", "new-method", "new-plugin"),
+    "Your data and methods": ("init", "get", "prepare", "preview", "cache", "new-method", "new-plugin"),
     "Deploy": (
         "deploy-demo", "export", "superlink", "supernode", "credentials", "policy", "site", "save", "save-node",
         "predict",

@@ -15,6 +15,8 @@ from fedshift_datasets.io import given_features
 if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig
 
+GIVEN = "features"  # the family of networks that stand for features of a file
+
 
 def check_model(model: ModelConfig, *, finished: bool = False) -> None:
     """Refuse contradictory keys of the section ``model``, without reading a file; nodes check this too.
@@ -35,8 +37,8 @@ def check_model(model: ModelConfig, *, finished: bool = False) -> None:
         raise ConfigError("model.weights and model.download=true: set one of the two")
     if source and model.per_node:
         raise ConfigError(f"{source} is for one network, but model.per_node gives nodes different networks")
-    if model.download and family_of(model.name) is None:
-        libraries = " and ".join(f"{prefix}:NAME" for prefix in FAMILIES)
+    if model.download and (family_of(model.name) is None or model.name.startswith(GIVEN)):
+        libraries = " and ".join(f"{prefix}:NAME" for prefix in FAMILIES if prefix != GIVEN)
         raise ConfigError(f"model.download=true: weights can be fetched for {libraries}, not for {model.name}")
     if model.freeze in ("encoder", "norm") and model.bn == "local":
         raise ConfigError(

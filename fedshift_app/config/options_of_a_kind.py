@@ -52,6 +52,14 @@ def kinds(section: str) -> set[str]:
     return {mark.key for mark in options(section).values()}
 
 
+def is_default(key: tuple[str, ...], value: Any) -> bool:
+    """Return whether a value of an option is its default: a file that lists all keys asks for nothing by it."""
+    section, *rest = key
+    if len(rest) != 1 or rest[0] not in options(section):
+        return False
+    return bool(RunConfig.model_fields[section].annotation.model_fields[rest[0]].default == value)  # type: ignore[union-attr]
+
+
 def check(section: str, key: str, config: RunConfig) -> None:
     """Refuse a key that does nothing in a run.
 

@@ -192,7 +192,8 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConf
             if not repeats:
                 # The bn of a file is not looked at with another network than the file's.
                 same = "bn" in model and model.get("name") == config.model.name
-                set_here |= layer.keys() - ({} if same else {("model", "bn")})
+                inert = {key for key, value in layer.items() if options_of_a_kind.is_default(key, value)}
+                set_here |= layer.keys() - inert - (set() if same else {("model", "bn")})
             _check_used(config, set_here)
     except ConfigError as error:
         raise error_location.placed(error, path, method, typed) from None

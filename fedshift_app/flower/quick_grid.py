@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedshift_app.flower import sources
+from fedshift_app.flower.internals import engine_name
 from fedshift_app.flower.waits import Backoff
 
 log = logging.getLogger("fedshift")
@@ -21,8 +22,8 @@ FIRST_LOOK_FOR_PARTS = 0.05  # of a message, which follow it; each further wait 
 
 
 def quicken(grid: Any) -> None:
-    """Let the grid of a deployment look for replies soon, unless its source is another or a variable forbids it."""
-    if os.environ.get(PLAIN_WAITS):
+    """Let Flower's grid look for replies soon, unless its source is another or a variable forbids it."""
+    if os.environ.get(PLAIN_WAITS) or engine_name(grid):
         return
     if problem := sources.other_source(sources.GRID, PARTS):
         log.warning("the server looks for replies as rarely as plain Flower does: %s", problem)

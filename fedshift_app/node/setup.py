@@ -190,7 +190,7 @@ def _client_setup(
 
 @extensions.cleared_on_change
 @functools.lru_cache(maxsize=4)
-def _bench(config: RunConfig, network: ModelConfig, device: torch.device, where: Place | None) -> Workbench:
+def _bench(config: RunConfig, network: ModelConfig, device: torch.device, where: Place | None = None) -> Workbench:
     """Return the model of all nodes with the same network that this process plays in a run."""
     _, layout = precision.parts(precision.arithmetic(config.train, device))
     model = initial_model(config, network).to(device).to(memory_format=layout)

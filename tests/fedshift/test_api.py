@@ -221,7 +221,8 @@ def test_a_method_is_an_object() -> None:
 def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> None:
     run = fs.load(finished_run(rounds=2, set=SHORT).folder)
     scored = fs.evaluate(run, engine="inline", progress=False)
-    assert scored.scored[0].accuracy == run.results.final
+    domains = scored.models[0]["domains"]
+    assert {name: of["accuracy"] for name, of in domains.items()} == run.results.final
     assert scored.text().startswith("model") and (scored.folder / "evaluate.json").is_file()
     assert "a model is evaluated as it is" in refusal_of(fs.ConfigError, fs.evaluate, run, rounds=3)
 

@@ -60,10 +60,10 @@ def test_nothing_of_fifty_messages_stays_in_the_fork_server(tmp_path: Path, monk
         spec = ExecutionSpec(TaskType.CLIENT_APP, "a", token, True, None, False, 1, False, 1, "one")
         assert executor.launch(spec) == LaunchResult.accepted()
     deadline = time.monotonic() + LIMIT
-    while (multiprocessing.active_children() or held(server) != before) and time.monotonic() < deadline:
+    while (multiprocessing.active_children() or held(server) > before) and time.monotonic() < deadline:
         time.sleep(0.02)
     gc.collect()
-    assert held(server) == before
+    assert held(server) <= before  # what it opened to begin with may be closed by now
     assert ours.num_fds() == of_ours
     forks.end()
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import DataError
+from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
+from fedshift_core.plural import plural
 from fedshift_datasets.io import integrity
 from fedshift_datasets.listing import ImageSet
 
@@ -62,11 +63,14 @@ def read(path: Path) -> Given:
     """Read a file.
 
     Raises:
+        ConfigError: If it is not there.
         DataError: If it is none, or its arrays do not fit.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("images", "features", "classes") if key in file}
+    except FileNotFoundError:
+        raise ConfigError(f"{KEY}: {shown(path)}: No such file or directory") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{KEY}: {shown(path)} cannot be read as npz ({str(error).partition(chr(10))[0]})") from None
     names, rows, classes = (arrays.get(key) for key in ("images", "features", "classes"))
@@ -80,7 +84,7 @@ def read(path: Path) -> Given:
             raise DataError(f"{KEY}: {shown(path)}: {key} {array.dtype}; expected floats that are finite")
     places = {name: place for place, name in enumerate(names.tolist())}
     if len(places) < len(names):
-        raise DataError(f"{KEY}: {shown(path)} names {len(names) - len(places)} images twice")
+        raise DataError(f"{KEY}: {shown(path)} names {plural(len(names) - len(places), 'image')} twice")
     of_classes = None if classes is None else classes.astype(np.float32)
     return Given(integrity.content([path]), places, rows.astype(np.float32), of_classes)
 

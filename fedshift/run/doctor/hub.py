@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.run.doctor.diagnostics import Problem
+from fedshift_core.plural import plural
 
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters
@@ -42,7 +43,7 @@ def problems(folder: Path) -> list[Problem]:
     own: dict[str, Any] = {
         f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}":
             config and app.get("fab-format-version") != FORMAT,
-        f"project.description has {len(description)} characters, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
+        f"project.description has {plural(len(description), 'character')}, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
             config and not 0 < len(description) <= LONGEST_DESCRIPTION,
         "no README.md would be uploaded": files and folder.resolve() / "README.md" not in files,
     }  # fmt: skip

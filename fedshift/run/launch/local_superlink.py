@@ -18,6 +18,7 @@ from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import path_with_flower
+from fedshift_core.plural import plural
 
 CONNECTION = "fedshift"
 #: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
@@ -124,7 +125,7 @@ def _made(parent: str, given: str, *, for_ray: bool) -> "tempfile.TemporaryDirec
             raise
         if len(given) > LONGEST_TEMPORARY:
             raise ConfigError(
-                f"TMPDIR: {len(given)} characters are too many for the sockets of Flower's simulation "
+                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for the sockets of Flower's simulation "
                 f"(at most {LONGEST_TEMPORARY}), and {parent} cannot be used: {error.strerror}",
                 "set TMPDIR to a shorter folder, or run with engine=inline",
             ) from None

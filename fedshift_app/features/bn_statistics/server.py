@@ -144,7 +144,11 @@ class BatchNormStatistics(ServerFeature):
         if reason and self.run.engine.is_simulation:  # a real node may come later
             raise FederationError(reason)
         most, batch = config.evaluate.bn_images, config.images.eval_batch
-        more = {RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} images)"}
+        more = {
+            RETAKEN: f" (at most {most} images a node)",
+            OWN: f" (at most {most})",
+            BATCH: f" (of {batch} test images)",
+        }
         line = ", ".join(name + more.get(name, "") for name in self.bn_names)
         lacking = [name for name in config.evaluate.bn if name not in self.bn_names]
         line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in lacking)

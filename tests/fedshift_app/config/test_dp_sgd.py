@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,10 @@ def test_a_run_with_validation_parts_says_that_the_split_counts_as_fixed() -> No
 
 
 def test_a_target_is_for_the_planned_rounds_so_no_more_can_be_added() -> None:
-    config = resolve({"set": f"{DP} privacy.target_epsilon=3"})
-    assert "privacy.target_epsilon=3 depends on it" in resuming._use_of_rounds(config)
-    assert not resuming._use_of_rounds(resolve({"set": SHORT}))
+    private, plain = resolve({"set": f"{DP} privacy.target_epsilon=3"}), resolve({"set": SHORT})
+    past: Any = SimpleNamespace(history=(), completed=1)
+    assert "privacy.target_epsilon=3 depends on it" in resuming._needs_its_rounds(past, private, private)
+    assert not resuming._needs_its_rounds(past, plain, plain)
 
 
 # --- runs ------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_key_is_read(text: str, key: str, value: Any, tmp_path: Path) -> None:
         ("secure_sums: {nodes: 1}", "secure_sums.nodes: "),
         ("secure_sums: {nodes: 2, trusted: [north]}", "secure_sums.trusted.0: String should match pattern '^SHA256:"),
         ("[methods]", "expected a mapping of keys to values"),
-        ("methods: [", "cannot be read as YAML: line 1"),
+        ("methods: [", "cannot be read as YAML: line 2"),
         ("least_images: 3\nleast_images: 5", "comes twice"),
     ],
 )

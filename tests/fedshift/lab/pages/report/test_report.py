@@ -695,7 +695,7 @@ def test_a_run_ends_with_its_report_unless_it_is_switched_off(
     assert said == f"report: {made[0] / 'report.html'}"
     cli.run([*quick, "report=false"])
     assert len(made) == 1
-    with pytest.raises(ConfigError, match="report: expected true or false, found 'no'"):
+    with pytest.raises(ConfigError, match="report: 'no'; allowed are true, false"):
         parse_arguments(["report=no"])
     with pytest.raises(SystemExit) as caught:  # the command itself has an exit code for it, a run has not
         cli.report(made[0], [])
