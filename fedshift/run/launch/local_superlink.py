@@ -125,8 +125,8 @@ def _made(parent: str, given: str, *, for_ray: bool) -> "tempfile.TemporaryDirec
             raise
         if len(given) > LONGEST_TEMPORARY:
             raise ConfigError(
-                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for the sockets of Flower's simulation "
-                f"(at most {LONGEST_TEMPORARY}), and {parent} cannot be used: {error.strerror}",
+                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for the sockets of "
+                f"Flower's simulation (at most {LONGEST_TEMPORARY}), and {parent} cannot be used: {error.strerror}",
                 "set TMPDIR to a shorter folder, or run with engine=inline",
             ) from None
         return tempfile.TemporaryDirectory(prefix="fedshift-", dir=given)
