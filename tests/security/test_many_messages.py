@@ -64,7 +64,7 @@ def test_nothing_of_fifty_messages_stays_in_the_fork_server(tmp_path: Path, monk
         time.sleep(0.02)
     gc.collect()
     assert held(server) <= before  # what it opened to begin with may be closed by now
-    assert ours.num_fds() == of_ours
+    assert ours.num_fds() <= of_ours
     forks.end()
 
 

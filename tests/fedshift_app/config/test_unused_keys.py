@@ -173,7 +173,7 @@ def test_options_of_a_kind_have_three_spellings(typed: str, section: str, nested
             "{name: trimmed_mean, trim: 2}",
             "aggregation.trim: Input should be less than 0.5, found 2 (line 6, column 44",
         ),
-        ("median, trim: 0.2", "aggregation.trim=0.2 does nothing with aggregation.robust=median"),
+        ("median, trim: 0.3", "aggregation.trim=0.3 does nothing with aggregation.robust=median"),
     ],
 )
 def test_an_option_of_another_kind_is_refused_with_its_place(robust: str, reason: str, tmp_path: Path) -> None:

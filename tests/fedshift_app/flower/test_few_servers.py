@@ -49,7 +49,8 @@ def test_a_placeholder_ends_with_its_parent(tmp_path: Path) -> None:
     given = [part.format(folder=tmp_path) for part in RAYLET]
     agent = next(part for part in few_servers.with_placeholders(given) if part.startswith(few_servers.AGENTS[0]))
     words = shlex.split(agent.partition("=")[2])
-    program = f"import subprocess; print(subprocess.Popen({words!r}, stdout=2).pid, flush=True)"
+    start = f"import subprocess, time; print(subprocess.Popen({words!r}, stdout=2).pid, flush=True)"
+    program = f"{start}; time.sleep(2)"  # the shell reads its parent's id as it starts
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
         psutil.Process(int(done.stdout)).wait(60)
