@@ -2,7 +2,6 @@
 
     python benchmarks/deployed.py --nodes 4,16,50 --secure                  # eight minutes at most on two cores
     python benchmarks/deployed.py --nodes 4 --megabytes 100 --slow --secure
-    python benchmarks/deployed.py --nodes 50 --share --most-gb 20           # with a process from which all are forked
 
 `handwritten` with FedAvg, one local epoch of the two-layer CNN on a tenth of the images, on SuperNodes of this machine
 with TLS and node keys. `--megabytes` also takes ResNet-10 with a layer behind it, of so many megabytes of weights,
@@ -178,7 +177,7 @@ class Inside:
 
 
 @contextlib.contextmanager
-def federation(home: Path, nodes: int, *, slow: bool, most: float, share: bool = False) -> Iterator[Deployed]:
+def federation(home: Path, nodes: int, *, slow: bool, most: float) -> Iterator[Deployed]:
     """Yield a federation of so many SuperNodes.
 
     Raises:
@@ -192,10 +191,9 @@ def federation(home: Path, nodes: int, *, slow: bool, most: float, share: bool =
         flower = stack.enter_context(
             processes.group(
                 local_superlink.empty_folder(home),
-                local_superlink.environment(home) | own | (deploy_demo.shared(home) if share else {}),
+                local_superlink.environment(home) | own,
             )
         )
-        deploy_demo.share_libraries(flower)
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         local_superlink.start_superlink(flower, link)
         local_superlink.connect(home, link)
@@ -254,7 +252,6 @@ def main() -> None:
     parser.add_argument("--secure", action="store_true", help="each row with secure sums, too")
     parser.add_argument("--megabytes", type=int, default=0, help="the first number of nodes with such a network, too")
     parser.add_argument("--slow", action="store_true", help="the first number of nodes behind a slow line, too")
-    parser.add_argument("--share", action="store_true", help="SuperNodes fork from one process, as in a demo")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--most-gb", type=float, default=12.0)
@@ -272,7 +269,7 @@ def main() -> None:
                 continue
             try:
                 home, most = Path(name) / str(number), given.most_gb * GB
-                with federation(home, nodes, slow=slow, most=most, share=given.share) as deployed:
+                with federation(home, nodes, slow=slow, most=most) as deployed:
                     for case in cases:
                         if time.monotonic() - began > 60 * given.minutes:
                             left_out.append(f"{case}: no time left")
