@@ -151,6 +151,26 @@ def gives(name: str, domain: str, split: Split, source: Source, *, own: bool) ->
     return own and source.data_dir is not None and has_own(name, domain, split, source)
 
 
+def splits(name: str, known: Dataset, domain: str, source: Source, *, own: bool) -> list[Split]:
+    """Return the splits that a domain has here.
+
+    Args:
+        name: The data set that reads the images.
+        known: It, with the run's domains and classes.
+        domain: One of them.
+        source: Where the images are.
+        own: It is a real node's own folder.
+
+    Raises:
+        DataError: If the folder cannot be listed.
+    """
+    if own:
+        return [split for split in OWN_SPLITS if has_own(name, domain, split, source)]
+    here = [s for s in known.splits(domain) if known.own is None or has_own(name, domain, s, source)]
+    more: list[Split] = ["validation"] if gives(name, domain, "validation", source, own=False) else []
+    return [*here, *more]
+
+
 def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFiles | None:
     if dataset.find_own is not None:
         return dataset.find_own(domain, split, source)

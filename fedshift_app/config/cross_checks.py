@@ -7,7 +7,7 @@ from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at, beginning_with_key
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
-from fedshift_clients.models.catalog import NETWORKS, family_of
+from fedshift_clients.models.catalog import NETWORKS, family_of, is_given
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
@@ -57,7 +57,7 @@ def _given(config: RunConfig) -> Iterator[str]:
     """Yield problems of features of a file without their network, or next to what changes images."""
     model, given = config.model, config.dataset.features
     names = {model.name, *model.per_node}
-    if bool(given) != any(name.startswith("features:") for name in names):
+    if bool(given) != any(map(is_given, names)):
         yield f"model.name=features:D and dataset.features go together, found {model.name} and {given!r}"
     if given and (not model.precompute or model.freeze != "encoder" or len(names) > 1):
         yield "dataset.features needs model.freeze=encoder, model.precompute=on and one network for all"

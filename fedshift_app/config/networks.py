@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedshift_clients.models import packages
-from fedshift_clients.models.catalog import FAMILIES, NETWORKS, family_of
+from fedshift_clients.models.catalog import FAMILIES, GIVEN, NETWORKS, family_of, is_given
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -14,8 +14,6 @@ from fedshift_datasets.io import given_features
 
 if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig
-
-GIVEN = "features"  # the family of networks that stand for features of a file
 
 
 def check_model(model: ModelConfig, *, finished: bool = False) -> None:
@@ -37,7 +35,7 @@ def check_model(model: ModelConfig, *, finished: bool = False) -> None:
         raise ConfigError("model.weights and model.download=true: set one of the two")
     if source and model.per_node:
         raise ConfigError(f"{source} is for one network, but model.per_node gives nodes different networks")
-    if model.download and (family_of(model.name) is None or model.name.startswith(GIVEN)):
+    if model.download and (family_of(model.name) is None or is_given(model.name)):
         libraries = " and ".join(f"{prefix}:NAME" for prefix in FAMILIES if prefix != GIVEN)
         raise ConfigError(f"model.download=true: weights can be fetched for {libraries}, not for {model.name}")
     if model.freeze in ("encoder", "norm") and model.bn == "local":
@@ -58,8 +56,8 @@ def of_features(layers: dict[str, Any], typed: Container[str]) -> None:
     if not (isinstance(file, str) and file and isinstance(folder, str) and isinstance(model, Mapping)):
         return
     frozen = {"freeze": "encoder", "precompute": True, "weights": "", "weights_sha256": "", "download": False}
-    if not str(model.get("name", "")).startswith("features:") and folder:
-        frozen["name"] = f"features:{given_features.width(Path(folder) / file)}"
+    if not is_given(str(model.get("name", ""))) and folder:
+        frozen["name"] = f"{GIVEN}:{given_features.read(Path(folder) / file).width}"
     layers["model"] = {**model, **{key: value for key, value in frozen.items() if f"model.{key}" not in typed}}
 
 

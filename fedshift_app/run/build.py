@@ -117,8 +117,9 @@ def _check_trains(config: RunConfig, model: SplitModel, client_class: type[Domai
     """
     parts: list[tuple[str, torch.nn.Module]] = [("no parameter is left to train", model)]
     if client_class.trains_encoder_alone(config.params()):
-        alone = f"the method {config.method['name']!r} trains the encoder alone at times, and nothing of it trains"
-        parts.append((f"{alone}; model.projection=256 leaves a layer of it to train", model.encoder))
+        alone = f"the method {config.method['name']!r}, as it is configured, trains the encoder alone at times"
+        reason = f"{alone}, and nothing of it trains; model.projection=256 leaves a layer of it to train"
+        parts.append((reason, model.encoder))
     for reason, part in parts:
         if not _learns(part):
             raise ConfigError(f"model.freeze={config.model.freeze}: {reason}")

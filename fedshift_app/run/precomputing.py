@@ -163,11 +163,7 @@ def _all_sets(config: RunConfig) -> Iterator[tuple[ImageSet, int]]:
     """Yield all images of a data set as they are, and what nodes may train on in each augmented view."""
     cfg, known = config.dataset, config.dataset.known()
     for domain in cfg.domains:
-        splits = [split for split in known.splits(domain)
-                  if known.own is None or catalog.has_own(cfg.kind, domain, split, cfg.source())]  # fmt: skip
-        if catalog.gives(cfg.kind, domain, "validation", cfg.source(), own=False):
-            splits.append("validation")
-        for split in splits:
+        for split in catalog.splits(cfg.kind, known, domain, cfg.source(), own=False):
             images = holdings.read(cfg, domain, split)
             yield images, PLAIN
             if split in config.allocation.pool:

@@ -139,7 +139,7 @@ def test_statistics_of_the_body_stand_still_while_the_head_trains() -> None:
 @pytest.mark.parametrize("method", ["fedpac", "fedrep", "fedicon"])
 def test_an_encoder_of_which_nothing_trains_is_refused(method: str) -> None:
     flat = {"experiment": "handwritten", "method": method}
-    reason = "trains the encoder alone at times"
+    reason = f"the method '{method}', as it is configured, trains the encoder alone at times"
     views = "images.views=2" if method == "fedicon" else "adapt.name=none"
     assert reason in refusal_of(ConfigError, resolve, flat | {"set": f"model.freeze=encoder adapt.name=none {views}"})
     resolve(flat | {"set": f"model.freeze=encoder model.projection=8 adapt.name=none {views}"})

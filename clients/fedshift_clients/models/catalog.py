@@ -51,11 +51,12 @@ class Family:
     find: str
 
 
+GIVEN = "features"  # the family that stands for features of a file; it has no library
 FAMILIES: dict[str, Family] = {
     family.prefix: family
     for family in (
         Family(
-            "features",
+            GIVEN,
             "features:D, features (B, D) of dataset.features in place of a network's",
             "fedshift_clients.models.given:find",
         ),
@@ -101,7 +102,7 @@ class Networks(Registry[Network]):
         family = family_of(name)
         if family is None:
             return super().origin(name)
-        if family.find.startswith("fedshift_clients.models.given:"):
+        if family.prefix == GIVEN:
             return OURS
         version: str = imported(f"{family.prefix}:__version__")
         return f"{family.prefix} {version}"
@@ -111,6 +112,12 @@ def family_of(name: str) -> Family | None:
     """Return the library that a name points to; None for a network of ours or of a plugin."""
     prefix, colon, _ = name.partition(":")
     return FAMILIES.get(prefix) if colon else None
+
+
+def is_given(name: str) -> bool:
+    """Return whether a network stands for features of a file."""
+    family = family_of(name)
+    return family is not None and family.prefix == GIVEN
 
 
 def unknown(name: str, library: str, near: list[str]) -> ConfigError:

@@ -4,12 +4,12 @@ import functools
 
 from torch import Tensor, nn
 
-from fedshift_clients.models.catalog import Network
+from fedshift_clients.models.catalog import GIVEN, Network
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 
-PREFIX = "features:"
+PREFIX = f"{GIVEN}:"
 MOST_WIDTH = 65_536
 
 

@@ -7,6 +7,7 @@
 | `classes` (C, D), floats, optional | embeddings of the classes' names, in the order of the labels |
 """
 
+import functools
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Given:
     rows: NDArray[np.float32]
     classes: NDArray[np.float32] | None
 
+    @property
+    def width(self) -> int:
+        """The width D of its features."""
+        return int(self.rows.shape[1])
+
     def by_mark(self, parts: Iterable[tuple[Sequence[str], ImageSet]]) -> dict[bytes, int]:
         """Return the row of each image by its mark.
 
@@ -60,17 +66,24 @@ class Given:
 
 
 def read(path: Path) -> Given:
-    """Read a file.
+    """Return the content of a file, which is read again only if its size or its time changed.
 
     Raises:
         ConfigError: If it is not there.
         DataError: If it is none, or its arrays do not fit.
     """
     try:
+        state = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{KEY}: {shown(path)}: {error.strerror}") from None
+    return _read(path, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, _size: int, _time: int) -> Given:
+    try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("images", "features", "classes") if key in file}
-    except FileNotFoundError:
-        raise ConfigError(f"{KEY}: {shown(path)}: No such file or directory") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{KEY}: {shown(path)} cannot be read as npz ({str(error).partition(chr(10))[0]})") from None
     names, rows, classes = (arrays.get(key) for key in ("images", "features", "classes"))
@@ -87,12 +100,3 @@ def read(path: Path) -> Given:
         raise DataError(f"{KEY}: {shown(path)} names {plural(len(names) - len(places), 'image')} twice")
     of_classes = None if classes is None else classes.astype(np.float32)
     return Given(integrity.content([path]), places, rows.astype(np.float32), of_classes)
-
-
-def width(path: Path) -> int:
-    """Return the width D of the features of a file.
-
-    Raises:
-        DataError: As :func:`read`.
-    """
-    return int(read(path).rows.shape[1])
