@@ -43,7 +43,7 @@ _KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap"
 
 
 class _Problem(ValueError):  # noqa: N818 (a part of a message)
-    """What is wrong with a text, at a place in it."""
+    """A problem of a text, at a place in it."""
 
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(f"line {mark.line + 1}, column {mark.column + 1}: {problem}")

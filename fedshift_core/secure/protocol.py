@@ -104,7 +104,7 @@ class State:
 
     @property
     def stated(self) -> list[Statement]:
-        """What the nodes of the group state."""
+        """The statements of the nodes of the group."""
         return [Statement.read(data, self.classes) for data in self.statements]
 
     def check_sum(self, alive: set[int], once: Once) -> None:
@@ -124,7 +124,7 @@ class State:
 
     @property
     def needed(self) -> str:
-        """How many nodes a sum needs, for messages."""
+        """The number of nodes that a sum needs, for messages."""
         return (
             f"needed: {self.threshold} (more than two thirds of the round's {len(self.nodes)}, "
             "federation.secure_sums_nodes at least)"

@@ -1,7 +1,6 @@
 """``dataset.features``: rows of a file in the place of what a frozen encoder makes of images."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -43,10 +42,6 @@ class GivenFeatures(FrozenFeatures):
         self._keep(model, config, images, layout)
         self._given, self._by_mark = given, by_mark
         self._shape = given.rows.shape[1:]
-
-    def opened(self) -> AbstractContextManager[None]:
-        """Change nothing: the model takes no images."""
-        return nullcontext()
 
     def _check_unchanged(self) -> None:
         """Refuse nothing: there are no weights."""

@@ -276,20 +276,6 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         finally:
             self._by_batch = False
 
-    @contextmanager
-    def on_images(self) -> Iterator[None]:
-        """Let model and batches take images for a while, also where they go on from what is kept of images."""
-        frozen, buffer = self._bench.frozen, self._buffer
-        if frozen is None:
-            yield
-            return
-        self._bench.frozen, self._buffer = None, buffer[:0]  # it has the shape of features
-        try:
-            with frozen.opened():
-                yield
-        finally:
-            self._bench.frozen, self._buffer = frozen, buffer
-
     def as_scored(self, run: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
         """Return how the model runs while scores go by the statistics of each batch, else ``run`` itself."""
         if not self._by_batch:

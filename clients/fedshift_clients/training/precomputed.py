@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -108,10 +107,6 @@ class FrozenFeatures:
         self._about: dict[str, Any] = {}
         self._shape: tuple[int, ...] = ()
         self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
-
-    def opened(self) -> AbstractContextManager[None]:
-        """Let the model take images for a while."""
-        return self._shortcut.opened()
 
     def renew(self) -> None:
         """Forget the stores: the model has other weights."""

@@ -23,7 +23,7 @@ class Part(BaseModel, frozen=True):
 
 
 class Record(BaseModel, frozen=True, extra="forbid"):
-    """What a folder holds, and from where."""
+    """The content of a folder, and its origin."""
 
     repository: str
     revision: str

@@ -66,7 +66,7 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """Where it ends, in bytes."""
+        """Its end, in bytes."""
         return self.start + self.length
 
 
@@ -86,17 +86,17 @@ class Kept:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What all its chunks say, the last one first."""
+        """The statements of all its chunks; the last one holds."""
         return {key: value for chunk in self.chunks for key, value in chunk.about.items()}
 
     @property
     def end(self) -> int:
-        """Where its last chunk ends, in bytes."""
+        """The end of its last chunk, in bytes."""
         return self.chunks[-1].end if self.chunks else 0
 
     @property
     def number(self) -> int:
-        """How many images or rows it has."""
+        """Its number of images or rows."""
         return sum(chunk.about["shape"][0] for chunk in self.chunks if chunk.length)
 
     def content(self, chunk: Chunk, skipped: int = 0) -> bytes:

@@ -36,7 +36,7 @@ Said = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Keys:
-    """What a node has sent for a sum.
+    """A node's part of a sum, as it was sent.
 
     Attributes:
         public: Its public keys, for encryption and for masks.
@@ -128,7 +128,7 @@ class Dealing:
 
     @property
     def group(self) -> Group:
-        """What all nodes go by alike."""
+        """The group, alike for all nodes."""
         return self._dealt.group
 
     def options(self, node: Node) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class SecureSums(ServerFeature):
 
     @property
     def _common(self) -> dict[str, Any]:
-        """How vectors are made, alike for all nodes."""
+        """The form of vectors, alike for all nodes."""
         terms = [wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms)]
         return {wire.SECURE_SUMS: layout.written(self._sums), wire.SECURE_TERMS: terms}
 

@@ -62,7 +62,7 @@ class Record:
 
     @property
     def attempts(self) -> int:
-        """How often it was started, by its log."""
+        """The number of its starts, by its log."""
         return self.log.read_bytes().count(ATTEMPT) if self.log.is_file() else 0
 
     def results(self) -> dict[str, Any]:

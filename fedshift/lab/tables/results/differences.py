@@ -1,10 +1,9 @@
 """What differs between runs: settings, surroundings, images. One way to find it, one to say it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from fedshift.lab.tables.results.loading import READ_ALIKE, Run, read_config
+from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import NODES
 from fedshift_app.config import registry
 from fedshift_core.limits import some
@@ -88,18 +87,6 @@ def unlike(runs: Iterable[Run]) -> list[str]:
         if len({run.images_held for run in same}) > 1
     ]
     return [*_other_hashes([(run.name, run.images, run.images_read) for run in runs]), *counts]
-
-
-def unlike_folders(folders: Iterable[Path]) -> list[str]:
-    """Return the same lines for run folders, finished or not, by the hashes of images that their runs recorded."""
-    named = []
-    for folder in folders:
-        config = read_config(folder)
-        dataset = config["resolved"].get("dataset")
-        settings = dataset if isinstance(dataset, Mapping) else {}
-        reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in READ_ALIKE}
-        named.append((folder.name, config.get("images") or {}, repr(reading)))
-    return _other_hashes(named)
 
 
 def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str]]) -> list[str]:

@@ -319,17 +319,6 @@ def order_behind(config: RunConfig, kind: str) -> str | None:
     return config.evaluate.bn_order if kind in (OWN, RETAKEN) else None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return ``config.yaml`` of a run folder after a check of its types.
-
-    Raises:
-        ConfigError: If it is missing or was not written by a run.
-    """
-    recorded: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
-    config_file.check(recorded, str(folder / CONFIG_FILE), ("resolved",))
-    return recorded
-
-
 def _contradiction(
     place: Path, content: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], recorded: Mapping[str, Any]
 ) -> str:
