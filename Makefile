@@ -4,6 +4,7 @@
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
 #                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
+# make messages     the wordings of errors that tests compare, written anew; files="tests/..." for those of some files
 # make pictures     README's two pictures, of the demo's run and of a table with its figures; needs Chromium or Chrome
 # make docs         the pages of docs/ as a site in site/, without a network; a link that leads nowhere is an error
 PYTHON ?= python3
@@ -16,7 +17,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --m
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all pictures docs clean
+.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all messages pictures docs clean
 
 install: $(MARK)
 
@@ -57,6 +58,13 @@ test: style
 
 test-all: style
 	@$(MAKE) --no-print-directory -j 2 types tests
+
+# The wordings that tests compare (tests/refusals.py), written anew.
+messages: files ?= $(shell grep -rlE "import .*(refused|worded)" tests --include="test_*.py")
+messages: install
+	rm -f $(VENV)/messages.jsonl
+	FEDSHIFT_TEST_MESSAGES=$(abspath $(VENV))/messages.jsonl $(PYTEST) -q $(files)
+	$(BIN)/python tests/refusals.py $(VENV)/messages.jsonl
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py

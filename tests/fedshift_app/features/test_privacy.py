@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
+from refusals import refused
 from safetensors.numpy import load_file
 
 from fedshift.run.engine import inline
@@ -125,14 +126,14 @@ def test_an_update_of_exactly_zero_is_noise_alone() -> None:
 
 @pytest.mark.parametrize("array", [np.zeros(3, np.int64), np.zeros((), np.float32)])
 def test_what_noise_does_not_fit_does_not_leave(array: Any) -> None:
-    with pytest.raises(FedShiftError, match=r"privacy\.name=local-dp: w would travel without noise"):
+    with refused(FedShiftError, "privacy.name=local-dp: w"):
         noised(PrivacyConfig(name="local-dp"), {"w": array}, {"w": array})
 
 
 def test_an_update_that_is_not_finite_does_not_leave() -> None:
     sent, trained = arrays(0), arrays(1)
     trained["b"][2] = np.inf
-    with pytest.raises(FedShiftError, match=r"b holds numbers that are not finite: .* noise of deviation"):
+    with refused(FedShiftError, "b holds"):
         noised(PrivacyConfig(name="local-dp"), sent, trained)
 
 
@@ -142,9 +143,9 @@ def test_an_update_that_is_not_finite_does_not_leave() -> None:
 @pytest.mark.parametrize("key", ["epsilon", "clipping_norm"])
 @pytest.mark.parametrize("value", ["1e308", "1.1e6", "1e-308"])
 def test_numbers_that_give_no_finite_noise_are_refused(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"privacy\.{key}.*(0.000001|1000000)"):
+    with refused(ConfigError, f"privacy.{key}"):
         resolve({"set": f"privacy.name=local-dp privacy.{key}={value}"})
-    with pytest.raises(ConfigError, match=r"privacy\.delta"):
+    with refused(ConfigError, "privacy.delta"):
         resolve({"set": "privacy.delta=1e-308"})
 
 
