@@ -65,7 +65,8 @@ class Method(BaseModel):
         of: The base method of a recipe; empty for other methods.
         parameters: For a recipe, what ``method.KEY`` stands for: a dotted key of another section, several of them, or
             ``{key: DOTTED, values: {GIVEN: MEANT}}``.
-        needs: For a recipe, settings that must not change: values by dotted key, ``network: batchnorm``.
+        needs: For a recipe, settings that must not change: values by dotted key, ``network: batchnorm``,
+            ``features: given`` (``dataset.features``).
         off: The settings that turn its own terms off and leave FedAvg, bit for bit; empty if there are none.
         never_off: Why it cannot be FedAvg; empty if it can.
         one_domain: What it makes of a node that holds images of several domains, where it counts on one; else empty.

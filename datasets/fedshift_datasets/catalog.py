@@ -14,14 +14,26 @@ from fedshift_datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, Ima
 from fedshift_datasets.io import cache, corrupt_files, files, layout, same_file, trees
 from fedshift_datasets.io.decode import Progress, no_progress
 from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
-from fedshift_datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
+from fedshift_datasets.sets import (
+    camelyon,
+    cifar,
+    digits,
+    domainnet,
+    folders,
+    handwritten,
+    isic,
+    office,
+    pacs,
+    partitioned,
+    vlcs,
+)
 
 #: Name of a real node's copy of the public set in its folder, in place of a domain.
 PUBLIC = "public"
 
 _OURS = (
     handwritten.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET, vlcs.DATASET, domainnet.DATASET,
-    domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET, folders.DATASET,
+    domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET, folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})

@@ -19,8 +19,10 @@ from fedshift_datasets.io import cache, trees
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.quality.checkup import Checkup
 from fedshift_datasets.quality.pixel_statistics import PixelStatistics
-from fedshift_datasets.sets import folders
+from fedshift_datasets.sets import folders, partitioned
 from fedshift_datasets.sets.folders import Survey
+
+KINDS = (folders.NAME, partitioned.NAME)
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
@@ -49,7 +51,7 @@ def survey(cfg: DatasetConfig, allocation: Allocation | None) -> Survey:
             return SPLITS[:1]
         return SPLITS if allocation is None else allocation.reads(domain)
 
-    return folders.survey(cfg.source(), cfg.domains, reads) if cfg.kind == folders.NAME else Survey((), (), ())
+    return folders.survey(cfg.source(), cfg.domains, reads) if cfg.kind in KINDS else Survey((), (), ())
 
 
 def report(

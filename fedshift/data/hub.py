@@ -19,9 +19,9 @@ import typer
 from fedshift.data.cache_command import size_of
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
-from fedshift_core.limits import as_found, plain, shown, some
+from fedshift_core.limits import as_found, plain, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import fetched
+from fedshift_datasets.io import fetched, rows
 from fedshift_datasets.io.fetched import Part, Record
 from fedshift_datasets.sets import camelyon, domainnet, folders, isic, pacs
 
@@ -31,10 +31,6 @@ COLUMNS = {"image": "image", "label": "label", "domain": "domain"}
 CONVERTED = "refs/convert/parquet"  # the hub's own conversion, of repositories without parquet files
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 _SPLIT = re.compile(rf"(?:^|[/_.-])({'|'.join(SPLITS)})(?=[/_.-])")
-#: First bytes of image files, with the suffix that says so.
-_KINDS = {
-    b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif", b"RIFF": ".webp",
-}  # fmt: skip
 _BATCH = 64  # rows that are read at a time
 DOWNLOAD = ".download"  # the parquet file that is being fetched
 
@@ -277,12 +273,9 @@ def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int
     for batch in of.iter_batches(_BATCH, columns=columns):
         for given in batch.to_pylist():
             picture, label, domain = (given[column] for column in columns)
-            place = folder / _named(domain, named["domain"], known.columns["domain"], folders.check_domain)
-            place = place / split / _named(label, named["label"], known.columns["label"], folders.check_class)
-            content, path = _picture(picture, f"{file.name}, row {row}")
-            place.mkdir(parents=True, exist_ok=True)
-            stem = re.sub(r"[^\w.-]", "_", Path(path).stem) or "image"
-            (place / f"{stem}_{mark}_{row:06d}{_suffix(content, f'{file.name}, row {row}')}").write_bytes(content)
+            place = folder / rows.name(domain, named["domain"], known.columns["domain"], folders.check_domain)
+            place = place / split / rows.name(label, named["label"], known.columns["label"], folders.check_class)
+            rows.write(picture, place, f"{mark}_{row:06d}", f"{file.name}, row {row}")
             row += 1
     return row
 
@@ -294,46 +287,6 @@ def _stated(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     except (KeyError, ValueError, TypeError):
         return {}
     return {column: tuple(of["names"]) for column, of in features.items() if isinstance(of, dict) and "names" in of}
-
-
-def _named(value: Any, names: tuple[str, ...], column: str, check: Any) -> str:
-    """Return the folder of a domain or class.
-
-    Raises:
-        ConfigError: If the value has no name, or the name cannot be a folder.
-    """
-    if isinstance(value, int) and names:
-        if not 0 <= value < len(names):
-            raise ConfigError(f"column {column}: {value}; allowed are 0 to {len(names) - 1} ({some(list(names), 6)})")
-        value = names[value]
-    text = str(value) if isinstance(value, str) else f"{column}{value}"
-    text = text.replace("/", "_").strip()
-    try:
-        if text.startswith("."):
-            raise ValueError(f"{as_found(text)}; allowed are names without a dot at the beginning")
-        check(text)
-    except ValueError as problem:
-        raise ConfigError(f"column {column}: {problem}") from None
-    return text
-
-
-def _picture(picture: Any, where: str) -> tuple[bytes, str]:
-    """Return the bytes of an image and the name of its file, as far as a row has one.
-
-    Raises:
-        DataError: If it holds no bytes.
-    """
-    content, path = (picture.get("bytes"), picture.get("path")) if isinstance(picture, dict) else (picture, None)
-    if not isinstance(content, bytes) or not content:
-        raise DataError(f"{where}: no image, but {as_found(picture)}; the images must lie in the parquet file")
-    return content, path or ""
-
-
-def _suffix(content: bytes, where: str) -> str:
-    kind = next((suffix for begin, suffix in _KINDS.items() if content.startswith(begin)), "")
-    if not kind:
-        raise DataError(f"{where}: begins with {content[:4]!r}; taken are {', '.join(sorted({*_KINDS.values()}))}")
-    return kind
 
 
 def _finish(name: str, record: Record, folder: Path) -> None:

@@ -3,18 +3,24 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from fedshift_core.features import with_rooms
+from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Former, SectionOfRooms, Seed
 from fedshift_datasets import catalog
 from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
+from fedshift_datasets.sets import partitioned
+
+T = TypeVar("T")
 
 #: Form of a name that is safe as the name of a file or folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
+_Counts = Annotated[dict[str, int], AfterValidator(FrozenDict)]
+Argument = str | bool | int | float | tuple[int, ...] | tuple[float, ...] | _Counts  # of a partitioner
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
@@ -43,7 +49,15 @@ class DatasetConfig(SectionOfRooms):
     features:D, of their width, frozen.
     """
     hub: str = ""
-    """OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir."""
+    """OWNER/NAME of a set of the Hugging Face hub that `fedshift get` keeps, in place of data_dir; with `dataset.of:
+    flwr-datasets` one that flwr-datasets loads.
+    """
+    partitioner: Annotated[dict[str, Argument], AfterValidator(FrozenDict)] = FrozenDict({})
+    """Partitioner of flwr-datasets that divides the set into sites, `name` and its arguments; for `dataset.of:
+    flwr-datasets`.
+    """
+    columns: Annotated[dict[str, str], AfterValidator(FrozenDict)] = FrozenDict({})
+    """Columns `image` and `label` of that set, where it has several."""
     classes_stated: bool = True
     """Whether somebody stated the classes; FedShift sets it to false where they are folder names by alphabet."""
     labels: str = ""
@@ -92,6 +106,14 @@ class DatasetConfig(SectionOfRooms):
         if file and not (FOLDER_NAME.fullmatch(file) and file.isprintable() and file.endswith(kind)):
             raise ValueError(f"{as_found(file)}; allowed is the name of a {kind} file right in data-dir")
         return file
+
+    @field_validator("partitioner", "columns")
+    @classmethod
+    def _divides(cls, value: T, info: ValidationInfo) -> T:
+        kind = info.data.get("of") or info.data.get("name")
+        if value and kind != partitioned.NAME:
+            raise ValueError(f"found {as_found(value)} with {kind}, which reads none; it is for {partitioned.NAME}")
+        return value
 
     @property
     def kind(self) -> str:

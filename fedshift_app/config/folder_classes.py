@@ -13,6 +13,9 @@ from fedshift_core.spelling import meant
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Dataset
 from fedshift_datasets.io import fetched
+from fedshift_datasets.sets import partitioned
+
+PAGE = "docs/guide/datasets.md"
 
 
 def dataset(name: str, of: Any) -> Dataset:
@@ -53,7 +56,7 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
     """
     section = _with_fetched(section) | ({"classes_stated": True} if typed else {})
     with explaining("dataset"):
-        config = DatasetConfig.model_validate({"domains": ()} | section)
+        config = DatasetConfig.model_validate({"domains": (), **section})
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
         return section
@@ -75,12 +78,34 @@ def _with_fetched(section: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: If ``dataset.hub`` names a set that is not there.
     """
     hub, name = section.get("hub"), section.get("name")
+    if partitioned.NAME in (section.get("of"), name):
+        return _with_partitions(section)
     if section.get("data_dir") or not (hub or (isinstance(name, str) and name in catalog.DATASETS)):
         return dict(section)
     folder = fetched.found(fetched.check_repository(hub, "dataset.hub") if hub else str(name))
     if folder is None and hub and not (section.get("domains") and section.get("classes")):
         raise ConfigError(f"dataset.hub: {hub} is not on this machine; `fedshift get {hub}` fetches it")
     return dict(section) | ({"data_dir": str(folder.absolute())} if folder is not None else {})
+
+
+def _with_partitions(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section with the folder of the sites into which flwr-datasets divides a set, unless it is stated.
+
+    Raises:
+        ConfigError: If a key is missing or wrong.
+        DataError: If the set cannot be loaded or divided.
+    """
+    if section.get("data_dir") or (
+        section.get("domains") and section.get("classes") and not section.get("partitioner")
+    ):
+        return dict(section)
+    with explaining("dataset"):
+        config = DatasetConfig.model_validate({"domains": (), **section})
+    for key in ("hub", "partitioner"):
+        if not getattr(config, key):
+            raise ConfigError(f"dataset.{key} is missing: dataset.of={partitioned.NAME} reads it, see {PAGE}")
+    folder = partitioned.folder(config.hub, config.partitioner, config.columns)
+    return dict(section) | {"data_dir": str(folder.absolute())}
 
 
 def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:

@@ -120,7 +120,9 @@ def check_needs(config: RunConfig, method: Method) -> None:
     names = [entry["name"] for entry in config.modules]
     for key, needed in method.needs.items():
         allowed = needed if isinstance(needed, tuple) else (needed,)
-        if key == "network":
+        if key == "features":
+            fits, words, found = bool(config.dataset.features), "dataset.features", f"model.name={config.model.name}"
+        elif key == "network":
             lacking = [name for name in (config.model.name, *config.model.per_node) if not NETWORKS[name].batchnorm]
             able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
             fits, words, found = (

@@ -43,6 +43,11 @@ class GivenFeatures(FrozenFeatures):
         self._given, self._by_mark = given, by_mark
         self._shape = given.rows.shape[1:]
 
+    @property
+    def classes(self) -> NDArray[np.float32] | None:
+        """Embeddings of the classes' names (C, D); None if the file has none."""
+        return self._given.classes
+
     def _check_unchanged(self) -> None:
         """Refuse nothing: there are no weights."""
 
