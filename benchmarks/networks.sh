@@ -1,5 +1,5 @@
 #!/bin/sh
-# The table of docs/guide/own-network.md: networks of torchvision and timm, as `fedshift models` tells of them.
+# The table that docs/guide/own-network.md names: networks of torchvision and timm, as `fedshift models` tells of them.
 # It needs the extra fedshift[timm]; nothing is fetched.
 set -eu
 tv="resnet18 resnet50 mobilenet_v3_small efficientnet_b0 convnext_tiny vit_b_16 densenet121 vgg11_bn swin_t
