@@ -23,6 +23,7 @@ from scipy import stats
 
 from fedshift.lab.tables.compare import compare
 from fedshift.run.html.drawing import domain_colour, style
+from fedshift_core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE, FEWEST_SEEDS, CONFIDENCE = "fedavg", 2, 0.95
@@ -163,7 +164,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="picture to write")
     given = vars(parser.parse_args(words))
     if all(given.values()):
-        write(*given.values())
+        try:
+            write(*given.values())
+        except ConfigError as error:
+            parser.error(str(error))
     elif any(given.values()):
         parser.error("give all four options, or none")
     else:
