@@ -1,4 +1,4 @@
-"""Make the pages of docs/reference of the code, README's tables of methods, and the papers in CITATION.cff.
+"""Make the pages of docs/reference of the code, README's table of methods, and the papers in CITATION.cff.
 
 `make docs` takes the pages from here (``on_files``), `python benchmarks/reference_pages.py` writes the other files;
 a test compares these with what this script makes of the code.
@@ -209,9 +209,16 @@ def python() -> str:
 
 
 def readme() -> str:
-    """Return README.md with the tables of the methods."""
-    before, after = (ROOT / "README.md").read_text(encoding="utf-8").split("## Methods\n", 1)
-    return f"{before}## Methods\n\n{registry.markdown()}\n\nC classes,{after.partition('C classes,')[2]}"
+    """Return README.md with its table of the methods."""
+    before, after = (ROOT / "README.md").read_text(encoding="utf-8").split("## Methods\n\n", 1)
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    names = {
+        title: ", ".join(registry.marked(method.name) for method in ours if method.group == group)
+        for group, title in registry.GROUP_TITLES.items()
+    }
+    rows = [(title.partition(":")[0], listed) for title, listed in names.items() if listed]
+    _, _, rest = after.partition("\n\n")
+    return f"{before}## Methods\n\n{registry.table(('group', 'methods'), rows)}\n\n{rest}"
 
 
 def citation() -> str:

@@ -27,7 +27,7 @@ def methods(
 
     Args:
         name ([NAME]): One method: its parameters, page, what travels.
-        markdown: Print the table of the README.
+        markdown: Print the tables in Markdown.
         privacy: Print what each sends, and what it fits.
 
     Examples:
