@@ -1,6 +1,7 @@
 """The pages of docs: the site, the headings of methods, the generated references."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -38,6 +39,19 @@ def test_a_page_has_the_headings_of_all() -> None:
         parts = re.split(r"^##? .*$", text, flags=re.M)
         assert all(part.strip() for part in parts[1:]), f"{page.stem}: a heading without text"
         assert f"(../reference/methods.md#{page.stem})" in text
+
+
+def test_each_name_of_code_in_an_equation_is_there() -> None:
+    named = re.compile(r"`(fedshift_(?:app|clients|core|datasets|strategies)(?:\.\w+)+)`")
+    names = {(page.stem, name) for page in PAGES for name in named.findall(page.read_text(encoding="utf-8"))}
+    assert len(names) > 100
+    missing = []
+    for page, name in sorted(names):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            missing.append(f"{page}: {name}")
+    assert missing == []
 
 
 # --- docs/reference: each page is what its script makes of the code ---
