@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from method_cases import clusters
 from slow_finch import slow_finch
 from support import (
     ROUND,
@@ -16,7 +16,6 @@ from support import (
     begun,
     check_accepted,
     fit,
-    flat_gradients,
     image_set,
     new_client,
     normalised,
@@ -28,13 +27,7 @@ from fedshift_clients.methods.fedplvm import FedPLVMClient
 from fedshift_core.clustering import finch_groups
 from fedshift_strategies.methods.fedplvm import FedPLVMStrategy
 
-CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 client = partial(new_client, FedPLVMClient)
-
-
-def clusters() -> dict[str, NDArray[Any]]:
-    p = np.random.default_rng(1).uniform(size=(len(CLASSES), D)).astype(np.float32)
-    return {"prototypes": p, "labels": np.array(CLASSES)}
 
 
 def started(params: dict[str, Any] | None = None) -> FedPLVMClient:
@@ -54,15 +47,6 @@ def test_the_loss_is_the_terms_times_lambda() -> None:
     )
     present = torch.tensor([True, False, True, True])
     assert by_name["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
-
-
-@pytest.mark.parametrize(("switch", "term"), [("use_contrast", "sparse"), ("use_correction", "correct")])
-def test_a_switch_takes_exactly_its_term_away(switch: str, term: str) -> None:
-    whole, without = (flat_gradients(started(params), batch()) for params in ({}, {switch: False}))
-    assert set(whole) - set(without) == {term}
-    assert all(without[name][0] == whole[name][0] for name in without)
-    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
-    assert whole[term][0] > 0 and whole[term][1][:in_encoder].any() and not whole[term][1][in_encoder:].any()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -117,10 +101,3 @@ def test_of_a_large_class_a_sample_is_clustered() -> None:
     again = client({"most_images": 5}, epochs=1)
     fit(again)
     assert same(list(made.contribution().values()), list(again.contribution().values()))
-
-
-@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
-def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
-    for name, (value, grad) in flat_gradients(started(), batch(y=y)).items():
-        assert np.isfinite(value) and np.isfinite(grad).all()
-        assert name == "ce" or (value > 0) == (y == (0,))

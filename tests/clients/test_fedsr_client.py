@@ -10,22 +10,15 @@ from support import (
     D,
     as64,
     batch,
-    client_setup,
     features_of,
-    fit,
     image_set,
     new_client,
-    refusal_of,
     same,
-    shared,
     weights,
 )
 
 from fedshift_clients.methods.fedsr import FedSRClient
-from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.errors import ConfigError
-from fedshift_core.methods.fedsr import FedSRParams
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
 
@@ -110,37 +103,3 @@ def test_scored_by_samples_or_by_the_mean() -> None:
         # The score of an image depends on no other, and can be repeated.
         whole, alone = made.predict(x), torch.cat([made.predict(x[i : i + 1]) for i in range(6)])
     np.testing.assert_allclose(whole.numpy(), alone.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_what_it_is_held_to_stays_and_classifies_nothing() -> None:
-    made = client()
-    start = shared(made)
-    fit(made, 1, start)
-    assert set(made.memory) == {f"model/reference.{part}" for part in ("mean", "deviation", "scale")}
-    assert not any(name.startswith("reference.") for name in made.shared_names)
-    assert not FedSRClient.personal(made.model, made.setup.model, made.params)
-    assert any(array.any() for array in [made.memory["model/reference.mean"]])
-    anew = client()
-    anew.memory = {name: array.copy() for name, array in made.memory.items()}
-    (arrays, result), (wanted, expected) = fit(anew, 2, start), fit(made, 2, start)
-    assert same(arrays, wanted)
-    assert result == expected
-
-
-def test_the_networks_own_weights_begin_as_fedavgs() -> None:
-    state, plain = weights(client()), build("cnn", C, 0).state_dict()
-    assert all(np.array_equal(state[name], tensor.numpy()) for name, tensor in plain.items())
-    assert weights(client({"z_dim": 10}))["classifier.weight"].shape == (C, 10)
-
-
-def test_both_terms_off_train_on_samples_all_the_same() -> None:
-    _, result = fit(client({"alpha_l2r": 0, "alpha_cmi": 0}), 1)
-    assert [name for name in result if name.startswith("loss/")] == ["loss/ce"]
-
-
-def test_a_width_of_its_own_needs_a_linear_head() -> None:
-    setup = client_setup()
-    head = setup.model.model_copy(update={"head": "mlp"})
-    result = refusal_of(ConfigError, FedSRClient.check_run, FedSRParams(z_dim=8), head, setup.train, setup.images)
-    assert "model.head=linear" in result
-    FedSRClient.check_run(FedSRParams(), head, setup.train, setup.images)

@@ -39,7 +39,6 @@ from fedshift_datasets.base import ImageSet
 from fedshift_strategies.methods.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)
-OFF = {"personal_head": False, "balanced": False}
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedTHEClient:
@@ -212,19 +211,6 @@ def test_everything_is_put_back_after_a_score() -> None:
     untouched = client(knowledge=everybody(), model="cnn_bn")
     fit(untouched)
     assert all(np.array_equal(a, b) for a, b in zip(fit(made, 2, sent)[0], fit(untouched, 2, sent)[0], strict=True))
-
-
-def test_the_model_that_training_left_has_a_head_of_its_own_ahead() -> None:
-    """Nothing that was worked out of the received body serves the trained one."""
-    made, test = client(knowledge=everybody()), barred_images(12)
-    fit(made)
-    made.take(shared(made))
-    made.score_test(test)
-    own = made._own
-    fit(made, 2)
-    assert made._own is None and own is not None
-    made.score_test(test)
-    assert made._own is not None and not torch.allclose(own, made._own)
 
 
 STREAMS: dict[str, Adaptation] = {

@@ -5,16 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
+from refusals import refused
+from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, same, shared, weights
 
-from fedshift_app.config.resolving import resolve
-from fedshift_app.run import build
 from fedshift_clients.methods.ggeur import GGEURClient, Rows
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import FedShiftError
 from fedshift_strategies.methods.ggeur import GGEURStrategy
 
 SAMPLES, PROTOTYPES = 30, 2
@@ -139,12 +138,6 @@ def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
         assert torch.equal(*rows) is not redraw
 
 
-def test_switched_off_it_is_fedavg() -> None:
-    made, plain = client(sent(), lacking=1, params={"samples": 0}), fedavg(network=network())
-    assert same(fit(made)[0], fit(plain)[0])
-    assert made.contribution() == {}
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -153,21 +146,8 @@ def test_switched_off_it_is_fedavg() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
-    with pytest.raises(FedShiftError, match=f"not of {C} classes, {D} numbers"):
+    with refused(FedShiftError, C, D):
         client(sent() | wrong).start_round(2)
-
-
-def test_an_encoder_that_trains_balanced_batches_and_modules_are_refused() -> None:
-    def refused(more: str) -> str:
-        return refusal_of(ConfigError, resolve, {"experiment": "handwritten", "method": "ggeur", "set": more})
-
-    assert refused("") == "method ggeur draws frozen features: it needs model.freeze=encoder, found none"
-    assert "found stages:1" in refused("model.name=resnet10 model.freeze=stages:1")
-    assert "train.sampler=balanced" in refused("model.freeze=encoder train.sampler=balanced")
-    assert resolve({"experiment": "handwritten", "method": "ggeur", "set": "method.samples=0"}).model.freeze == "none"
-    given = "model.name=resnet10 model.freeze=encoder modules=[f2dc]"
-    config = resolve({"experiment": "handwritten", "method": "ggeur", "set": given})
-    assert "leave out modules" in refusal_of(ConfigError, build.prepare, config, "inline")
 
 
 def test_runs_with_other_scales_end_and_what_scales_the_smallest_of_few_scales_none(run_inline: InlineRun) -> None:
