@@ -175,7 +175,6 @@ def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, mon
     assert scored["shuffled"] != listed
     assert sorted(scored["shuffled"]) == sorted(listed)
     assert caplog.messages[0].startswith("test images come class by class")
-    assert not client({"personal_head": False}).mixes_tests
 
 
 def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> None:
