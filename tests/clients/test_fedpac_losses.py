@@ -1,9 +1,9 @@
 """FedPAC's alignment and statistics against slow versions."""
 
 import numpy as np
-import pytest
 import torch
-from support import as64, drawn, gradient, labels, numerical_gradient
+from method_cases import check_term
+from support import as64, drawn, labels
 
 from fedshift_clients.methods import fedpac as terms
 
@@ -16,10 +16,7 @@ def test_alignment_and_its_gradient_against_numpy() -> None:
     def slow(features: np.ndarray) -> float:
         return sum(float(((features[i] - as64(g)[y[i]]) ** 2).sum()) for i in range(B)) / (B * D)
 
-    assert float(terms.alignment(z, y, g)) == pytest.approx(slow(as64(z)), rel=1e-5)
-    np.testing.assert_allclose(
-        as64(gradient(lambda x: terms.alignment(x, y, g), z)), numerical_gradient(slow, z), atol=1e-5
-    )
+    check_term(lambda x: terms.alignment(x, y, g), slow, z)
 
 
 def test_statistics_against_numpy() -> None:

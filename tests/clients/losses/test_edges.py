@@ -11,7 +11,19 @@ from fedshift_clients import losses
 from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 from fedshift_clients.losses.prototypes import nearness, prototype_distance
 from fedshift_clients.methods import (
-    fedccrl, fedcode_terms, fedmd, fedpac, fedpall, fedplvm, fedrcl, fedsa, fedseproto, fedsr, fpl, i2pfl, moon,
+    fedccrl,
+    fedcode_terms,
+    fedmd,
+    fedpac,
+    fedpall,
+    fedplvm,
+    fedrcl,
+    fedsa,
+    fedseproto,
+    fedsr,
+    fpl,
+    i2pfl,
+    moon,
 )  # fmt: skip
 from fedshift_clients.modules import f2dc_terms
 
