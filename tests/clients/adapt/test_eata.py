@@ -137,17 +137,3 @@ def test_a_batch_of_which_nothing_counts_takes_no_step() -> None:
     expected = slow_logits(model, images(1), *np.split(before, 2))
     np.testing.assert_allclose(adapted(images(1)).numpy(), expected, rtol=1e-6)
     assert np.array_equal(theta(model), before)
-
-
-def test_fedicons_settings_let_all_be_sure_and_hardly_any_be_new() -> None:
-    """0.4 ln 1000 is above ln 10, the most that ten classes can have; cosines of sure predictions are above 0.05."""
-    margin = 0.4 * math.log(1000)
-    assert margin > math.log(10)
-    model = networks.initialised(3, "ten", lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)))
-    adapted = EATA(model, model, EATAParams(margin=margin, redundancy=0.05))
-    weights = model[1].weight.detach().clone()
-    adapted(images(0).float())
-    first = model[1].weight.detach().clone()
-    assert not torch.equal(first, weights)  # the first batch counts as a whole
-    adapted(images(1).float())
-    assert torch.equal(model[1].weight, first)  # no prediction is that unlike the mean

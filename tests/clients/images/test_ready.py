@@ -9,7 +9,6 @@ from digit_files import noise
 from PIL import Image
 from support import IMAGES, fedavg, fit, image_set, same
 
-from fedshift_clients.images import preprocessed
 from fedshift_clients.images.augment import Pipeline, draw_moves
 from fedshift_clients.images.preprocessed import Ready, num_bytes
 from fedshift_clients.training import image_batches
@@ -22,7 +21,7 @@ from fedshift_datasets.io import cache, trees
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
 
-@pytest.mark.parametrize("size", [17, 28, 32])
+@pytest.mark.parametrize("size", [17, 32])
 @pytest.mark.parametrize(("padding", "flip"), [(0, False), (2, False), (4, True), (0, True)])
 def test_a_view_has_the_bits_of_an_augmented_batch(size: int, padding: int, flip: bool) -> None:
     config = ImageConfig(crop_padding=padding, flip=flip, mean=MEAN, std=STD)
@@ -60,7 +59,6 @@ def test_where_it_does_not_pay_nothing_is_converted() -> None:
     colours = fedavg(images=IMAGES.model_copy(update={"grayscale": 0.5}), epochs=2)
     fit(colours)
     assert one_epoch._ready is colours._ready is None
-    assert preprocessed.MOST_BYTES < 1 << 30  # so many, in each process
 
 
 # --- Images of 224 pixels and more go the way of small ones: decoded, kept, mapped, augmented, normalised ---

