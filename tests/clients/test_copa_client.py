@@ -7,7 +7,6 @@ import pytest
 import torch
 from method_cases import domain_heads
 from support import (
-    batch,
     changed,
     features_of,
     fit,
@@ -36,18 +35,6 @@ def probabilities(z: np.ndarray, place: int) -> np.ndarray:
     logits = z @ given["heads/weight"][place].astype(np.float64).T + given["heads/bias"][place]
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
-
-
-def test_both_terms_against_numpy() -> None:
-    made, given = client({"lambda_others": 0.5}), batch()
-    made.take(shared(made))
-    made.start_round(1)
-    z, y = features_of(made.model, given.x), given.y.numpy()
-    by_head = [-np.log(probabilities(z, m)[np.arange(len(y)), y]).mean() for m in range(M)]
-    terms = made.loss(given)
-    assert list(terms) == ["ce", "others"]
-    assert float(terms["ce"].detach()) == pytest.approx(by_head[1], rel=1e-4)
-    assert float(terms["others"].detach()) == pytest.approx(0.5 * (by_head[0] + by_head[2]), rel=1e-4)
 
 
 def test_the_own_head_is_the_domains_and_goes_up_with_the_weights() -> None:

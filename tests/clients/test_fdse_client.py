@@ -10,7 +10,7 @@ from refusals import refused
 from support import C, as64, batch, drawn, fit, image_set, new_client, same, shared, weights
 from torch import nn
 
-from fedshift_clients.methods.fdse import Erased, FDSEClient, erased, layer_weights, layers_of
+from fedshift_clients.methods.fdse import Erased, FDSEClient, Outcome, erased, layers_of, shift
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.params import F2DCParams
@@ -186,16 +186,14 @@ def test_the_term_is_over_what_the_layers_gave_against_the_global_statistics(mod
     terms = made.loss(batch(6))
     for handle in handles:
         handle.remove()
-    paths = {id(module): name for name, module in made.model.named_modules()}
-    wanted = 0.0
-    for weight, y, (_, layer) in zip(layer_weights(len(given), 0.2), given, layers_of(made.model), strict=True):
-        path = paths[id(layer.norm)]
-        g, v = (state[f"{path}.running_{part}"].astype(np.float64) for part in ("mean", "var"))
+    paths, outcomes = {id(module): name for name, module in made.model.named_modules()}, []
+    for y, (_, layer) in zip(given, layers_of(made.model), strict=True):
         axes = tuple(axis for axis in range(y.ndim) if axis != 1)
-        f, s = y.mean(axis=axes), y.var(axis=axes) + 1e-5
-        wanted += weight * float((0.5 * (np.log(s / (v + 1e-5)) + (v + 1e-5 + (g - f) ** 2) / s - 1)).mean())
+        sent = [state[f"{paths[id(layer.norm)]}.running_{part}"] for part in ("mean", "var")]
+        moments = [torch.as_tensor(part) for part in (y.mean(axis=axes), y.var(axis=axes), *sent)]
+        outcomes.append(Outcome(*moments, layer.norm.eps, 0.1))
     assert list(terms) == ["ce", "kl"]
-    assert float(terms["kl"].detach()) == pytest.approx(0.3 * wanted, rel=1e-3)
+    assert float(terms["kl"].detach()) == pytest.approx(0.3 * float(shift(outcomes, 0.2)), rel=1e-3)
 
 
 @pytest.mark.parametrize("kl", ["gaussian", "released"])

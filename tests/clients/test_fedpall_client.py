@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from method_cases import amplified
-from support import C, D, N, batch, begun, fit, new_client, weights
+from support import D, N, begun, fit, new_client, weights
 
-from fedshift_clients.methods import fedpall as terms
 from fedshift_clients.methods.fedpall import FedPallClient
 from fedshift_core.arrays import Arrays
 
@@ -27,20 +26,6 @@ def test_the_servers_classifier_takes_the_place_of_the_nodes(take: float) -> Non
         expected = (1 - take) * own[f"classifier.{name}"] + take * sent[f"head/{name}"]
         np.testing.assert_allclose(now[f"classifier.{name}"], expected, rtol=1e-6)
     assert all(np.array_equal(now[name], own[name]) for name in own if not name.startswith("classifier."))
-
-
-def test_the_loss_is_the_three_terms_weighted() -> None:
-    made = begun(client({"lambda_adv": 0.3, "lambda_con": 0.7, "tau": 2.0}))
-    given = batch()
-    result = made.loss(given)
-    z, logits = made.model(given.x)
-    sent = {name: torch.from_numpy(array) for name, array in amplified().items()}
-    amplifier = {name.removeprefix("amplifier/"): tensor for name, tensor in sent.items() if "amplifier" in name}
-    g, present = torch.zeros(C, D), torch.tensor([True, True, False, True])
-    g[sent["labels"]] = sent["prototypes"]
-    torch.testing.assert_close(result["ce"], torch.nn.functional.cross_entropy(logits, given.y))
-    torch.testing.assert_close(result["adv"], 0.3 * terms.confusion(terms.amplifier(z, amplifier)))
-    torch.testing.assert_close(result["con"], 0.7 * terms.collaboration(z, given.y, g, present, 2.0))
 
 
 def test_what_a_node_sends_is_mixed_and_masked() -> None:

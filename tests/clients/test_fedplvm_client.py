@@ -1,7 +1,6 @@
 """FedPLVM on a node: its terms as a whole, what it contributes, its switches."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from support import (
     ROUND,
     C,
     D,
-    batch,
-    begun,
     check_accepted,
     fit,
     image_set,
@@ -22,31 +19,11 @@ from support import (
     same,
 )  # fmt: skip
 
-from fedshift_clients.methods import fedplvm as terms
 from fedshift_clients.methods.fedplvm import FedPLVMClient
 from fedshift_core.clustering import finch_groups
 from fedshift_strategies.methods.fedplvm import FedPLVMStrategy
 
 client = partial(new_client, FedPLVMClient)
-
-
-def started(params: dict[str, Any] | None = None) -> FedPLVMClient:
-    return begun(client(params, clusters()))
-
-
-def test_the_loss_is_the_terms_times_lambda() -> None:
-    made, given, known = started({"lambda_proto": 3.0, "alpha": 0.5, "tau": 0.2}), batch(), clusters()
-    with torch.no_grad():
-        z = made.model.encoder(given.x)
-    p, labels = torch.from_numpy(known["prototypes"]), torch.from_numpy(known["labels"])
-    means = torch.stack([p[:2].mean(0), torch.zeros(D), p[2], p[3:].mean(0)])
-    by_name = {name: float(term.detach()) for name, term in made.loss(given).items()}
-    assert list(by_name) == ["ce", "sparse", "correct"]
-    assert by_name["sparse"] == pytest.approx(
-        3 * float(terms.sparse_contrast(z, given.y, p, labels, 0.2, 0.5)), rel=1e-4
-    )
-    present = torch.tensor([True, False, True, True])
-    assert by_name["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

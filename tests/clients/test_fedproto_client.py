@@ -39,25 +39,6 @@ def started(params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[A
 # --- the loss --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reduction", ["mse_mean", "sum"])
-def test_loss_against_numpy(reduction: str) -> None:
-    made, given = started({"reduction": reduction, "lambda_proto": 2.5}), batch()
-    h, y, g = features_of(made.model, given.x), given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
-    distances, entropy = [], []
-    for i in range(len(y)):
-        place = {0: 0, 2: 1, 3: 2}.get(y[i])  # class 1 has no prototype: left out
-        if place is not None:
-            squares = [(h[i][d] - g[place][d]) ** 2 for d in range(D)]
-            distances.append(sum(squares) / (D if reduction == "mse_mean" else 1))
-        with torch.no_grad():
-            logits = made.model.classifier(torch.from_numpy(h[i].astype(np.float32))).numpy().astype(np.float64)
-        entropy.append(-np.log(np.exp(logits[y[i]]) / np.exp(logits).sum()))
-    terms = made.loss(given)
-    assert list(terms) == ["ce", "proto"]
-    assert float(terms["proto"].detach()) == pytest.approx(2.5 * np.mean(distances), rel=1e-4)
-    assert float(terms["ce"].detach()) == pytest.approx(np.mean(entropy), rel=1e-4)
-
-
 def test_prototypes_of_no_class_are_none() -> None:
     none = {"prototypes": np.zeros((0, D), np.float32), "labels": np.zeros(0, np.int64)}
     assert list(started(knowledge=none).loss(batch())) == ["ce"]

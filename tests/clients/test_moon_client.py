@@ -1,19 +1,18 @@
 """MOON on a node: its references, what is kept between rounds, the projection head."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import C, Extra, Float, features_of, fit, image_set, new_client, same, shared
+from support import C, Extra, fit, image_set, new_client, same, shared
 from support import batch as batch_of
 from support import fedavg as fedavg_of
-from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.moon import PREVIOUS, MoonClient
-from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.methods.moon import PREVIOUS, MoonClient, model_contrast
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
@@ -40,52 +39,43 @@ def other_weights(of: DomainClient) -> list[NDArray[Any]]:
     return [a if a.dtype == np.int64 else a + rng.normal(0, 0.02, a.shape).astype(np.float32) for a in arrays]
 
 
-def cosines(a: Float, b: Float) -> Float:
-    norms = np.sqrt((a**2).sum(axis=1)) * np.sqrt((b**2).sum(axis=1))
-    return np.asarray((a * b).sum(axis=1) / norms)
-
-
-def contrast(z: Float, z_glob: Float, z_prev: Float, tau: float) -> float:
-    """Eq. 3 as printed."""
-    pull, push = np.exp(cosines(z, z_glob) / tau), np.exp(cosines(z, z_prev) / tau)
-    return float(-np.log(pull / (pull + push)).mean())
-
-
-def with_weights(model: str, names: list[str], arrays: list[NDArray[Any]], rest: dict[str, Tensor]) -> SplitModel:
-    made = build(model, C, 99)
-    made.load_state_dict(rest | {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)})
-    return made.eval()
-
-
 # --- Eq. 3 and 4 -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("model", "bn", "tau"), [("cnn", "average", 0.1), ("cnn_bn", "average", 0.5), ("cnn_bn", "local", 0.5)]
+    ("params", "model", "bn"),
+    [({"tau": 0.1}, "cnn", "average"), ({"projection": "mlp"}, "cnn_bn", "average"), ({}, "cnn_bn", "local")],
 )
-def test_contrast_against_numpy(model: str, bn: str, tau: float) -> None:
-    made = client({"mu": 2.0, "tau": tau}, model=model, bn=bn)
+def test_the_contrast_is_of_the_model_the_received_one_and_the_nodes_previous_one(
+    params: dict[str, Any], model: str, bn: str
+) -> None:
+    made = client({"mu": 2.0} | params, model=model, bn=bn)
     previous, _ = fit(made, 1)
     received = other_weights(made)
-    made._load(received)
+    made.take(received)
     made.start_round(2)
     private = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-    glob, prev = (with_weights(model, made.shared_names, arrays, private) for arrays in (received, previous))
     with torch.no_grad():  # local training has moved the weights
         for p in made.model.parameters():
             p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    models = [copy.deepcopy(made.model).train()]
+    for arrays in (received, previous):
+        models.append(client(params, model=model, bn=bn).model.eval())
+        sent = {name: torch.from_numpy(array) for name, array in zip(made.shared_names, arrays, strict=True)}
+        models[-1].load_state_dict(private | sent)
     made.model.train()
-    plain = fedavg(model=model)
-    plain.model.load_state_dict(made.model.state_dict())
-    plain.model.train()
     for first in range(2):
         given = batch(first)
         terms = made.loss(given)
-        z = features_of(plain.model, given.x)
-        expected = 2 * contrast(z, features_of(glob, given.x), features_of(prev, given.x), tau)
+        with torch.no_grad():
+            features = [each.encoder(given.x) for each in models]
+            ce = torch.nn.functional.cross_entropy(models[0].classifier(features[0]), given.y)
+            if params.get("projection") == "mlp":
+                features = [each.classifier.projection(h) for each, h in zip(models, features, strict=True)]
+        wanted = 2 * model_contrast(features[0], features[1], features[2], made.params.tau)
         assert list(terms) == ["ce", "contrast"]
-        assert float(terms["contrast"].detach()) == pytest.approx(expected, rel=1e-3)
-        assert torch.equal(terms["ce"], plain.loss(given)["ce"])
+        torch.testing.assert_close(terms["contrast"].detach(), wanted, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(terms["ce"].detach(), ce)
 
 
 def test_references_stand_still_and_take_no_gradient() -> None:
@@ -139,43 +129,6 @@ def test_batchnorm_counts_only_the_batches_of_training() -> None:
         fit(made, server_round)
     counted = made.model.state_dict()["encoder.1.num_batches_tracked"]
     assert int(counted) == 2 * 3  # 12 images, batches of 4, one epoch, two rounds
-
-
-# --- the projection head ---------------------------------------------------------------------------
-
-
-def test_with_a_projection_classifier_and_contrast_stand_on_it() -> None:
-    made = client({"projection": "mlp", "mu": 1.0})
-    fit(made, 1)
-    previous = {name.removeprefix(PREVIOUS): array for name, array in made.memory.items()}
-    made._load(other_weights(made))
-    made.start_round(2)
-    received = {name: tensor.numpy().copy() for name, tensor in made.model.state_dict().items()}
-    with torch.no_grad():
-        for p in made.model.parameters():
-            p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    own = {name: tensor.numpy().copy() for name, tensor in made.model.state_dict().items()}
-    given = batch()
-    z, z_glob, z_prev = (projected(state, given.x) for state in (own, received, previous))
-    terms = made.loss(given)
-    assert float(terms["contrast"].detach()) == pytest.approx(contrast(z, z_glob, z_prev, 0.5), rel=1e-3)
-    logits = z @ own["classifier.weight"].T.astype(np.float64) + own["classifier.bias"]
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    assert float(terms["ce"].detach()) == pytest.approx(-log_p[range(4), given.y.numpy()].mean(), rel=1e-4)
-    np.testing.assert_allclose(made.predict(given.x).detach().numpy(), logits, rtol=1e-3, atol=1e-4)
-
-
-def projected(state: dict[str, NDArray[Any]], x: Tensor) -> Float:
-    """z by hand: the backbone's features, FC, ReLU, FC."""
-    backbone = build("cnn", C, 0)
-    backbone.encoder.load_state_dict(
-        {n.removeprefix("encoder."): torch.from_numpy(a) for n, a in state.items() if n.startswith("encoder.")}
-    )
-    h = features_of(backbone, x)
-    w = {n: a.astype(np.float64) for n, a in state.items() if n.startswith("classifier.projection.")}
-    first = h @ w["classifier.projection.0.weight"].T + w["classifier.projection.0.bias"]
-    out = np.maximum(first, 0) @ w["classifier.projection.2.weight"].T + w["classifier.projection.2.bias"]
-    return np.asarray(out)
 
 
 # --- with modules ----------------------------------------------------------------------------------

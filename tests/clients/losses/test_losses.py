@@ -1,7 +1,7 @@
 """Loss terms against slow double loops in float64, and against answers worked out by hand."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -89,6 +89,7 @@ def slow_alignment(
     present: list[bool],
     level: Level,
     reduction: Reduction,
+    root: bool = False,
 ) -> float:
     """One squared distance per row, a row being a sample or a class of the batch; then mean or sum."""
     squared: list[float] = []
@@ -102,11 +103,12 @@ def slow_alignment(
         for row in rows:
             distance = 0.0
             for d in range(width):
-                distance += float((row[d] - p[k, d]) ** 2)
+                distance += float((row[d] - p[k, d]) ** 2) / (width if reduction == "mse_mean" else 1)
+            distance = math.sqrt(distance) if root else distance
             squared.append(distance)
             by_class.setdefault(k, []).append(distance)
     if reduction == "mse_mean":
-        return sum(s / width for s in squared) / len(squared) if squared else 0.0
+        return sum(squared) / len(squared) if squared else 0.0
     return sum(sum(distances) / len(distances) for distances in by_class.values())
 
 
@@ -201,18 +203,16 @@ def test_partner_where_every_score_is_zero_is_still_of_another_class() -> None:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("seed", "missing"), [*enumerate([[], [1], [0, 2, 3]])])
-def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, missing: list[int]) -> None:
+@pytest.mark.parametrize(("seed", "missing", "root"), [(0, [], False), (1, [1], True), (2, [0, 2, 3], False)])
+def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, missing: list[int], root: bool) -> None:
     h, y, p = features(seed), labels(seed, B, C), features(seed + 90, b=C)
     present = [k not in missing for k in range(C)]
 
     def loss(x: Tensor) -> Tensor:
-        return i2pfl.prototype_alignment(x, y, p, torch.tensor(present), level=level, reduction=reduction)
+        form: Any = {"level": level, "reduction": reduction, "distance": "l2" if root else "l2sq"}
+        return i2pfl.prototype_alignment(x, y, p, torch.tensor(present), **form)
 
-    def slow(x: Float) -> float:
-        return slow_alignment(x, y.tolist(), as64(p), present, level, reduction)
-
-    check_term(loss, slow, h)
+    check_term(loss, lambda x: slow_alignment(x, y.tolist(), as64(p), present, level, reduction, root), h)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import Float, drawn, rng
 from support import batch as batch_of
+from support import drawn, rng
 from torch import Tensor, nn
 
 from fedshift_clients.models.networks import Blueprint, SplitModel, build
 from fedshift_clients.models.stages import feature_stages
+from fedshift_clients.modules import f2dc_terms as equations
 from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules
 from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.batches import Batch
@@ -142,42 +142,21 @@ def test_each_insertion_has_modules_of_its_own(params: dict[str, Any], stages: l
 # --- Eqs 3 to 9 ------------------------------------------------------------------------------------
 
 
-def as64(x: Tensor) -> Float:
-    return x.detach().float().numpy().astype(np.float64)
-
-
-def slow_terms(model: F2DCModel, given: Batch, noise: Tensor, p: F2DCParams) -> dict[str, float]:
-    """Eqs 3 to 7 in NumPy for the insertion after the last stage; modules in training mode, as they are."""
-    at = model.decoupling[f"stage{len(model._stages.maps)}"]
-    h = given.x
-    with torch.no_grad():
-        for stage in model._stages.maps:
-            h = stage(h)
-        f, s = as64(h), as64(at.decoupler(h))  # type: ignore[operator]
-        mask = 1 / (1 + np.exp(-(s + as64(noise)) / p.sigma))
-        plus, minus = mask * f, (1 - mask) * f
-        corrected = as64(at.corrector(torch.from_numpy(minus.astype(np.float32))))  # type: ignore[operator]
-        star = minus + (1 - mask) * corrected
-        fused = f + (1 - mask) * corrected  # the identity of section 2
-        tilde = model._stages.rest(torch.from_numpy(fused.astype(np.float32)))
-        logits = as64(model.classifier(tilde))
-    weight, bias = as64(at.auxiliary.weight), as64(at.auxiliary.bias)  # type: ignore[arg-type, union-attr]
-    y = given.y.tolist()
-    content = {"ce": 0.0, "dfd": 0.0, "dfc": 0.0}
-    for i, label in enumerate(y):
-        latent = {name: value[i].mean(axis=(1, 2)) for name, value in (("+", plus), ("-", minus), ("*", star))}
-        entropy = {name: -log_softmax(weight @ value + bias) for name, value in latent.items()}
-        source = logits[i] if p.y_hat_from == "classifier" else weight @ latent["-"] + bias
-        wrong = max((k for k in range(C) if k != label), key=lambda k, source=source: source[k])  # type: ignore[misc]
-        cosine = latent["+"] @ latent["-"] / np.linalg.norm(latent["+"]) / np.linalg.norm(latent["-"])
-        content["ce"] -= log_softmax(logits[i])[label] / len(y)
-        content["dfd"] += p.lambda1 * (cosine / p.tau + entropy["+"][label] + entropy["-"][wrong]) / len(y)
-        content["dfc"] += p.lambda2 * entropy["*"][label] / len(y)
-    return content
-
-
-def log_softmax(z: Float) -> Float:
-    return np.asarray(z - np.log(np.exp(z).sum()))
+def expected_terms(model: F2DCModel, given: Batch, noise: Tensor, p: F2DCParams) -> dict[str, Tensor]:
+    """Return the equations, for the insertion after the last stage; modules in training mode, as they are."""
+    at: Any = model.decoupling[f"stage{len(model._stages.maps)}"]
+    f, y = given.x, given.y
+    for stage in model._stages.maps:
+        f = stage(f)
+    mask = equations.soft_mask(at.decoupler(f), noise, p.sigma)
+    corrected = (1 - mask) * at.corrector((1 - mask) * f)
+    logits = model.classifier(model._stages.rest(f + corrected))
+    plus, minus, star = (h.mean((2, 3)) for h in (mask * f, (1 - mask) * f, (1 - mask) * f + corrected))
+    m = at.auxiliary
+    wrong = equations.most_confident_wrong(logits if p.y_hat_from == "classifier" else m(minus), y)
+    apart = equations.decoupling(plus, minus, m(plus), m(minus), y, wrong, p.tau)
+    ce = nn.functional.cross_entropy(logits, y)
+    return {"ce": ce, "dfd": p.lambda1 * apart, "dfc": p.lambda2 * equations.calibration(m(star), y)}
 
 
 def training_noise(model: F2DCModel, f: Tensor, seed: int, kind: str) -> Tensor:
@@ -196,20 +175,19 @@ def training_noise(model: F2DCModel, f: Tensor, seed: int, kind: str) -> Tensor:
         ("resnet10", {}),
     ],
 )
-def test_terms_against_numpy(name: str, params: dict[str, Any]) -> None:
+def test_terms_are_the_equations(name: str, params: dict[str, Any]) -> None:
     p, model, given = F2DCParams(**params), enlarged(wrapped(name, **params)), batch()
     model.train()
     size = {"cnn": (64, 5, 5), "cnn_bn": (64, 5, 5), "resnet10": (512, 4, 4)}[name]
     noise = training_noise(model, torch.empty(6, *size), 3, p.noise)
-    expected = slow_terms(model, given, noise, p)
+    with torch.no_grad():
+        expected = expected_terms(model, given, noise, p)
     model.start_round(rng(3))
     _, logits = model(given.x)
-    terms = F2DCModules(p).terms(model, given)
-    ce = nn.functional.cross_entropy(logits, given.y)
-    assert list(terms) == ["dfd", "dfc"]
-    assert float(ce.detach()) == pytest.approx(expected["ce"], rel=1e-4)
+    terms = {"ce": nn.functional.cross_entropy(logits, given.y)} | F2DCModules(p).terms(model, given)
+    assert list(terms) == list(expected)
     for key, term in terms.items():
-        assert float(term.detach()) == pytest.approx(expected[key], rel=1e-3), key
+        torch.testing.assert_close(term.detach(), expected[key], rtol=1e-3, atol=1e-5)
 
 
 def test_terms_are_averaged_over_insertions() -> None:
