@@ -79,17 +79,6 @@ def test_sain_against_loops(channels: int, hidden: int) -> None:
     assert not list(block.buffers())  # nothing remembers other images
 
 
-def test_sain_of_a_flat_map_or_of_one_pixel_is_the_map() -> None:
-    block, value = SAIN(16), 1e4
-    for size in (1, 4):
-        f = torch.full((2, 16, size, size), value, requires_grad=True)
-        out = block(f)
-        (grad,) = torch.autograd.grad(out.sum(), f)
-        assert out.isfinite().all()
-        assert grad.isfinite().all()
-        assert ((out >= 0) & (out <= value)).all()
-
-
 def test_sain_is_float32_inside_autocast() -> None:
     block, f = SAIN(16), torch.randn(2, 16, 4, 4, generator=torch.Generator().manual_seed(0))
     plain = block(f)
@@ -184,13 +173,6 @@ def test_a_node_without_a_pseudo_label_trains_without_stycl() -> None:
     assert list(started(label=None).loss(batch())) == ["ce", "semcl", "fdr"]
 
 
-def test_one_cluster() -> None:
-    known = with_styles()
-    known["style-prototypes"] = known["style-prototypes"][:1]
-    terms = started({"style_in_negatives": False, "center_in_negatives": False}, known, label=0).loss(batch())
-    assert float(terms["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # no other style is left
-
-
 # --- switches --------------------------------------------------------------------------------------
 
 
@@ -240,14 +222,6 @@ def test_a_node_contributes_what_the_terms_need(params: dict[str, Any], names: s
 
 
 HEAD: Arrays = {"head-weight": drawn_rows(C, D), "head-bias": drawn_rows(C)}
-
-
-def test_the_head_goes_up_for_the_mean_and_only_then() -> None:
-    made = client({"global_model": "average_heads"}, with_styles())
-    fit(made, ROUND)
-    assert np.array_equal(made.contribution()["head-weight"], made.model.classifier.weight.detach().numpy())
-    assert np.array_equal(made.contribution()["head-bias"], made.model.classifier.bias.detach().numpy())
-    assert not [name for name in made.shared_names if name.startswith("classifier")]
 
 
 def test_global_score_is_that_of_the_encoder_under_the_mean_head() -> None:

@@ -145,22 +145,6 @@ def test_classifier_round_is_logistic_regression_on_plain_images() -> None:
 # --- test phase: the personal classifier -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", ["federated_personal", "local"])
-def test_personal_classifier_is_logistic_regression_on_own_images(training: str) -> None:
-    params = {"classifier_training": training, "personal_epochs": 3}
-    made = client(params, batch_size=N, momentum=0.0, weight_decay=0.0, lr=0.5)
-    before = weights(made)
-    weight, bias = (before[f"classifier.{k}"].astype(np.float64) for k in ("weight", "bias"))
-    with torch.no_grad():
-        features = made.model.encoder(normalised(made.train_set, VIEWS)).numpy().astype(np.float64)
-    _, (seen,) = scored_weights(made, barred_images(9))
-    for _ in range(3):
-        gradient_step(weight, bias, features, made.train_set.y.tolist(), 0.5)
-    assert parts_of(changed(before, seen)) == {"classifier"}
-    np.testing.assert_allclose(seen["classifier.weight"], weight, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(seen["classifier.bias"], bias, rtol=1e-3, atol=1e-5)
-
-
 def test_personal_classifier_is_trained_by_the_runs_optimiser() -> None:
     made = client({"personal_epochs": 3}, batch_size=N, optimizer="adamw", weight_decay=0.1, lr=0.02)
     before = {name: torch.from_numpy(array) for name, array in weights(made).items()}

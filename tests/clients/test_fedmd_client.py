@@ -105,13 +105,6 @@ def test_later_rounds_digest_the_scores_of_their_window_then_revisit() -> None:
     assert terms_in(metrics) == ["digest", "ce"]
 
 
-def test_the_reported_loss_is_a_mean_over_public_and_own_images() -> None:
-    made = later({"digest_batch": 4})
-    _, metrics = fit(made, 2)
-    digest, ce = metrics["loss/digest"], metrics["loss/ce"]
-    assert metrics["loss"] == pytest.approx((6 * digest + 20 * ce) / 26, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("modules", "own_terms"),
     [

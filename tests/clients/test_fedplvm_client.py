@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from method_cases import clusters
-from slow_finch import slow_finch
 from support import (
     ROUND,
     C,
-    D,
     check_accepted,
     fit,
     image_set,
@@ -46,20 +44,6 @@ def test_prototypes_are_the_means_of_the_clusters_of_each_class(precision: str) 
             own = z[images.y == k]
             wanted = [own[group].mean(axis=0) for group in finch_groups(own, early_exit=False)]
             np.testing.assert_allclose(got["prototypes"][got["labels"] == k], wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_a_nodes_clusters_against_finchs_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of images of a class, each far from the others, are joined all the same."""
-    images, rng = image_set(90), np.random.default_rng(4)
-    made = client({"lambda_proto": 0.01}, epochs=1, train_set=images)
-    pairs = np.tile(rng.uniform(size=(15, C - 1, D)), (2, 1, 1)).reshape(90, D)
-    z = (pairs + rng.normal(0, 0.01, pairs.shape)).astype(np.float32)
-    monkeypatch.setattr(made, "_features", lambda: z)
-    got = made.finish_round(1)
-    for k in range(C - 1):
-        own = z[images.y == k].astype(np.float64)
-        wanted = [own[sorted(group)].mean(axis=0).tolist() for group in slow_finch(list(own))]
-        np.testing.assert_allclose(sorted(got["prototypes"][got["labels"] == k].tolist()), sorted(wanted), rtol=1e-5)
 
 
 def test_not_clustered_locally_they_are_the_class_means() -> None:

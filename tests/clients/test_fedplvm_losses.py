@@ -63,19 +63,3 @@ def test_correction_and_its_gradient_against_loops(seed: int) -> None:
         lambda x: slow_correction(x, y.tolist(), as64(v), classes.tolist()),
         z,
     )
-
-
-def test_by_hand() -> None:
-    # Cosines 1 and 1/4 with the root of degree two: 1 and 1/2. At tau = 1/2: -log(e^2 / (e^2 + e)).
-    z, v = torch.tensor([[2.0, 0]]), torch.tensor([[3.0, 0], [1.0, math.sqrt(15)]])
-    got = terms.sparse_contrast(z, torch.tensor([0]), v, torch.tensor([0, 1]), 0.5, 0.5)
-    assert float(got) == pytest.approx(-math.log(math.e**2 / (math.e**2 + math.e)), rel=1e-5)
-    # cos = 1/4 with the class mean: 2 (3/4)^2.
-    assert float(terms.correction(z, torch.tensor([1]), v, torch.tensor([True, True]))) == pytest.approx(9 / 8)
-
-
-def test_alpha_raises_small_cosines_and_keeps_their_order() -> None:
-    z, v = torch.tensor([[1.0, 0]]), torch.tensor([[1.0, 9.0], [1.0, 1.0], [1.0, 0.0]])
-    plain, sparse = (terms.sparse_similarity(z, v, alpha)[0] for alpha in (1.0, 0.25))
-    assert (sparse[:2] > plain[:2]).all() and float(sparse[2]) == float(plain[2]) == 1
-    assert plain.tolist() == sorted(plain.tolist()) and sparse.tolist() == sorted(sparse.tolist())

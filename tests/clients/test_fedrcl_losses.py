@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from method_cases import check_term
 from support import Float, drawn, labels
 
@@ -58,19 +57,3 @@ def test_penalty_and_its_gradient_against_loops(tau: float, threshold: float, se
         f,
         1e-3,
     )
-
-
-def test_the_penalty_is_of_a_class_that_has_collapsed() -> None:
-    """Two of class 0 lie on each other, two of class 1 at right angles; class 2 has one sample."""
-    f, y = torch.tensor([[1.0, 0], [2, 0], [1, 0], [0, 1], [5, 5]]), torch.tensor([0, 0, 1, 1, 2])
-    got = float(terms.divergence_penalty(terms.cosines_of(f), y, 0.05, 0.7))
-    assert got == pytest.approx(2 * math.log(2) / 5, rel=1e-5)
-
-
-def test_a_sample_alone_in_its_class_is_its_own_positive() -> None:
-    # The first: itself (1) against cosines 0 and -1. The second: 0 against 0. The third: 0 against -1.
-    f, y = torch.tensor([[1.0, 0], [0, 3], [-1, 0]]), torch.tensor([0, 1, 1])
-    first = -math.log(math.e / (math.e + 1 + 1 / math.e))
-    second, third = math.log(1 + math.exp(0)), math.log(1 + math.exp(-1))
-    got = float(terms.hard_contrast(terms.cosines_of(f), y, 1.0, 2))
-    assert got == pytest.approx((first + second + third) / 3, rel=1e-5)

@@ -12,7 +12,6 @@ from support import (
     barred_images,
     batch,
     begun,
-    features_of,
     fit,
     image_set,
     new_client,
@@ -56,13 +55,3 @@ def test_how_far_apart_its_prototypes_are_is_remembered_for_the_next_round() -> 
     without = client({"lambda_margin": 0.0})
     fit(without)
     assert "gap" not in without.memory
-
-
-def test_prediction_by_the_nearest_prototype_needs_what_the_server_sends_for_it() -> None:
-    made, x = client({"predict_by": "prototype"}), batch().x
-    assert torch.equal(made.predict(x), made.forward(x)[1])  # anchors alone
-    g = np.random.default_rng(3).normal(size=(2, D)).astype(np.float32)
-    made.knowledge = anchors() | {"prototypes": g, "labels": np.array([1, 3])}
-    z = features_of(made.model, x)
-    nearest = [[1, 3][int(np.argmin(np.linalg.norm(row - g, axis=1)))] for row in z]
-    assert made.predict(x).argmax(dim=1).tolist() == nearest

@@ -26,9 +26,8 @@ from fedshift_app.features.bn_statistics import node as bn_statistics
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.adapt.eata import EATAAdaptation
 from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import EATAParams, FinetuneParams, T3AParams, TentParams
+from fedshift_clients.adapt.params import EATAParams, FinetuneParams, T3AParams
 from fedshift_clients.adapt.t3a import T3AAdaptation
-from fedshift_clients.adapt.tent import TentAdaptation
 from fedshift_clients.methods import fedthe as equations
 from fedshift_clients.methods.fedthe import FedTHEClient
 from fedshift_clients.training.settings import ImageConfig
@@ -137,22 +136,6 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     torch.testing.assert_close(result, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
-def test_the_weights_are_found_at_the_rate_of_the_coming_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = []
-
-    def noted(*args: torch.Tensor, steps: int, lr: float) -> torch.Tensor:
-        rates.append(lr)
-        return interpolation(*args, steps=steps, lr=lr)
-
-    interpolation = equations.interpolation
-    monkeypatch.setattr(equations, "interpolation", noted)
-    made = client({"steps": 1}, everybody(), lr_decay=0.5)
-    fit(made, 3)
-    made.evaluate(shared(made), {SERVER_ROUND: 3, DOMAINS: []})
-    logits_of(made, barred_images(7))
-    assert rates == [pytest.approx(10 * 0.05 * 0.5**3)]  # of round 4
-
-
 def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are listed class by class: the history would be of one class. ``tta_order=test`` keeps it, and says so."""
     monkeypatch.setattr(said_once, "_said", set())
@@ -177,26 +160,6 @@ def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, mon
     assert caplog.messages[0].startswith("test images come class by class")
 
 
-def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> None:
-    """With heads that disagree, and features of the first half of the test images near z^g."""
-    made, bright = client({"steps": 3}), barred_images(20, seed=2)
-    test = ImageSet(np.concatenate([bright.x[:10] // 8, bright.x[10:]]), bright.y)
-    fit(made)
-    sent = [10 * array if array.shape in ((4, D), (4,)) else array for array in shared(made)]
-    made.memory["model/personal_head.weight"] = np.random.default_rng(0).normal(size=(4, D)).astype(np.float32)
-    made.take(sent)
-    made.knowledge = {"feature": features_of(made.model, normalised(test, PLAIN))[:10].mean(axis=0).astype(np.float32)}
-    forward = logits_of(made, test)
-    assert torch.equal(forward, logits_of(made, test))  # the history is emptied in between
-    backward = logits_of(made, test.select(np.arange(20)[::-1].copy())).flip(0)
-    assert float((forward - backward).abs().max()) > 0.01
-    bigger = client({"steps": 3}, made.knowledge, images=ImageConfig(eval_batch=20))
-    bigger.memory, bigger.server_round = dict(made.memory), made.server_round
-    bigger.take(sent)
-    assert float((forward - logits_of(bigger, test)).abs().max()) > 0.001
-    assert not FedTHEClient.scores_images_alone
-
-
 def test_everything_is_put_back_after_a_score() -> None:
     made, test = client(knowledge=everybody(), model="cnn_bn"), barred_images(12)
     fit(made)
@@ -213,7 +176,6 @@ def test_everything_is_put_back_after_a_score() -> None:
 
 
 STREAMS: dict[str, Adaptation] = {
-    "tent": TentAdaptation(TentParams(batch_size=8)),
     "eata": EATAAdaptation(EATAParams(batch_size=8, redundancy=1.0)),
     "t3a": T3AAdaptation(T3AParams(batch_size=8)),
 }

@@ -81,13 +81,3 @@ def test_interpolation_is_adam_by_hand_from_equal_weights() -> None:
     result = eq.interpolation(*parts, steps=3, lr=0.1)
     np.testing.assert_allclose(as64(result), np.stack([softmax(row) for row in raw]), atol=1e-4)
     np.testing.assert_array_equal(as64(eq.interpolation(*parts, steps=0, lr=0.1)), np.full((B, 2), 0.5))
-
-
-def test_the_nearer_head_wins_where_the_heads_disagree_and_sure_heads_that_agree_stay_equal() -> None:
-    g = torch.tensor([[9.0, 0, 0, 0]]).repeat(2, 1)
-    p = torch.tensor([[0.0, 9, 0, 0], [9, 0, 0, 0]])
-    far_g, far_p = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])
-    e = eq.interpolation(g, p, far_g, far_p, steps=20, lr=0.1)
-    assert float(e[0, 1]) > 0.9
-    alone = eq.interpolation(g[1:], p[1:], far_g[1:], far_p[1:], steps=20, lr=0.1)
-    np.testing.assert_allclose(as64(alone), [[0.5, 0.5]], atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, same, shared, weights
+from support import C, D, check_accepted, fedavg, fit, new_client, same, shared, weights
 
 from fedshift_clients.methods.ggeur import GGEURClient, Rows
 from fedshift_clients.models import networks
@@ -60,15 +60,6 @@ def test_a_node_without_covariances_trains_as_fedavg_and_tells_its_statistics() 
     assert contributed["counts"].tolist() == np.bincount(made.train_set.y, minlength=C).tolist()
     check_accepted(made, GGEURStrategy)
     assert made.memory == {}
-
-
-def test_a_node_that_comes_late_tells_its_statistics_and_trains_on_rows_at_once() -> None:
-    made = client(sent(), lacking=1)
-    made.take(shared(made))
-    made.start_round(4)
-    order = torch.Generator().manual_seed(0)
-    assert isinstance(next(made.training_batches(made.train_set, 8, 1, order, order, order)), Rows)
-    assert made.finish_round(4)["means"].shape == (C, D)
 
 
 def test_statistics_are_of_the_features_before_a_projection_and_cut_to_principal_components() -> None:
@@ -148,18 +139,3 @@ def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
 def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
     with refused(FedShiftError, C, D):
         client(sent() | wrong).start_round(2)
-
-
-def test_runs_with_other_scales_end_and_what_scales_the_smallest_of_few_scales_none(run_inline: InlineRun) -> None:
-    """A covariance of few images has far fewer eigenvalues than the last ten of 64 numbers."""
-
-    def weights_of(more: str) -> str:
-        few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.freeze=encoder"
-        asked = f"{few} method.samples=10 method.least_images=2 {more}"
-        run = run_inline(method="ggeur", nodes=2, rounds=2, set=asked)
-        assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
-        assert not any(line["left_out"] for line in run.rounds)
-        return str(run.results["weights_sha256"])
-
-    none, smallest, largest = (weights_of(more) for more in ("method.scale=1", "method.scaled=smallest", ""))
-    assert none == smallest != largest

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from refusals import refused
-from support import InlineRun, as64, batch, drawn, fit, new_client, parts_of, shared
+from support import as64, batch, drawn, fit, new_client, shared
 from torch import nn
 
 from fedshift_clients.methods.gperxan import AssembledNorm, GPerXANClient, assembled
@@ -58,16 +58,6 @@ def test_a_layer_is_that_of_a_slow_version(training: bool) -> None:
     made = layer().train(training)
     before, x = copy.deepcopy(made), drawn(0, 4, 3, 5, 2)
     np.testing.assert_allclose(as64(made(x)), slow_norm(as64(x), before, training=training), atol=1e-5)
-
-
-def test_of_a_map_of_one_pixel_the_instance_norm_is_its_shift() -> None:
-    made = layer().eval()
-    x = drawn(1, 2, 3, 1, 1)
-    of_batch, of_instance = torch.cat([made.score, made.instance_score]).softmax(0)
-    plain = nn.BatchNorm2d(3).eval()
-    plain.load_state_dict({name: made.state_dict()[name] for name in plain.state_dict()})
-    wanted = of_batch * plain(x) + of_instance * made.instance_bias[:, None, None]
-    assert torch.allclose(made(x), wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(("network", "norms"), [("cnn_bn", 2), ("resnet10", 12)])
@@ -134,25 +124,6 @@ def test_averaged_a_node_sends_its_batchnorm_scores_the_average_and_goes_on_with
     for name in made.shared_names:
         stays = name.startswith(("encoder.1.", "encoder.5.")) and "instance" not in name
         assert np.array_equal(trained[name], own[name] if stays else scored[name]), name
-
-
-def test_a_round_trains_every_part() -> None:
-    made = client()
-    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-    fit(made)
-    still = {name for name, tensor in made.model.state_dict().items() if torch.equal(tensor, before[name])}
-    assert still == set()
-    assert parts_of(before) == {"encoder", "classifier"}
-
-
-def test_nodes_of_unlike_images_end_with_norms_of_their_own(run_inline: InlineRun) -> None:
-    few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
-    own, averaged = (
-        run_inline(nodes=2, method="gperxan", rounds=1, set=f"{few} method.batch_norm={kind}")
-        for kind in ("own", "averaged")
-    )
-    assert own.rounds[0]["losses"] == averaged.rounds[0]["losses"]  # before the first average there is no difference
-    assert own.rounds[0]["bytes_up"] < averaged.rounds[0]["bytes_up"]
 
 
 def test_pretrained_weights_need_not_have_what_its_layers_add_but_all_else() -> None:

@@ -92,15 +92,3 @@ def test_what_is_told_and_drawn_are_mean_and_deviation_channel_by_channel() -> N
     assert made[0].std() == pytest.approx(3.0, abs=0.2)
     assert made[1].min() == 0  # about 46 % of sigma would be below
     assert np.isclose(made[1], 0).mean() == pytest.approx(0.46, abs=0.03)
-
-
-def test_explored_and_mixed_styles_are_those_of_a_slow_version() -> None:
-    value, again, partner = drawn(5, 3, 2, 1, 1), torch.tensor([2, 0]), torch.tensor([4, 2, 0, 1, 3])
-    lam = torch.tensor([0.0, 1.0, 0.25, 0.5, 0.9])
-    rows = [as64(value)[i, :, 0, 0] for i in range(3)]
-    mean = sum(rows) / 3
-    grown = [*rows, *(rows[i] + 3 * (rows[i] - mean) for i in (2, 0))]
-    found = styles.explored(value, again, 3.0)
-    np.testing.assert_allclose(as64(found)[:, :, 0, 0], grown, rtol=1e-5, atol=1e-6)
-    mixed = [float(lam[i]) * grown[i] + (1 - float(lam[i])) * grown[int(partner[i])] for i in range(5)]
-    np.testing.assert_allclose(as64(styles.mixed(found, partner, lam))[:, :, 0, 0], mixed, rtol=1e-5, atol=1e-6)

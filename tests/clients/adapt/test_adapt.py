@@ -20,7 +20,6 @@ from fedshift_clients.methods.fedprox import FedProxClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
-from fedshift_datasets.base import ImageSet
 
 TEST = image_set(23, seed=5)
 ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
@@ -28,38 +27,6 @@ ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
 
 def client(adaptation: Adaptation, kind: type[DomainClient] = DomainClient, **options: Any) -> DomainClient:
     return new_client(kind, test_set=lambda domain: TEST, adaptation=adaptation, **options)
-
-
-@pytest.mark.parametrize(
-    ("adaptation", "kind"),
-    [
-        (ContrastAdaptation(ContrastParams(batch_size=8, mode="online")), FedProxClient),
-        (Finetune(FinetuneParams(epochs=1)), FedProxClient),
-    ],
-)
-def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation, kind: type[DomainClient]) -> None:
-    """The adapted model predicts alike for any labels, and they are not there while it adapts."""
-    predictions = []
-    for y in (TEST.y, (TEST.y + 1) % 3, np.zeros_like(TEST.y)):
-        made, labelled = client(adaptation, kind), ImageSet(TEST.x, y)
-        given = shared(made)
-        made.take(given)
-        seen: list[NDArray[np.int64]] = []
-        score = made.score
-
-        def watched(
-            images: ImageSet, predict: Any = None, made: Any = made, seen: Any = seen, score: Any = score
-        ) -> Any:
-            with torch.inference_mode():
-                made.model.eval()
-                seen += [made.classify(x).argmax(1).numpy() for x, _ in made.plain_batches(images)]
-            return score(images, predict)
-
-        made.score = watched  # type: ignore[method-assign]
-        made.score_test(labelled)
-        predictions.append(np.concatenate(seen))
-    assert np.array_equal(predictions[0], predictions[1])
-    assert np.array_equal(predictions[0], predictions[2])
 
 
 def reachable(start: object) -> list[NDArray[Any]]:

@@ -153,17 +153,6 @@ def test_online_predicts_each_batch_after_its_step() -> None:
     assert all(changed(a, b) for a, b in pairwise(states))
 
 
-@pytest.mark.parametrize("n", [1, 9])
-def test_last_batch_of_one_image(n: int) -> None:
-    made = client({"batch_size": 8, "mode": "online"}, model="cnn_bn")
-    scores, states = scored_weights(made, barred_images(n, seed=1))
-    assert 0 <= scores.correct <= n and np.isfinite(scores.loss_sum)
-    assert all(np.isfinite(array).all() for array in states[-1].values())
-    if n == 1:  # alone, it has nothing to stand out from: Eq. 5 is zero, only BatchNorm has seen it
-        learned = {name for name, _ in made.model.named_parameters()}
-        assert not changed(states[0], states[-1]) & learned
-
-
 @pytest.mark.parametrize("bn", ["average", "freeze", "local"])
 def test_adaptation_moves_batchnorm_unless_it_is_frozen(bn: str) -> None:
     made = client(model="cnn_bn", bn=bn)

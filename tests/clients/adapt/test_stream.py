@@ -160,23 +160,6 @@ def test_nothing_stays_and_labels_do_not_matter(name: str) -> None:
     assert not torch.allclose(first, torch.cat([made.predict(x) for x, _ in made.plain_batches(TEST)]))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_scores_do_not_depend_on_how_many_images_are_scored_at_once(name: str) -> None:
-    made = client(ALL[name]())
-    wide = client(ALL[name](), images=made.setup.images.model_copy(update={"eval_batch": 64}))
-    narrow = made.score_test(TEST)
-    assert wide.score_test(TEST).correct == narrow.correct
-    assert made.score_test(TEST) == narrow
-
-
-def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
-    one = TEST.select(np.array([3]))
-    made = client(ALL["tent"]())
-    predictions = predicted(made, one)
-    made.model.eval()
-    torch.testing.assert_close(predictions, made.predict(normalised(one, made.setup.images)).detach())
-
-
 def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NDArray[Any]] = []
     batches = DomainClient.plain_batches

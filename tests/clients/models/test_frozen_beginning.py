@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels, levels_of
+from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import PART, Projection, projection_of, unprojected
 from fedshift_clients.models.shortcut import Shortcut, depth_of
@@ -117,17 +117,6 @@ def test_modules_of_f2dc_end_what_is_computed_once(what: str) -> None:
     assert kept.shape[1] == 128
     shortcut.close()
     torch.testing.assert_close(model(kept)[1], wanted)
-
-
-def test_levels_that_are_frozen_are_no_levels() -> None:
-    model = _frozen("resnet10", "stages:2")
-    levels = feature_levels(model.encoder)
-    assert levels is not None
-    assert levels_of(model, "a test") == levels[3:]
-    model = _frozen("cnn", "encoder", 16)
-    layer = projection_of(model.encoder)
-    assert layer is not None
-    assert levels_of(model, "a test") == (layer.activation,)
 
 
 class _Functional(nn.Module):

@@ -1,6 +1,5 @@
 """Networks of torchvision and timm: divided into encoder and head, cut into stages, refused in a line."""
 
-import copy
 import sys
 
 import pytest
@@ -81,21 +80,6 @@ def test_stages_are_what_the_network_does(name: str) -> None:
     assert result.shape == expected.shape == (2, model.feature_dim)
     if small:
         assert torch.equal(result, expected)
-
-
-def test_a_copy_of_a_cut_network_computes_with_its_own_weights() -> None:
-    """MOON copies models; what follows the last stage is a method of the encoder."""
-    model = networks.build("torchvision:shufflenet_v2_x0_5", 5, 0).eval()
-    encoder, stages = copy.deepcopy((model.encoder, feature_stages(model.encoder)))
-    assert stages is not None
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.zero_()
-        h = images()
-        for stage in stages.maps:
-            h = stage(h)
-        assert not stages.rest(h).any()
-        assert model.encoder(images()).any()
 
 
 @pytest.mark.parametrize("name", ["vit_b_32", "swin_t"])

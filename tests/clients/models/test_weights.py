@@ -44,16 +44,6 @@ def test_a_librarys_file_makes_the_librarys_network(suffix: str, tmp_path: Path)
         torch.testing.assert_close(mine.eval()(x)[1], whole.eval()(x))
 
 
-def test_our_own_names_are_taken_as_they_are() -> None:
-    given = networks.build(OURS, 4, 5).state_dict()
-    result = weights.fitted(model(), given, OURS, "/w.safetensors")
-    assert result.left_out == ()
-    assert all(torch.equal(tensor, given[name]) for name, tensor in result.values.items())
-    assert result.values.keys() == given.keys()
-    small = networks.build("cnn", 4, 5).state_dict()
-    assert weights.fitted(networks.build("cnn", 4, 0), small, "cnn", "/w").values.keys() == small.keys()
-
-
 def test_a_head_of_another_size_is_left_out_and_reported() -> None:
     result = weights.fitted(model(), by_library(1000), OURS, "/w.pth")
     assert result.left_out == ("the head (1000 classes, the run has 4): the run's begins at random",)

@@ -125,20 +125,6 @@ def test_names_and_initial_weights_of_the_network_stay(name: str) -> None:
     assert all(torch.equal(again[key], value) for key, value in state.items())
 
 
-@pytest.mark.parametrize(
-    ("params", "stages"),
-    [({}, ["stage2"]), ({"insert_after": [2, 1]}, ["stage1", "stage2"])],
-)
-def test_each_insertion_has_modules_of_its_own(params: dict[str, Any], stages: list[str]) -> None:
-    model = wrapped(**params)
-    assert list(model.decoupling) == stages
-    for stage, width in (("stage1", 32), ("stage2", 64)):
-        if stage in stages:
-            at = model.decoupling[stage]
-            assert count(at.decoupler) == count(at.corrector) == 2 * width * 64 * 9 + 128  # type: ignore[arg-type]
-            assert at.auxiliary.weight.shape == (C, width)  # type: ignore[union-attr]
-
-
 # --- Eqs 3 to 9 ------------------------------------------------------------------------------------
 
 

@@ -2,17 +2,12 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from support import SEED, C, image_set, new_client, shared
 
-from fedshift_clients.base import DomainClient
-from fedshift_clients.models import networks
 from fedshift_clients.training import autotune, precision
 from fedshift_clients.training.autotune import Work
-from fedshift_clients.training.model_cache import Workbench
-from fedshift_clients.training.settings import ImageConfig, TrainConfig
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 CPU = torch.device("cpu")
@@ -107,20 +102,3 @@ def test_auto_follows_what_the_run_says_and_else_the_hardware(monkeypatch: pytes
             assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=result), CPU) == expected
         for name in ARITHMETICS:
             assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=name), CPU) == name
-
-
-def test_a_client_trains_in_either_layout() -> None:
-    """Batches lie as asked, and the numbers are those of the other layout but for rounding."""
-    ends, images = [], image_set()
-    train = TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32")
-    for layout in (torch.channels_last, torch.contiguous_format):
-        model = networks.build("cnn_bn", C, SEED).to(memory_format=layout)
-        made = new_client(DomainClient, train_set=images, network=model, epochs=1)
-        made._bench = Workbench(model, CPU, train, ImageConfig(crop_padding=2), layout)
-        batch = next(made.augmented_batches(images, 8, 1, *(torch.Generator() for _ in range(3))))
-        assert batch.x.is_contiguous(memory_format=layout)
-        assert next(made.plain_batches(images))[0].is_contiguous(memory_format=layout)
-        made.fit(shared(made), {"server-round": 1})
-        ends.append(shared(made))
-    for one, other in zip(*ends, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)

@@ -14,7 +14,6 @@ from support import ROOT, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.training.arrays import view
 from fedshift_clients.training.eval_slices import asked_images
 from fedshift_core.errors import FedShiftError
 from fedshift_core.seeding import generator
@@ -97,15 +96,6 @@ def test_a_process_says_nothing_of_read_only_arrays() -> None:
     ))  # fmt: skip
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 3)])
-def test_a_read_only_array_is_viewed(shape: tuple[int, ...]) -> None:
-    array = np.frombuffer(np.arange(np.prod(shape), dtype=np.float32).tobytes(), np.float32).reshape(shape)
-    tensor = view(array)
-    assert not array.flags.writeable
-    assert np.array_equal(tensor.numpy(), array)
-    assert not array.size or tensor.data_ptr() == array.__array_interface__["data"][0]
 
 
 def test_images_and_labels_of_a_node_are_only_read() -> None:

@@ -74,15 +74,6 @@ def test_taking_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(first[name].sums, again[name].sums) for name in first)  # no dropout, no state
 
 
-def test_a_layer_that_is_used_twice_counts_each_image_once() -> None:
-    norm = nn.BatchNorm2d(3)
-    model = nn.Sequential(norm)
-    result = statistics.take(model, lambda x: norm(norm(x)), batches())
-    assert len(result) == 1
-    stats = statistics.of_moments(result, 11)
-    assert float(stats["0.running_var"].max()) < 10  # halfway between the images' 9 and 1
-
-
 def test_by_batch_is_training_mode_of_batchnorm_alone() -> None:
     model, x = network().eval(), batches()[0]
     plain = model(x)

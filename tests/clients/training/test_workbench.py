@@ -11,15 +11,12 @@ from refusals import refused
 from torch import nn
 
 from fedshift_app.config import resolving
-from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_clients import features
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.base import ClientSetup, DomainClient
 from fedshift_clients.models.networks import SplitModel, build
 from fedshift_clients.training.model_cache import DeviceImages, Workbench
-from fedshift_clients.training.phases import DATA, TRAINING
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.arrays import Arrays
@@ -120,18 +117,6 @@ def test_images_on_a_device_go_with_the_arrays_that_they_are_copies_of() -> None
 
 
 # --- small things ----------------------------------------------------------------------------------
-
-
-def test_client_tells_where_its_time_went_if_asked() -> None:
-    used = bench()
-    numbers: list[set[str]] = []
-    for profile in (True, False):
-        on = features.of(resolve({"profile": profile}))
-        made = client(used, 0, features=on)
-        on.attach(made, on.config)
-        numbers.append(set(made.fit(weights(used), {"server-round": 1})[2]))
-    assert {f"seconds/{DATA}", f"seconds/{TRAINING}", "process"} < numbers[0] - numbers[1]
-    assert {"loss", "loss/ce"} == numbers[1]
 
 
 def test_what_draws_from_torchs_own_generator_draws_by_seed_node_and_round() -> None:
