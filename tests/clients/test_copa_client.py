@@ -7,14 +7,10 @@ import pytest
 import torch
 from method_cases import domain_heads
 from support import (
-    changed,
     features_of,
-    fit,
     new_client,
     normalised,
     shared,
-    terms_in,
-    weights,
 )  # fmt: skip
 
 from fedshift_clients.methods.copa import CopaClient
@@ -35,17 +31,6 @@ def probabilities(z: np.ndarray, place: int) -> np.ndarray:
     logits = z @ given["heads/weight"][place].astype(np.float64).T + given["heads/bias"][place]
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
-
-
-def test_the_own_head_is_the_domains_and_goes_up_with_the_weights() -> None:
-    made = client(own=2)
-    made.take(shared(made))
-    assert np.array_equal(weights(made)["classifier.weight"], domain_heads()["heads/weight"][2])
-    before = weights(made)
-    arrays, metrics = fit(made)
-    assert terms_in(metrics) == ["ce", "others"]
-    assert "classifier.weight" in changed(before, weights(made))
-    assert np.array_equal(arrays[made.shared_names.index("classifier.weight")], weights(made)["classifier.weight"])
 
 
 @pytest.mark.parametrize("own", [0, None])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from refusals import refused
 from support import C, as64, batch, drawn, fit, image_set, new_client, same, shared, weights
 from torch import nn
+from torch.nn import functional as F
 
 from fedshift_clients.methods.fdse import Erased, FDSEClient, Outcome, erased, layers_of, shift
 from fedshift_clients.models.networks import SplitModel, build
@@ -36,36 +37,21 @@ def moved(module: nn.Module) -> None:
 # --- the layers ------------------------------------------------------------------------------------
 
 
-def convolved(x: Float, w: Float, stride: int, padding: int, groups: int = 1) -> Float:
-    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    out, width, kernel, _ = w.shape
-    side = (x.shape[2] - kernel) // stride + 1
-    result = np.zeros((len(x), out, side, side))
-    for c in range(out):
-        first = c // (out // groups) * width
-        for i in range(side):
-            for j in range(side):
-                window = x[:, first : first + width, i * stride : i * stride + kernel, j * stride : j * stride + kernel]
-                result[:, c, i, j] = (window * w[c]).sum(axis=(1, 2, 3))
-    return result
-
-
-def normalised(x: Float, state: dict[str, Float], name: str, training: bool) -> Float:
-    mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
-    if not training:
-        mean, var = state[f"{name}.running_mean"], state[f"{name}.running_var"]
-    by = [array[:, None, None] for array in (mean, np.sqrt(var + 1e-5), state[f"{name}.weight"], state[f"{name}.bias"])]
-    return np.asarray((x - by[0]) / by[1] * by[2] + by[3])
-
-
 def by_hand(layer: Erased, x: Float, stride: int, padding: int, training: bool) -> Float:
-    state = {name: as64(tensor) for name, tensor in layer.state_dict().items()}
-    x1 = convolved(x, state["dfe_conv.weight"], stride, padding) + state["dfe_conv.bias"][:, None, None]
-    x1 = normalised(x1, state, "dse_bn", training)
-    kernel = state["dse_conv.weight"]
-    x2 = convolved(x1, kernel, 1, kernel.shape[2] // 2, groups=len(kernel))
-    y = np.concatenate([x1, x2], axis=1)[:, : layer.out_channels] + state["dfe_bias"][:, None, None]
-    return y if layer.dfe_bn is None else normalised(y, state, "dfe_bn", training)
+    """Return the layer's equations by PyTorch's functions in float64."""
+    state = {name: tensor.detach().double() for name, tensor in layer.state_dict().items()}
+
+    def normalised(maps: torch.Tensor, name: str) -> torch.Tensor:
+        mean, var, weight, bias = (
+            state[f"{name}.{part}"].clone() for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return F.batch_norm(maps, mean, var, weight, bias, training)
+
+    x1 = F.conv2d(torch.from_numpy(x), state["dfe_conv.weight"], state["dfe_conv.bias"], stride, padding)
+    x1, kernel = normalised(x1, "dse_bn"), state["dse_conv.weight"]
+    x2 = F.conv2d(x1, kernel, None, 1, kernel.shape[2] // 2, groups=len(kernel))
+    y = torch.cat([x1, x2], dim=1)[:, : layer.out_channels] + state["dfe_bias"][:, None, None]
+    return (y if layer.dfe_bn is None else normalised(y, "dfe_bn")).numpy()
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -80,19 +66,13 @@ def test_a_convolution_against_numpy(width: int, own_norm: bool, training: bool)
     result = layer(x)
     np.testing.assert_allclose(as64(result), wanted, rtol=1e-3, atol=1e-5)
     assert (layer.seen is not None) == training
+    flat = Erased(nn.Linear(7, width), None).train(training)  # is a convolution of one pixel
+    moved(flat)
+    wanted_of_flat = by_hand(flat, as64(drawn(1, 4, 7))[..., None, None], 1, 0, training)[..., 0, 0]
+    np.testing.assert_allclose(as64(flat(drawn(1, 4, 7))), wanted_of_flat, rtol=1e-3, atol=1e-5)
     if layer.seen is not None and not own_norm:
         np.testing.assert_allclose(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(as64(layer.seen[1]), wanted.var(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("width", [6, 5])
-def test_a_linear_layer_is_a_convolution_of_one_pixel(width: int, training: bool) -> None:
-    layer = Erased(nn.Linear(7, width), None).train(training)
-    moved(layer)
-    x = drawn(1, 4, 7)
-    wanted = by_hand(layer, as64(x)[..., None, None], 1, 0, training)[..., 0, 0]
-    np.testing.assert_allclose(as64(layer(x)), wanted, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +186,6 @@ def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> No
     second, plain = fit(made, 2, first[0]), fit(without, 2, first[0])
     assert "loss/kl" in second[1] and "loss/kl" not in plain[1]
     assert not same(second[0], plain[0])
-    assert np.isfinite(list(second[1].values())).all()
-    assert all(layer.seen is None and not layer.watched for _, layer in layers_of(made.model))
 
 
 def test_layers_without_a_variance_have_no_part_in_the_term() -> None:

@@ -10,7 +10,7 @@ import torch
 from method_cases import check_term
 from support import as64, drawn
 
-from fedshift_clients.methods.fdse import Outcome, Running, layer_weights, shift, shift_as_released
+from fedshift_clients.methods.fdse import Outcome, Running, shift, shift_as_released
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -76,9 +76,3 @@ def test_shift_and_its_gradient_against_loops(beta: float) -> None:
         check_term(
             lambda x, moved=moved: shift(moved(x), beta), lambda x, moved=moved: slow(moved(x), beta), getattr(at, name)
         )  # type: ignore[misc]
-
-
-def test_later_layers_weigh_more() -> None:
-    assert layer_weights(2, math.log(3)) == pytest.approx([0.25, 0.75])
-    assert layer_weights(3, 0.0) == pytest.approx([1 / 3] * 3)
-    assert np.isfinite(layer_weights(5, 900.0)).all()

@@ -5,7 +5,6 @@ import pytest
 from support import C, fit, new_client, same, shared
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedshift_app.config import resolving
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_clients.modules.f2dc import F2DCModules
@@ -63,12 +62,3 @@ def test_training_is_fedavgs_from_the_nodes_own_batchnorm_bit_for_bit() -> None:
         )
         assert metrics == expected
         start = wanted
-
-
-# --- what is refused -------------------------------------------------------------------------------
-
-
-def test_the_default_experiment_takes_the_cnn_with_batchnorm() -> None:
-    resolved = resolving.resolve({"method": "fedbn"})
-    assert (resolved.model.name, resolved.model.bn) == ("cnn_bn", "local")
-    assert resolving.resolve({}).model.name == "cnn"

@@ -1,6 +1,5 @@
 """FedCode on a node: SAIN, the terms of Eq. 16 against NumPy, every switch against the term it names."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from support import (
     ROUND,
     C,
     D,
-    Float,
     batch,
     begun,
     check_accepted,
@@ -48,37 +46,6 @@ def started(params: dict[str, Any] | None = None, known: Arrays | None = None, l
 # --- SAIN (Eqs 5-7) --------------------------------------------------------------------------------
 
 
-def slow_sain(block: SAIN, f: Float) -> Float:
-    a, a0, b, b0 = (t.detach().numpy().astype(np.float64) for t in block.parameters())
-    out = np.zeros_like(f)
-    for i, sample in enumerate(f):
-        style = np.zeros_like(sample)
-        for c, plane in enumerate(sample):
-            mean = plane.sum() / plane.size
-            deviation = math.sqrt(((plane - mean) ** 2).sum() / plane.size + 1e-5)
-            style[c] = plane - (plane - mean) / deviation
-        pooled = style.mean(axis=(1, 2))
-        hidden = np.maximum(a @ pooled + a0, 0)
-        w = 1 / (1 + np.exp(-(b @ hidden + b0)))
-        out[i] = w[:, None, None] * style
-    return out
-
-
-@pytest.mark.parametrize(("channels", "hidden"), [(64, 4), (8, 1)])
-def test_sain_against_loops(channels: int, hidden: int) -> None:
-    block = SAIN(channels)
-    assert [tuple(p.shape) for p in block.parameters()] == [
-        (hidden, channels),
-        (hidden,),
-        (channels, hidden),
-        (channels,),
-    ]
-    f = 3 * torch.randn(3, channels, 5, 4, generator=torch.Generator().manual_seed(0)) + 1
-    got = block(f).detach().numpy()
-    np.testing.assert_allclose(got, slow_sain(block, f.numpy().astype(np.float64)), rtol=1e-3, atol=1e-5)
-    assert not list(block.buffers())  # nothing remembers other images
-
-
 def test_sain_is_float32_inside_autocast() -> None:
     block, f = SAIN(16), torch.randn(2, 16, 4, 4, generator=torch.Generator().manual_seed(0))
     plain = block(f)
@@ -101,7 +68,7 @@ def plain_sain(block: SAIN, f: torch.Tensor) -> torch.Tensor:
     ("b", "channels", "size", "kind", "last"),
     [(3, 8, 5, torch.float32, False), (2, 64, 1, torch.bfloat16, True), (9, 64, 32, torch.float32, True)],
 )
-def test_gradients_of_sain_are_those_of_its_equations(
+def test_sain_and_its_gradients_are_those_of_its_equations(
     b: int, channels: int, size: int, kind: torch.dtype, last: bool
 ) -> None:
     rng = torch.Generator().manual_seed(0)
@@ -111,11 +78,12 @@ def test_gradients_of_sain_are_those_of_its_equations(
     weights = torch.randn(f.shape, generator=rng).to(kind)
     kept = f.detach().clone()
     wanted = f.detach().double().requires_grad_()
+    bound = 1e-4 if kind == torch.float32 else 2e-2
+    torch.testing.assert_close(block(f).double(), plain_sain(block, wanted), rtol=bound, atol=bound)
     got = torch.autograd.grad((block(f) * weights).sum(), [f, *block.parameters()])
     slow = torch.autograd.grad((plain_sain(block, wanted) * weights).sum(), [wanted, *block.parameters()])
     assert torch.equal(f.detach(), kept)
     assert [g.dtype for g in got] == [kind] + 4 * [torch.float32]
-    bound = 1e-4 if kind == torch.float32 else 2e-2
     for mine, theirs in zip(got, slow, strict=True):
         scale = float(theirs.abs().max()) + 1e-3
         torch.testing.assert_close(mine.double() / scale, theirs.double() / scale, rtol=0, atol=bound)

@@ -1,5 +1,6 @@
 """FedICON on a node: what each phase trains, the personal classifier against a slow version, every switch."""
 
+import copy
 import functools
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from support import (
     ROUND,
     D,
@@ -94,18 +94,8 @@ def test_encoder_round_trains_the_encoder_alone(scalars: dict[str, str]) -> None
 # --- classifier rounds -----------------------------------------------------------------------------
 
 
-def test_classifier_round_trains_the_classifier_alone() -> None:
-    made = client({"classifier_epochs": 3}, CLASSIFIER, model="cnn_bn", momentum=0.9, weight_decay=0.1)
-    before = weights(made)
-    _, metrics = fit(made)
-    assert changed(before, weights(made)) == {"classifier.weight", "classifier.bias"}  # nor BatchNorm's statistics
-    assert terms_in(metrics) == ["ce"]
-    (phase,) = made.phases(1)
-    assert (phase.views, phase.epochs) == (0, 3)
-
-
 def test_phases_may_alternate_on_one_client() -> None:
-    made = client(adapt={})
+    made = client(adapt={}, model="cnn_bn", momentum=0.9, weight_decay=0.1)
     for result, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
         made.scalars, before = result, weights(made)
         fit(made)
@@ -113,43 +103,15 @@ def test_phases_may_alternate_on_one_client() -> None:
         assert parts_of(changed(before, weights(made))) == {part}
 
 
-def gradient_step(
-    weight: NDArray[np.float64], bias: NDArray[np.float64], features: NDArray[np.float64], y: list[int], lr: float
-) -> None:
-    """One step of multinomial logistic regression on all samples, in place."""
-    grad_w, grad_b = np.zeros_like(weight), np.zeros_like(bias)
-    for row, label in zip(features, y, strict=True):
-        logits = weight @ row + bias
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        p[label] -= 1
-        grad_w += np.outer(p, row) / len(y)
-        grad_b += p / len(y)
-    weight -= lr * grad_w
-    bias -= lr * grad_b
-
-
-def test_classifier_round_is_logistic_regression_on_plain_images() -> None:
-    made = client({"classifier_epochs": 2}, CLASSIFIER, batch_size=N, momentum=0.0, weight_decay=0.0, lr=0.5)
-    weight, bias = (weights(made)[f"classifier.{kind}"].astype(np.float64) for kind in ("weight", "bias"))
-    with torch.no_grad():
-        features = made.model.encoder(normalised(made.train_set, VIEWS)).numpy().astype(np.float64)
-    fit(made)
-    for _ in range(2):
-        gradient_step(weight, bias, features, made.train_set.y.tolist(), 0.5)
-    got = made.model.classifier
-    np.testing.assert_allclose(got.weight.detach().numpy(), weight, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(got.bias.detach().numpy(), bias, rtol=1e-3, atol=1e-5)
-
-
 # --- test phase: the personal classifier -----------------------------------------------------------
 
 
-def test_personal_classifier_is_trained_by_the_runs_optimiser() -> None:
-    made = client({"personal_epochs": 3}, batch_size=N, optimizer="adamw", weight_decay=0.1, lr=0.02)
-    before = {name: torch.from_numpy(array) for name, array in weights(made).items()}
-    head = torch.nn.Linear(before["classifier.weight"].shape[1], before["classifier.weight"].shape[0])
-    head.load_state_dict({key: before[f"classifier.{key}"] for key in ("weight", "bias")})
+@pytest.mark.parametrize("personal", [True, False])
+def test_a_classifier_trains_on_features_of_plain_images_by_the_runs_optimiser(personal: bool) -> None:
+    """The personal one before a test, and the shared one in a classifier round."""
+    settings: dict[str, Any] = {"batch_size": N, "optimizer": "adamw", "weight_decay": 0.1, "lr": 0.02}
+    made = client({"personal_epochs": 3, "classifier_epochs": 3}, {} if personal else CLASSIFIER, **settings)
+    head = copy.deepcopy(made.model.classifier)
     with torch.no_grad():
         features = made.model.encoder(normalised(made.train_set, VIEWS))
     plain = torch.optim.AdamW(head.parameters(), lr=0.02, weight_decay=0.1)
@@ -157,7 +119,11 @@ def test_personal_classifier_is_trained_by_the_runs_optimiser() -> None:
         plain.zero_grad()
         torch.nn.functional.cross_entropy(head(features), torch.from_numpy(made.train_set.y)).backward()
         plain.step()
-    _, (seen,) = scored_weights(made, barred_images(9))
+    if personal:
+        _, (seen,) = scored_weights(made, barred_images(9))
+    else:
+        fit(made)
+        seen = weights(made)
     np.testing.assert_allclose(seen["classifier.weight"], head.weight.detach().numpy(), rtol=1e-3, atol=1e-4)
 
 

@@ -25,8 +25,7 @@ from fedshift_clients.methods import fedmd as equations
 from fedshift_clients.methods.fedmd import FedMDClient
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.mixstyle import MixStyleModules
-from fedshift_clients.modules.params import F2DCParams, MixStyleParams, WithinDomainsParams
+from fedshift_clients.modules.params import F2DCParams, WithinDomainsParams
 from fedshift_clients.modules.within import WithinDomainsModules
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
@@ -110,9 +109,8 @@ def test_later_rounds_digest_the_scores_of_their_window_then_revisit() -> None:
     [
         (lambda: F2DCModules(F2DCParams(insert_after="last")), ["dfd", "dfc"]),
         (lambda: WithinDomainsModules(WithinDomainsParams(rex=1.0)), ["rex"]),
-        (lambda: MixStyleModules(MixStyleParams(probability=1.0)), []),
     ],
-    ids=["f2dc", "within-domains", "mixstyle"],
+    ids=["f2dc", "within-domains"],
 )
 def test_modules_have_no_terms_where_labels_are_places_among_the_scores(
     modules: Callable[[], Modules[Any]], own_terms: list[str]

@@ -18,26 +18,17 @@ from support import (
     new_client,
     normalised,
     parts_of,
-    shared,
     weights,
 )  # fmt: skip
 
 from fedshift_clients.methods.fedpac import FedPACClient, statistics
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
-from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 from fedshift_strategies.methods.fedpac import FedPACStrategy
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedPACClient:
     return new_client(FedPACClient, params, knowledge, **{"epochs": 1} | options)
-
-
-def head(seed: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
-    return {
-        "head/weight": rng.normal(size=(C, D)).astype(np.float32), "head/bias": rng.normal(size=C).astype(np.float32)
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("place", "part"), [(0, "classifier"), (1, "encoder")])
@@ -69,25 +60,6 @@ def test_statistics_are_the_received_bodys_and_prototypes_the_trained_ones() -> 
     h, v = statistics(torch.from_numpy(means), torch.from_numpy(squares), counts)
     np.testing.assert_allclose(sent["class-features"], h, atol=1e-5)
     np.testing.assert_allclose(sent["variance"], v, rtol=1e-4)
-
-
-def test_its_own_head_takes_the_place_of_the_average_for_training_and_for_scores() -> None:
-    made = client(knowledge=head())
-    sent = shared(made)
-    made.evaluate(sent, {SERVER_ROUND: 1, DOMAINS: []})
-    state = made.model.state_dict()
-    assert np.array_equal(state["classifier.weight"].numpy(), head()["head/weight"])
-    assert np.array_equal(state["classifier.bias"].numpy(), head()["head/bias"])
-    plain = client()
-    plain.take(sent)
-    assert np.array_equal(plain.model.state_dict()["classifier.weight"].numpy(), sent[-2])
-    # The node's own model is scored with the head that training left.
-    _, metrics = fit(made, 2)
-    _, _, metrics = made.fit(sent, {SERVER_ROUND: 2, LOCAL_DOMAINS: ["a"]})
-    logits = made.model(normalised(made.train_set, made.setup.images))[1]
-    made.model.eval()
-    right = int((logits.argmax(dim=1) == torch.from_numpy(made.train_set.y)).sum())
-    assert metrics["local-correct/a"] == right
 
 
 def test_without_combination_the_head_stays_on_the_node() -> None:

@@ -68,16 +68,6 @@ def test_epoch_means_of_nothing_are_zero() -> None:
 # --- prediction ------------------------------------------------------------------------------------
 
 
-def test_prediction_by_the_nearest_global_prototype() -> None:
-    # Evaluation calls no start_round: what counts is the knowledge of the moment.
-    made, x = client({"predict_by": "prototype"}), batch().x
-    assert torch.equal(made.predict(x), made.forward(x)[1])  # before there are prototypes
-    made.knowledge = global_prototypes()
-    h, g = features_of(made.model, x), global_prototypes()["prototypes"].astype(np.float64)
-    nearest = [int(np.argmin([((row - p) ** 2).sum() for p in g])) for row in h]
-    assert made.predict(x).argmax(dim=1).tolist() == [[0, 2, 3][j] for j in nearest]
-
-
 def test_evaluation_by_prototype_is_finite_and_counts_right() -> None:
     test = image_set()
     made = client({"predict_by": "prototype"}, global_prototypes(), train_set=test)

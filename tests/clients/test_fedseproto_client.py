@@ -18,7 +18,6 @@ from support import (
     batch,
     check_accepted,
     drawn,
-    fedavg,
     fit,
     gradients,
     in_phase,
@@ -62,31 +61,6 @@ def test_phase_1_is_the_cross_entropy_of_the_general_features() -> None:
 
 
 # --- the decoder -----------------------------------------------------------------------------------
-
-
-def slow_up(h: Float, layer: torch.nn.Module) -> Float:
-    """Transposed convolution of kernel 4, stride 2, padding 1, by spreading each value over its window."""
-    weight, bias = as64(layer.weight), as64(layer.bias)  # type: ignore[arg-type]
-    width_in, side, _ = h.shape
-    out = np.zeros((weight.shape[1], 2 * side + 2, 2 * side + 2))
-    for c in range(width_in):
-        for row in range(side):
-            for column in range(side):
-                out[:, 2 * row : 2 * row + 4, 2 * column : 2 * column + 4] += h[c, row, column] * weight[c]
-    return out[:, 1:-1, 1:-1] + bias[:, None, None]
-
-
-def test_decoder_against_loops() -> None:
-    torch.manual_seed(0)
-    decoder = Decoder(6, 16)
-    codes = torch.randn(2, 6)
-    with torch.no_grad():
-        images = decoder(codes)
-    for i in range(2):
-        h = linear(decoder.fc, as64(codes[i])).reshape(128, 4, 4)
-        for layer in decoder.up:
-            h = slow_up(np.maximum(h, 0), layer)
-        np.testing.assert_allclose(images[i].numpy(), 1 / (1 + np.exp(-h)), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +192,6 @@ def test_with_different_networks_only_prototypes_travel() -> None:
     assert arrays == []
     assert "proto" in terms_in(metrics)
     check_accepted(made, FedSeProtoStrategy)
-
-
-def test_semantic_encoder_that_starts_as_identity_predicts_as_fedavg_does() -> None:
-    made, plain = client({"semantic_start": "identity"}), fedavg()
-    with torch.no_grad():
-        (z_s, logits), (z, wanted) = made.forward(batch().x), plain.forward(batch().x)
-    torch.testing.assert_close(z_s, z)
-    torch.testing.assert_close(logits, wanted)
 
 
 # --- determinism, and the way back to FedAvg -------------------------------------------------------

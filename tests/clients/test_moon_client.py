@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from support import C, Extra, fit, image_set, new_client, same, shared
 from support import batch as batch_of
-from support import fedavg as fedavg_of
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.moon import PREVIOUS, MoonClient, model_contrast
@@ -22,10 +21,6 @@ TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "ba
 
 def client(params: dict[str, Any] | None = None, **options: Any) -> MoonClient:
     return new_client(MoonClient, params, train_set=image_set(12, classes=C), **TRAIN | options)
-
-
-def fedavg(**options: Any) -> DomainClient:
-    return fedavg_of(train_set=image_set(12, classes=C), **TRAIN | options)
 
 
 def batch(first: int = 5) -> Batch:
@@ -95,17 +90,6 @@ def test_references_stand_still_and_take_no_gradient() -> None:
 
 
 # --- what is kept ----------------------------------------------------------------------------------
-
-
-def test_the_constant_of_the_first_round_would_change_nothing() -> None:
-    """With the global model as the previous one, the term is ln 2 and its gradient zero: the same weights."""
-    made, plain = client(), fedavg()
-    start = shared(made)
-    made.memory = {PREVIOUS + name: array for name, array in zip(made.shared_names, start, strict=True)}
-    (arrays, metrics), (wanted, _) = fit(made, 1, start), fit(plain, 1, start)
-    assert metrics["loss/contrast"] == pytest.approx(np.log(2), rel=1e-5)
-    for mine, theirs in zip(arrays, wanted, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
 def test_memory_is_the_model_as_training_left_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from refusals import refused
-from support import IMAGES, InlineRun, image_set, new_client, shared
+from support import IMAGES, image_set, new_client, shared
 
 from fedshift_app.features.client_scores.node import local_scores
 from fedshift_clients.adapt.base import Adaptation, Places
@@ -135,19 +135,3 @@ def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
         ContrastAdaptation(ContrastParams(crop_padding=0, flip=False)).check(IMAGES)
     for own in ({"flip": True}, {"resized_crop": (0.5, 1.0)}, {"grayscale": 0.2}, {"jitter": (0.4, 0, 0, 0)}):
         ContrastAdaptation(ContrastParams.model_validate(own)).check(ImageConfig())
-
-
-@pytest.mark.parametrize(
-    "method", ["fedbn", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedcode", "i2pfl", "f2dc"))]
-)
-def test_any_method_trains_as_without_it(method: str, run_inline: InlineRun) -> None:
-    short = (
-        "train.epochs=1 allocation.share=0.06 train.batch_size=12 images.crop_padding=2 dataset.domains=[scan,sketch]"
-    )
-    short += " model.name=cnn_bn" * (method == "fedbn")
-    plain = run_inline(method=method, rounds=2, nodes=2, set=short)
-    for adapt, before in (("finetune", "before-fine-tuning"), ("fedicon", "before-adaptation")):
-        adapted = run_inline(method=method, rounds=2, nodes=2, set=f"{short} adapt.name={adapt}")
-        assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
-        assert before in adapted.rounds[-1]["others"]
-        assert adapted.results["evaluated"] == "personal models"

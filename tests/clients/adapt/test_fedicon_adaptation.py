@@ -126,15 +126,6 @@ def test_views_of_its_own_are_apart_from_the_augmentation_of_training() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(fit(made)[0], fit(plain)[0], strict=True))
 
 
-def test_views_are_those_of_the_section_images_where_nothing_is_said() -> None:
-    assert ContrastParams().views(VIEWS) == VIEWS
-    one = ContrastParams.model_validate({"jitter": [0, 0, 0, 0]}).views(VIEWS)
-    assert one == VIEWS.model_copy(update={"jitter": (0.0, 0.0, 0.0, 0.0)})
-    whole, x = ContrastParams.model_validate({"resized_crop": [1, 1]}).views(ImageConfig()), barred_images(9).x
-    seen = Pipeline(whole, torch.device("cpu")).train(torch.from_numpy(x), torch.Generator())
-    torch.testing.assert_close(seen, Pipeline(ImageConfig(), torch.device("cpu")).plain(torch.from_numpy(x)))
-
-
 def test_online_predicts_each_batch_after_its_step() -> None:
     made, test = client({"mode": "online", "batch_size": 4, "lr": 0.05}), barred_images(10, seed=1)
     scored: list[list[int]] = []

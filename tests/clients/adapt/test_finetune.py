@@ -126,15 +126,6 @@ def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between() -> None:
         assert all(np.array_equal(mine.memory[name], other.memory[name]) for name in other.memory)
 
 
-def test_models_right_after_local_training_are_not_tuned_again() -> None:
-    mine, other = client(), plain()
-    config = {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a", "bb"]}
-    metrics, expected = mine.fit(received(mine), config)[2], other.fit(received(mine), config)[2]
-    assert metrics == expected
-    # The same client scores a received model the tuned way afterwards.
-    assert f"{OTHER_CORRECT}{BEFORE}/a" in mine.evaluate(received(mine), asked("a"))[2]
-
-
 def test_validation_images_are_scored_as_test_images_are() -> None:
     """With the tuned copy: a validation part of the same images as a test set has its score, not the global model's."""
     images = test_set("a")

@@ -38,12 +38,6 @@ def slow_loss(logits: np.ndarray, y: list[int], w: list[float], gamma: float) ->
 # --- weights ---------------------------------------------------------------------------------------
 
 
-def test_weights_by_hand() -> None:
-    assert balanced(np.array([6.0, 3, 0, 1])) == pytest.approx([10 / 18, 10 / 9, 1, 10 / 3])
-    # Effective numbers with beta 0.5: 1 of one image, 1.75 of three; their inverses, with 2 in sum.
-    assert effective(np.array([1.0, 3, 0]), 0.5) == pytest.approx([2 * 1.75 / 2.75, 2 / 2.75, 1])
-
-
 @given(COUNTS, st.sampled_from([0.0, 0.5, 0.9, 0.999, 0.9999]))
 @settings(max_examples=50)
 def test_weights_as_slow_versions(counts: list[int], beta: float) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedshift_clients.models.catalog import NETWORKS
-from fedshift_clients.models.networks import SplitModel, batchnorm_names, build, initialised, set_training
+from fedshift_clients.models.networks import SplitModel, batchnorm_names, build, set_training
 from fedshift_core.extensions import OURS
 
 NAMES = sorted(name for name in NETWORKS if NETWORKS.origin(name) == OURS)
@@ -41,18 +41,6 @@ def test_networks_have_the_published_number_of_parameters(name: str) -> None:
     assert sum(p.numel() for p in build(name, 10, 0).parameters()) == BY_HAND[name]
 
 
-def test_added_parts_depend_on_seed_and_purpose_alone() -> None:
-    before = torch.random.get_rng_state()
-    made = [
-        initialised(seed, purpose, lambda: nn.Linear(3, 2))
-        for seed, purpose in [(0, "a"), (0, "a"), (0, "b"), (1, "a")]
-    ]
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(made[0].weight, made[1].weight)
-    assert not torch.equal(made[0].weight, made[2].weight)
-    assert not torch.equal(made[0].weight, made[3].weight)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_catalogue_says_what_is_true_of_a_network(name: str) -> None:
     """It imports no torch, so it cannot look."""
@@ -63,32 +51,9 @@ def test_the_catalogue_says_what_is_true_of_a_network(name: str) -> None:
         with pytest.raises(RuntimeError):
             build(name, 7, 0, 28)(images(2, 28))
     else:
-        assert build(name, 7, 0, 28).eval()(images(2, 28))[1].shape == (2, 7)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_forward_gives_features_and_logits(name: str) -> None:
-    model = build(name, 7, 0).eval()
-    assert (model.feature_dim, model.num_classes) == (FEATURE_DIM[name], 7)
-    with torch.no_grad():
-        features, logits = model(images(2))
-        assert features.shape == (2, model.feature_dim)
-        assert logits.shape == (2, 7)
-        assert (features >= 0).all()
-        assert (features > 0).any()
-        torch.testing.assert_close(model.encoder(images(2)), features)
-        torch.testing.assert_close(model.classifier(features), logits)
-
-
-@pytest.mark.parametrize("size", [32, 20])
-def test_resnet_features_are_the_average_of_the_last_map(size: int) -> None:
-    model = build("resnet10", 7, 0).eval()
-    with torch.no_grad():
-        feature_map = model.encoder.feature_map(images(2, size))  # type: ignore[operator]
-        features, _ = model(images(2, size))
-    side = (size + 7) // 8  # three strides of 2, rounded up
-    assert feature_map.shape == (2, 512, side, side)
-    torch.testing.assert_close(features, feature_map.flatten(2).mean(2))
+        model = build(name, 7, 0, 28).eval()
+        features, logits = model(images(2, 28))
+        assert (features.shape, logits.shape) == ((2, FEATURE_DIM[name]), (2, 7))
 
 
 # --- BatchNorm -------------------------------------------------------------------------------------
@@ -111,11 +76,6 @@ def test_batchnorm_names_are_all_and_nothing_else(name: str, layers: int) -> Non
         prefix, kind = entry.rsplit(".", 1)
         assert kind in {"weight", "bias"}
         assert state[f"{prefix}.weight"].dim() in {2, 4}
-
-
-def test_batchnorm_names_finds_every_kind_of_batchnorm() -> None:
-    model = nn.ModuleDict({"flat": nn.BatchNorm1d(2), "deep": nn.BatchNorm3d(2), "group": nn.GroupNorm(1, 2)})
-    assert batchnorm_names(model) == {f"{layer}.{entry}" for layer in ("flat", "deep") for entry in ENTRIES}
 
 
 def one_step(model: SplitModel) -> None:

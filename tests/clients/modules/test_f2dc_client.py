@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import C, batch, fit, new_client
+from support import C, batch, new_client
 from support import image_set as images_of
 
 from fedshift_app.config.resolving import resolve
@@ -78,22 +78,6 @@ def test_switch_changes_exactly_the_terms_it_names(params: dict[str, Any], chang
 
 
 # --- a round ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"conv_layers": 3, "hidden": 50, "insert_after": [1, 2]}, {"use_dfc_loss": False},
-        {"y_hat_from": "aux", "noise": "gumbel_pair"},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("bn", ["average", "freeze"])
-def test_rounds_stay_finite(params: dict[str, Any], bn: str) -> None:
-    made = client(params, model="cnn_bn", bn=bn, train_set=image_set([0] * 9), epochs=1)
-    for server_round in (1, 2):  # 9 images in batches of 8: the last, of one, joins the first
-        arrays, metrics = fit(made, server_round)
-        assert all(np.isfinite(a).all() for a in arrays)
-        assert all(np.isfinite(value) for value in metrics.values())
 
 
 def test_local_modules_make_no_personal_model() -> None:

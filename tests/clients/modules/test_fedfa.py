@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,14 +61,6 @@ def test_the_map_and_its_gradient_are_those_of_a_slow_version() -> None:
         lambda x: float((slow_augmented(x, slow_gammas, as64(noise)) * weights).sum()),
         f,
     )
-
-
-def test_gamma_is_that_of_a_slow_version_and_sums_to_the_channels() -> None:
-    variances = [0.0, 1e-7, 0.02, 3.0, 1e6]
-    found = fedfa.fusion(torch.tensor(variances))
-    np.testing.assert_allclose(as64(found), slow_gamma(variances), rtol=1e-5)
-    assert float(found.sum()) == pytest.approx(5)
-    assert torch.allclose(fedfa.fusion(torch.full((3,), 0.4)), torch.ones(3))
 
 
 @settings(max_examples=25)
@@ -141,17 +132,3 @@ def test_nodes_learn_what_they_differ_in(run_inline: InlineRun) -> None:
     first, second = ([line["losses"]["loss/ce"] for line in run.rounds] for run in (shared, alone))
     assert first[0] == second[0]  # gamma is 1 in the first round
     assert first[1] != second[1]
-
-
-@pytest.mark.parametrize(
-    ("method", "setting"),
-    [
-        ("fedprox", "federation.secure_sums=on"),
-        ("fedavg", "server.optimizer=fedadam modules=[fedfa,f2dc]"),
-    ],
-)
-def test_it_goes_over_any_method(method: str, setting: str, run_inline: InlineRun) -> None:
-    entry = "" if "modules=" in setting else "modules=[fedfa]"
-    run = run_inline(nodes=3, method=method, rounds=2, set=f"{FEW} {entry} {setting} modules.fedfa.probability=1.0")
-    assert not run.rounds[-1]["left_out"]
-    assert all(np.isfinite(value) for value in run.rounds[-1]["losses"].values())

@@ -96,15 +96,6 @@ def test_a_phase_may_have_images_and_batches_of_its_own() -> None:
     assert short.images is not None and len(short.images) == 5
 
 
-def test_one_phase_of_all_epochs_is_the_base_loop() -> None:
-    class Same(DomainClient):
-        def phases(self, server_round: int) -> Sequence[Phase]:
-            return [Phase(1), Phase(0), Phase(1)]  # momentum goes on from phase to phase
-
-    mine, plain = new_client(Same), fedavg()
-    assert same(fit(mine)[0], fit(plain)[0])
-
-
 def test_a_fresh_optimiser_has_no_momentum() -> None:
     class Fresh(DomainClient):
         def phases(self, server_round: int) -> Sequence[Phase]:
@@ -183,25 +174,6 @@ def test_the_rate_of_a_round_is_used() -> None:
     given = shared(plain)
     assert same(fit(decayed, 2, given)[0], fit(plain, 2, given)[0])
     assert same(fit(decayed, 1, given)[0], fit(fedavg(lr=0.05), 1, given)[0])
-
-
-class Received(DomainClient):
-    """Notes when weights came."""
-
-    def received(self) -> None:
-        self.came = [*getattr(self, "came", []), self.model.classifier.bias.detach().clone()]
-
-
-def test_the_method_sees_weights_before_training_and_before_scoring() -> None:
-    client = new_client(Received)
-    given = [array + 1 if array.ndim == 1 else array for array in shared(client)]
-    fit(client, 1, given)
-    client.evaluate(given, {"server-round": 1, "domains": ["a"]})
-    assert len(client.came) == 2
-    for bias in client.came:
-        assert np.array_equal(bias.numpy(), given[client.shared_names.index("classifier.bias")])
-    assert set(client.received_weights) == set(client.shared_names)
-    assert np.array_equal(client.received_weights["classifier.bias"].numpy(), client.came[0].numpy())
 
 
 @pytest.mark.parametrize("names", [("ce",), ("length", "length")])

@@ -32,16 +32,6 @@ def batches(seed: int = 0) -> list[Tensor]:
     return [3 * torch.randn(size, 3, 6, 6, generator=rng) + torch.arange(3)[:, None, None] for size in (5, 4, 2)]
 
 
-def convolved(x: Float, weight: Float, bias: Float) -> Float:
-    """Convolve (B, 3, H, W) by loops."""
-    size = x.shape[2] - 2
-    out = np.zeros((len(x), len(weight), size, size))
-    for i in range(size):
-        for j in range(size):
-            out[:, :, i, j] = np.einsum("bcij,ocij->bo", x[:, :, i : i + 3, j : j + 3], weight) + bias
-    return out
-
-
 def test_moments_against_loops_with_each_batch_normalised_by_its_own() -> None:
     model, given = network(), batches()
     result = statistics.take(model, model, given)
@@ -52,7 +42,8 @@ def test_moments_against_loops_with_each_batch_normalised_by_its_own() -> None:
         mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
         scale, shift = (p.detach().double().numpy()[:, None, None] for p in (norm.weight, norm.bias))
         y = np.maximum((x - mean) / np.sqrt(var + norm.eps) * scale + shift, 0)
-        inputs["3"].append(convolved(y, *(p.detach().double().numpy() for p in (conv.weight, conv.bias))))
+        weights = (p.detach().double() for p in (conv.weight, conv.bias))
+        inputs["3"].append(nn.functional.conv2d(torch.from_numpy(y), *weights).numpy())
     assert list(result) == ["0", "3"]
     for name, seen in inputs.items():
         every = np.concatenate(seen)
@@ -133,15 +124,6 @@ def test_images_that_come_class_by_class_are_mixed() -> None:
     client.setup = replace(client.setup, bn_order="listed")
     assert torch.equal(variance(client.take_statistics(1000)[0]), misled)
     assert float((misled / whole - 1).abs().mean()) > 3 * float((taken / whole - 1).abs().mean())
-
-
-def test_batches_of_one_image_join_only_where_they_must() -> None:
-    client = fedavg(model="cnn_bn", train_set=image_set(15))
-    sizes = [len(y) for _, y in client.plain_batches(client.train_set)]
-    assert sizes == [7, 7, 1]
-    assert [len(y) for _, y in client.plain_batches(client.train_set, least=2)] == [7, 6, 2]
-    one = client.train_set.select(np.array([3]))
-    assert [len(y) for _, y in client.plain_batches(one, least=2)] == [1]
 
 
 def modules_of(model: nn.Module) -> Iterator[str]:

@@ -82,15 +82,6 @@ def test_nodes_of_one_process_share_a_model_if_they_have_the_same_network() -> N
 # --- images on the device --------------------------------------------------------------------------
 
 
-def test_images_are_moved_to_a_device_once() -> None:
-    held, images = DeviceImages(META), image_set(0)
-    again = ImageSet(images.x, images.y)  # another set over the same memory
-    assert held.get(images)[0] is held.get(again)[0]
-    part = ImageSet(images.x[:5], images.y[:5])
-    assert held.get(part)[0].shape == (5, 32, 32, 3)
-    assert held.get(images)[0].shape == (20, 32, 32, 3)
-
-
 def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     held, sets = DeviceImages(META), [image_set(i) for i in range(3)]
     one = sets[0].x.nbytes
