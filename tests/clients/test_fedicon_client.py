@@ -178,8 +178,6 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
         ({"classifier_training": "federated"}, {}, {"before", "after"}),
         ({"classifier_training": "local"}, {}, {"travels"}),
         ({}, {"mode": "online"}, set()),  # one batch
-        ({}, {"batch_size": 5}, {"after"}),
-        ({"personal_epochs": 2}, {}, {"before", "after"}),
         ({"classifier_epochs": 2}, {}, {"classifier"}),
         ({"tau": 0.5}, {}, {"encoder", "classifier"}),
         ({}, {"tau": 0.5}, {"after"}),
@@ -199,7 +197,6 @@ def test_switch_changes_exactly_what_it_names(params: Settings, adapt: Settings 
         ({"classifier_training": "federated"}, True, False),
         ({"classifier_training": "federated", "tta": False}, False, False),
         ({"lie": False}, True, False),
-        ({"lie": False, "tta": False, "classifier_training": "local"}, False, False),
         ({"lie": False, "tta": False, "gis": False}, True, True),
     ],
 )

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from support import (
@@ -22,10 +21,8 @@ from support import (
 from support import global_prototypes as prototypes_of
 
 from fedshift_clients.methods.fedproto import FedProtoClient
-from fedshift_clients.models.networks import batchnorm_names, build
+from fedshift_clients.models.networks import batchnorm_names
 from fedshift_clients.training.prototypes import EpochMeans
-from fedshift_clients.training.settings import ModelConfig
-from fedshift_core.methods.fedproto import FedProtoParams
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 
 client = partial(new_client, FedProtoClient)
@@ -47,14 +44,10 @@ def test_prototypes_of_no_class_are_none() -> None:
 # --- what stays on the node ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bn", ["average", "local"])
-def test_shared_weights_leave_what_fedavg_leaves(bn: str) -> None:
-    model, config = build("cnn_bn", C, 0), ModelConfig.model_validate({"name": "cnn_bn", "bn": bn})
-    wanted = batchnorm_names(model) if bn == "local" else frozenset()
-    assert FedProtoClient.private(model, config, FedProtoParams(share_weights=True)) == wanted
-    assert FedProtoClient.personal(model, config, FedProtoParams(share_weights=True)) is (bn == "local")
-    assert FedProtoClient.private(model, config, FedProtoParams()) == frozenset(model.state_dict())
-    assert FedProtoClient.personal(model, config, FedProtoParams())
+def test_shared_weights_leave_what_fedavg_leaves() -> None:
+    made = client({"share_weights": True}, model="cnn_bn", bn="local")
+    assert set(made.model.state_dict()) - set(made.shared_names) == batchnorm_names(made.model)
+    assert FedProtoClient.personal(made.model, made.setup.model, made.params)
 
 
 # --- what a node contributes -----------------------------------------------------------------------

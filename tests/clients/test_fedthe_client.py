@@ -198,31 +198,6 @@ def test_each_pass_begins_with_an_empty_history_also_that_of_an_adaptation(name:
     assert rest[-len(stream) :] == stream and len(rest) == len(own) + len(stream)
 
 
-def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own() -> None:
-    made = client(knowledge=everybody(), adaptation=Finetune(FinetuneParams()))
-    given = shared(made)
-    content: dict[str, Any] = {}
-    weigh = made._weights
-
-    def spy(z: torch.Tensor, by_global: torch.Tensor, by_personal: torch.Tensor) -> torch.Tensor:
-        weighed = weigh(z, by_global, by_personal)
-        content["tuned"] = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-        content["own"] = made._own
-        return weighed
-
-    made._weights = spy  # type: ignore[method-assign]
-    made.server_round = 2
-    made.take(given)
-    for _ in range(2):  # the second time from the copy that is kept
-        made.score_test(barred_images(9))
-        del made._weights
-        other = client(knowledge=everybody())
-        fit(other, 3, given)
-        assert all(torch.equal(content["tuned"][name], tensor) for name, tensor in other.model.state_dict().items())
-        torch.testing.assert_close(content["own"], other._mean_feature())
-        made._weights = spy  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])
 def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(
     adaptation: Adaptation | None, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ from fedshift_clients.methods.stablefdg import StableFDGClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.params import F2DCParams
+from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND
 from fedshift_strategies.methods.fedcode import FedCodeStrategy
 from fedshift_strategies.methods.feddap import FedDAPStrategy
 from fedshift_strategies.methods.fedgh import FedGHStrategy
@@ -217,20 +218,22 @@ def test_copa_in_a_federation_of_one_domain_is_fedavg() -> None:
     assert same(whole(made), whole(plain))
 
 
-INITIAL: dict[str, tuple[type[DomainClient], dict[str, Any]]] = {
-    "fdse": (FDSEClient, {}), "fedicon": (FedICONClient, {"projection": "mlp"}), "fedsr": (FedSRClient, {}),
-    "gperxan": (GPerXANClient, {}), "moon": (MoonClient, {"projection": "mlp"}), "stablefdg": (StableFDGClient, {}),
-} | {name: (case.kind, {}) for name, case in CASES.items()}  # fmt: skip
+INITIAL: dict[str, tuple[type[DomainClient], dict[str, Any], dict[str, Any]]] = {
+    "f2dc": (DomainClient, {}, {"modules": [F2DCModules(F2DCParams())]}), "fdse": (FDSEClient, {}, {}),
+    "fedicon": (FedICONClient, {"projection": "mlp"}, {}), "fedsr": (FedSRClient, {}, {}),
+    "gperxan": (GPerXANClient, {}, {}), "moon": (MoonClient, {"projection": "mlp"}, {}),
+    "stablefdg": (StableFDGClient, {}, {}),
+} | {name: (case.kind, {}, {}) for name, case in CASES.items()}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INITIAL)
 def test_initial_weights_depend_on_the_seed_alone_and_the_network_starts_as_in_fedavg(name: str) -> None:
-    kind, params = INITIAL[name]
+    kind, params, options = INITIAL[name]
     ends = []
     for noise, initial in ((1, 0), (2, 0), (1, 1)):
         torch.manual_seed(noise)
         state = torch.get_rng_state()
-        made = new_client(kind, params, model="cnn_bn", initial=initial)
+        made = new_client(kind, params, model="cnn_bn", initial=initial, **options)
         assert torch.equal(torch.get_rng_state(), state)
         ends.append(made.model.state_dict())
     assert all(torch.equal(tensor, ends[1][part]) for part, tensor in ends[0].items())
@@ -239,3 +242,11 @@ def test_initial_weights_depend_on_the_seed_alone_and_the_network_starts_as_in_f
     plain = build("cnn_bn", C, 0).encoder.state_dict()
     begins = {part: ends[0][f"encoder.{part}"] for part in plain if f"encoder.{part}" in ends[0]}
     assert begins and all(torch.equal(tensor, plain[part]) for part, tensor in begins.items())
+
+
+def test_a_node_that_trains_alone_is_scored_with_its_own_model() -> None:
+    made = new_client(LocalClient, epochs=1)
+    fresh, requested = made.evaluate([], {SERVER_ROUND: 1, DOMAINS: ["a"]})[0], {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a"]}
+    trained = made.fit([], requested)[2]
+    loss, _, scores = made.evaluate([], {SERVER_ROUND: 1, DOMAINS: ["a"]})
+    assert scores[CORRECT + "a"] == trained[LOCAL_CORRECT + "a"] and loss != fresh

@@ -176,10 +176,7 @@ def test_a_node_tells_the_styles_of_its_images_at_the_received_weights() -> None
 
 
 def test_each_part_changes_the_training_and_none_is_fedavg() -> None:
-    plain, rest = fedavg(epochs=1), weights(client())
-    assert {name for name in rest if name.startswith("encoder")} <= set(weights(plain))
-    assert all(np.array_equal(weights(plain)[n], rest[n]) for n in rest if n.startswith("encoder"))
-    wanted = fit(plain)[1]["loss"]
+    wanted = fit(fedavg(epochs=1))[1]["loss"]
     for part, sent, differs in (
         ({}, True, False), ({"shift": 1.0}, False, False), ({"shift": 1.0}, True, True),
         ({"explore": 1.0}, False, True), ({"explore": 1.0, "oversampling": 0.0}, False, True),
@@ -192,7 +189,7 @@ def test_each_part_changes_the_training_and_none_is_fedavg() -> None:
 
 @pytest.mark.parametrize("network", ["resnet10", "cnn_bn"])
 def test_it_fits_other_networks_heads_and_projections(network: str) -> None:
-    for head, projection in (("linear", 0), ("mlp", 8), ("mlp-half", 8)):
+    for head, projection in (("linear", 0), ("mlp", 8)):
         plan = networks.Blueprint(
             ModelConfig.model_validate({"name": network, "head": head, "projection": projection}), C, 32, 0
         )

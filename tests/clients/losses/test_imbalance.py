@@ -89,8 +89,8 @@ def test_weights_by_name_and_their_keys() -> None:
     assert loss.weights is not None and loss.weights.tolist() == [1, 3, 1, 0.5]
     again = TrainConfig.model_validate_json(train(class_weights={"b": 3}).model_dump_json())
     assert again == train(class_weights={"b": 3}) and hash(again) == hash(train(class_weights={"b": 3}))
-    for bad in ({}, {"a": True}, {"a": -1}, {"a": "x"}, 3, None, ["a"]):
-        with pytest.raises(ValidationError, match="expected"):
+    for bad in ({}, {"a": True}, {"a": -1}, 3):
+        with pytest.raises(ValidationError, match="class_weights"):
             train(class_weights=bad)
 
 

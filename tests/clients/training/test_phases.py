@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import D, fedavg, fit, image_set, new_client, same, shared
+from support import D, fedavg, fit, new_client, same, shared
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient, Phase
@@ -72,28 +72,6 @@ def test_each_phase_moves_what_it_may_and_epochs_are_counted_on() -> None:
     # 20 images: one epoch with cross-entropy, two with twice as much; the loss is the mean over all three.
     assert metrics["loss"] == pytest.approx((metrics["loss/ce"] + 2 * metrics["loss/twice"]) / 3)
     assert client.steps == 3 * math.ceil(20 / 8)
-
-
-class Elsewhere(DomainClient):
-    """Trains on images of another set, in batches of its own size, before those of the node."""
-
-    def phases(self, server_round: int) -> Sequence[Phase]:
-        return [Phase(2, images=image_set(9, seed=5), batch_size=4, views=0, loss=self.aside), Phase(1)]
-
-    def aside(self, batch: Batch) -> dict[str, Tensor]:
-        self.sizes = [*getattr(self, "sizes", []), len(batch.y)]
-        return {"aside": super().loss(batch)["ce"]}
-
-
-def test_a_phase_may_have_images_and_batches_of_its_own() -> None:
-    client = new_client(Elsewhere)
-    _, metrics = fit(client)
-    assert client.sizes == [4, 5, 4, 5]  # 9 images in batches of 4: the last one alone joins the one before
-    assert client.steps == 2 * 2 + 3
-    assert metrics["loss"] == pytest.approx((18 * metrics["loss/aside"] + 20 * metrics["loss/ce"]) / 38, rel=1e-5)
-    short, own = (phase.cut(3, 5) for phase in client.phases(1))
-    assert (short.epochs, own.epochs, own.images) == (3, 3, None)
-    assert short.images is not None and len(short.images) == 5
 
 
 def test_a_fresh_optimiser_has_no_momentum() -> None:

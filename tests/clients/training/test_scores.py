@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -12,6 +13,7 @@ from support import fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.training.arrays import own_array
 from fedshift_clients.training.eval_slices import asked_images
 from fedshift_core.errors import FedShiftError
 from fedshift_core.seeding import generator
@@ -107,3 +109,11 @@ def test_logits_of_another_width_are_refused() -> None:
     made = new_client(Narrow)
     with refused(FedShiftError, "predict"):
         made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
+
+
+def test_an_own_array_is_in_c_order_and_stays() -> None:
+    tensor = torch.arange(24.0).view(1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
+    array = own_array(tensor)
+    tensor.zero_()
+    assert array.flags.c_contiguous and array.flags.writeable
+    np.testing.assert_array_equal(array, np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
