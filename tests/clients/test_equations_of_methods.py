@@ -158,7 +158,7 @@ def of_i2pfl(made: Any, given: Batch, z: Tensor) -> Terms:
 
 EQUATIONS: list[tuple[str, Callable[[Any, Batch, Tensor], Terms], dict[str, Any]]] = [
     ("copa", of_copa, {"lambda_others": 0.5}),
-    ("fedcode", of_fedcode, {"tau": 0.1, "alpha": 3.0, "beta": 2.5}),
+    ("fedcode", of_fedcode, {"tau": 0.1, "alpha": 3.0, "beta": 2.5, "fdr_form": "literal"}),
     ("fedcode", of_fedcode, {"style_in_negatives": False, "fdr_form": "sum_abs"}),
     ("fedcode", of_fedcode, {"center_in_negatives": False, "use_sain": False}),
     ("fedpac", of_fedpac, {"lambda_align": 3.0}),
@@ -170,7 +170,11 @@ EQUATIONS: list[tuple[str, Callable[[Any, Batch, Tensor], Terms], dict[str, Any]
     ("fedsa", of_fedsa, {"lambda_calibration": 2.0, "lambda_anchor": 3.0, "lambda_margin": 5.0}),
     ("fedseproto", of_fedseproto, {"mi_form": "gaussian", "alpha": 3.0, "beta": 0.7, "lambda_proto": 0.2}),
     ("fedseproto", of_fedseproto, {"mi_form": "gaussian", "schedule": "joint", "reduction": "sum"}),
-    ("fedseproto", of_fedseproto, {"mi_form": "batch_moment", "kd_temperature": 2.5, "mi_stopgrad": True}),
+    (
+        "fedseproto",
+        of_fedseproto,
+        {"mi_form": "batch_moment", "kd_temperature": 2.5, "kl_direction": "student_teacher"},
+    ),
     ("fedseproto", of_fedseproto, {"kd_form": "printed", "proto_reduction": "class_mean", "reduction": "sum"}),
     ("fedtgp", of_fedproto, {}),
     ("fpl", of_fpl, {"tau": 0.2}),

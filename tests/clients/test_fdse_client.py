@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from fedshift_clients.methods.fdse import Erased, FDSEClient, Outcome, erased, layers_of, shift
 from fedshift_clients.models.networks import SplitModel, build
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_strategies.methods.fdse import is_eraser
@@ -198,12 +196,3 @@ def test_layers_without_a_variance_have_no_part_in_the_term() -> None:
     made.model(batch(1).x)
     for _, layer in layers_of(made.model):
         assert (layer.seen is None) == layer.is_flat
-
-
-def test_it_carries_f2dcs_modules() -> None:
-    made = client(modules=[F2DCModules(F2DCParams())], train_set=image_set(6, classes=C))
-    fit(made, 1)
-    _, result = fit(made, 2)
-    assert {"loss/ce", "loss/kl", "loss/dfd", "loss/dfc"} <= set(result)
-    assert np.isfinite(list(result.values())).all()
-    assert not any(is_eraser(name) for name in made.shared_names if name.startswith("decoupling."))

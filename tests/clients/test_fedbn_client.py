@@ -1,8 +1,7 @@
 """FedBN on a node, which is the base client with ``bn = local``: all of BatchNorm stays."""
 
-import numpy as np
 import pytest
-from support import C, fit, new_client, same, shared
+from support import C, fit, image_set, new_client, same, shared
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.base import DomainClient
@@ -12,25 +11,16 @@ from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
-from fedshift_datasets.base import ImageSet
 
 OUR_NETWORKS = [network for name, network in NETWORKS.items() if NETWORKS.origin(name) == OURS]
 ABLE = [network.name for network in OUR_NETWORKS if network.batchnorm]
-N = 12
-
-
-def image_set(seed: int = 0) -> ImageSet:
-    """Images of a node, in a light of its own."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(0, 100 + 50 * seed, size=(N, 32, 32, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(N, dtype=np.int64) % C)
 
 
 def client(
     model: str = "cnn_bn", bn: str = "local", index: int = 0, modules: tuple[F2DCModules, ...] = ()
 ) -> DomainClient:
     return new_client(
-        DomainClient, train_set=image_set(index), model=model, bn=bn, index=index, modules=modules,
+        DomainClient, train_set=image_set(12, seed=index, classes=C), model=model, bn=bn, index=index, modules=modules,
         images=ImageConfig(crop_padding=2), epochs=1, batch_size=4,
     )  # fmt: skip
 

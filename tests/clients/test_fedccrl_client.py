@@ -50,14 +50,6 @@ def test_an_image_takes_the_style_of_another_nodes_image() -> None:
             np.testing.assert_allclose(got[b, c], wanted + lam[b] * mu + (1 - lam[b]) * mu_other, atol=1e-4)
 
 
-def test_places_differ_where_there_are_enough_styles() -> None:
-    rng = np.random.default_rng(0)
-    assert len(set(drawn_places(9, 8, rng).tolist())) == 8
-    few = drawn_places(2, 8, rng)
-    assert len(few) == 8
-    assert set(few.tolist()) <= {0, 1}
-
-
 def test_without_other_nodes_styles_or_with_probability_0_the_style_stays() -> None:
     x = batch(4).x
     own_alone = replace(STYLES, nodes=np.full(5, client().setup.index))

@@ -201,6 +201,7 @@ def test_global_score_is_that_of_the_encoder_under_the_mean_head() -> None:
     logits = features_of(made.model, normalised(test, made.setup.images)) @ HEAD["head-weight"].T + HEAD["head-bias"]
     assert scores.others == {"global": int((logits.argmax(axis=1) == test.y).sum())}
     assert (scores.correct, scores.loss_sum) == made.score(test)
+    assert client({}, HEAD).score_test(test).others == {}
 
 
 def test_the_global_score_stands_next_to_that_before_an_adaptation() -> None:

@@ -13,7 +13,6 @@ from support import (
     features_of,
     image_set,
     new_client,
-    same,
     weights,
 )
 from torch.nn import functional as F
@@ -63,21 +62,6 @@ def test_terms_are_of_a_sample_of_the_features(z_dim: int | None, l2r: Length) -
     assert set(terms) == set(wanted)
     for name, value in wanted.items():
         torch.testing.assert_close(terms[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_each_batch_has_its_own_noise_and_each_round_the_same_again() -> None:
-    made = client()
-    made.model.train()
-
-    def drawn(server_round: int) -> list[Any]:
-        made.start_round(server_round)
-        with torch.no_grad():
-            return [made.model(batch(4, classes=C).x)[0].numpy() for _ in range(2)]
-
-    first, again, other = drawn(1), drawn(1), drawn(2)
-    assert same(first, again)
-    assert not np.array_equal(first[0], first[1])
-    assert not np.array_equal(first[0], other[0])
 
 
 def test_scored_by_samples_or_by_the_mean() -> None:

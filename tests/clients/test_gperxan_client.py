@@ -53,10 +53,10 @@ def slow_norm(x: Float, made: AssembledNorm, *, training: bool) -> Float:
     return out
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_layer_is_that_of_a_slow_version(training: bool) -> None:
+@pytest.mark.parametrize(("training", "size"), [(True, (5, 2)), (False, (5, 2)), (False, (1, 1))])
+def test_a_layer_is_that_of_a_slow_version(training: bool, size: tuple[int, int]) -> None:
     made = layer().train(training)
-    before, x = copy.deepcopy(made), drawn(0, 4, 3, 5, 2)
+    before, x = copy.deepcopy(made), drawn(0, 4, 3, *size)
     np.testing.assert_allclose(as64(made(x)), slow_norm(as64(x), before, training=training), atol=1e-5)
 
 
@@ -64,7 +64,6 @@ def test_a_layer_is_that_of_a_slow_version(training: bool) -> None:
 def test_each_norm_of_a_map_is_mixed_and_begins_half_and_half(network: str, norms: int) -> None:
     plain = networks.build(network, 5, seed=7)
     made = assembled(networks.build(network, 5, seed=7), network)
-    assert all(torch.equal(tensor, made.state_dict()[name]) for name, tensor in plain.state_dict().items())
     layers = [module for module in made.modules() if isinstance(module, AssembledNorm)]
     assert len(layers) == norms
     assert len(made.state_dict()) == len(plain.state_dict()) + 4 * norms

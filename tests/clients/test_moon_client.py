@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import C, Extra, fit, image_set, new_client, same, shared
+from support import C, fit, image_set, new_client, same, shared
 from support import batch as batch_of
 
 from fedshift_clients.base import DomainClient
@@ -83,23 +83,3 @@ def test_memory_is_the_model_as_training_left_it() -> None:
         made.evaluate(other_weights(made), {SERVER_ROUND: server_round, DOMAINS: ["a"]})  # scoring writes nothing
         assert set(made.memory) == {PREVIOUS + name for name in made.shared_names}
         assert same([made.memory[PREVIOUS + name] for name in made.shared_names], arrays)
-
-
-def test_batchnorm_counts_only_the_batches_of_training() -> None:
-    made = client(model="cnn_bn")
-    for server_round in (1, 2):
-        fit(made, server_round)
-    counted = made.model.state_dict()["encoder.1.num_batches_tracked"]
-    assert int(counted) == 2 * 3  # 12 images, batches of 4, one epoch, two rounds
-
-
-# --- with modules ----------------------------------------------------------------------------------
-
-
-def test_it_carries_modules() -> None:
-    made = client({"projection": "mlp"}, modules=[Extra()])
-    for server_round in (1, 2):
-        _, metrics = fit(made, server_round, other_weights(made))
-    assert {"loss/ce", "loss/contrast", "loss/extra"} <= set(metrics)
-    assert not any(name.startswith(PREVIOUS + "extra.") for name in made.memory)
-    assert np.isfinite(list(metrics.values())).all()

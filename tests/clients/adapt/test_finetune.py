@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support import ROUND, C, new_client, same
+from support import ROUND, C, barred_images, new_client, same
 
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.params import FinetuneParams
@@ -27,19 +27,10 @@ from fedshift_core.wire.names import (
 from fedshift_datasets.base import ImageSet
 
 BEFORE = "before-fine-tuning"
-N = 12
-
-
-def image_set(n: int = N, seed: int = 0) -> ImageSet:
-    """Images whose brightness tells their class, so that training helps."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n, dtype=np.int64) % C
-    x = rng.integers(0, 64, size=(n, 32, 32, 3)) + 60 * y[:, None, None, None]
-    return ImageSet(x.astype(np.uint8), y)
 
 
 def test_set(domain: str) -> ImageSet:
-    return image_set(20, 1 + len(domain))
+    return barred_images(20, 1 + len(domain), C)
 
 
 test_set.__test__ = False  # type: ignore[attr-defined]
@@ -50,9 +41,9 @@ def plain(**options: Any) -> DomainClient:
     settings: dict[str, Any] = {"batch_size": 4, "images": ImageConfig(crop_padding=2)}
     return new_client(
         DomainClient,
-        train_set=image_set(),
+        train_set=barred_images(12, classes=C),
         test_set=test_set,
-        own_sets={"validation": image_set(8, 9)},
+        own_sets={"validation": barred_images(8, 9, C)},
         **settings | options,
     )
 

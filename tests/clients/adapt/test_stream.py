@@ -221,3 +221,9 @@ def test_over_any_method_training_is_as_without_it(method: str, settings: str, r
         assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
         assert "before-adaptation" in adapted.rounds[-1]["others"]
         assert adapted.results["evaluated"] == "personal models"
+
+
+def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
+    made = client(ALL["tent"]())
+    predictions = predicted(made, one := TEST.select(np.array([3])))
+    torch.testing.assert_close(predictions, made.predict(normalised(one, made.setup.images)).detach())

@@ -15,7 +15,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.run import initial_model
 from fedshift_clients.models import networks, packages, weights
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels
+from fedshift_clients.models.levels import feature_levels, level_features
 from fedshift_clients.models.libraries import without_weights
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.packages import WEIGHTS
@@ -99,6 +99,20 @@ def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str, width: int)
     assert stages is not None
     assert stages.widths == (width,)
     assert feature_levels(encoder) is None
+    with refused(ConfigError, "stages:1", f"timm:{name}"):
+        freeze(outline(f"timm:{name}"), "stages:1", f"timm:{name}")
+
+
+def test_levels_of_timm_are_activations_unless_another_norm_replaces_them() -> None:
+    model = outline("timm:resnet18")
+    levels = feature_levels(model.encoder)
+    assert levels is not None
+    with level_features(levels) as found, torch.no_grad():
+        model(images().to("meta"))
+    assert [f.shape[1] for f in found] == [64, 64, 128, 256, 512]
+    other = networks.with_group_norm(networks.build("timm:mobilenetv3_small_050", 5, 0), 2)
+    levels = feature_levels(other.encoder)
+    assert levels is None or all(level in set(other.modules()) for level in levels)
 
 
 def test_freezing_stages_of_timm_freezes_their_modules() -> None:

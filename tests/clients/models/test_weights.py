@@ -117,3 +117,11 @@ def test_a_file_that_was_changed_after_it_was_named_is_refused(tmp_path: Path) -
     safetensors.torch.save_file(by_library(seed=1), path)
     with pytest.raises(ConfigError, match=before[:12]):  # and the file's, which differs
         weights.read(path, before)
+
+
+def test_our_own_names_are_taken_as_they_are_and_auxiliary_outputs_set_aside() -> None:
+    small = networks.build("cnn", 4, 5).state_dict()
+    assert weights.fitted(networks.build("cnn", 4, 0), small, "cnn", "/w").values.keys() == small.keys()
+    given = by_library() | {"aux1.fc1.weight": torch.zeros(3)}
+    (aside,) = weights.fitted(model(), given, OURS, "/w.pth").left_out
+    assert "aux1.fc1.weight" in aside

@@ -57,11 +57,9 @@ def terms(params: dict[str, Any] | None = None) -> Found:
     [
         ({"use_dfd_loss": False}, {"dfd"}),
         ({"lambda1": 0.0}, {"dfd"}),
-        ({"tau": 0.5}, {"dfd"}),
         ({"lambda2": 0.0}, {"dfc"}),
         # Without A_C the classifier sees f, and y^ comes from it.
         ({"use_dfc_loss": False}, {"ce", "dfd", "dfc"}),
-        ({"noise": "gumbel_pair"}, {"ce", "dfd", "dfc"}),
         ({"eval_noise": True, "test_feature": "f_plus"}, set()),
         ({"local_modules": "local", "eval_modules": "client_mean"}, set()),
     ],

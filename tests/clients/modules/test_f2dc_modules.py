@@ -174,6 +174,8 @@ def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
         assert torch.equal(model(x)[1], model(x)[1])
         first, second = noisy(x)[1], noisy(x)[1]
         assert not torch.equal(first, second) and not torch.equal(first, model(x)[1])
+        plainly = wrapped(local_modules="local", eval_modules="none").eval()
+        assert torch.equal(plainly(x)[1], plain().eval()(x)[1])
         noisy.eval()  # each scoring begins so
         assert torch.equal(noisy(x)[1], first)
 
@@ -202,7 +204,10 @@ def test_first_training_pass_counts() -> None:
 
 
 def test_host_that_made_no_pass_is_an_error() -> None:
-    model, p = wrapped(), modules()
+    p = modules()
+    with refused(RuntimeError, "start_round"):
+        p.wrap(plain(), plan()).train()(images())
+    model = wrapped()
     model.train()
     model(images())
     p.terms(model, batch())

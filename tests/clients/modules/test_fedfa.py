@@ -100,6 +100,8 @@ def test_running_statistics_move_where_a_map_is_augmented_and_gamma_stays_for_th
     np.testing.assert_allclose(as64(layer.sigma.square), (0.25 * (deviation - 1)) ** 2, atol=1e-6)
     assert torch.equal(layer.mu.gamma, torch.ones(2))  # a variance of 1 before the first round
     before = layer.state_dict()["mu.mean"].clone()
+    one = drawn(4, 1, 2, 4, 4)
+    assert torch.equal(layer.changed(one, np.random.default_rng(0)), one)
     with torch.no_grad():
         assert layer.look(layer, (), f) is None
     assert layer.eval().look(layer, (), f) is None

@@ -14,7 +14,7 @@ from support import InlineRun, as64, drawn
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules import mixstyle
-from fedshift_clients.modules.mixstyle import MixStyleModules
+from fedshift_clients.modules.mixstyle import MixStyle, MixStyleModules
 from fedshift_clients.modules.params import MixStyleParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
@@ -125,8 +125,6 @@ def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_
     modules.start_batch(model, Batch(x, torch.zeros(4).long(), 0, domains=torch.tensor([0, 1, 1, 1])))
     assert not torch.equal(model(torch.cat([x, x]))[1][:4], plain)  # two views in one pass
     assert torch.allclose(model(x[:3])[1], plain[:3], atol=1e-6)  # other images
-    assert modules.terms(model, Batch(x, torch.zeros(4).long(), 0)) == {}
-    assert torch.equal(model(x)[1], plain)  # a pass after the loss
 
 
 OVER = [
@@ -154,3 +152,10 @@ def test_a_network_without_such_stages_is_refused() -> None:
     flat = SplitModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), 5, 3)
     with refused(ConfigError, "mixstyle", "cnn"):
         MixStyleModules(MixStyleParams()).wrap(flat, Blueprint(ModelConfig(name="cnn"), 5, 32, 7))
+
+
+def test_a_map_is_mixed_as_often_as_its_probability_says() -> None:
+    layer = MixStyle(MixStyleParams(probability=0.3)).train()
+    layer.start_round(np.random.default_rng(0))
+    f = drawn(5, 2, 1, 2, 2).requires_grad_()
+    assert 250 < sum(layer.look(layer, (), f) is not None for _ in range(1000)) < 350
