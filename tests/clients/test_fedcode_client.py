@@ -100,9 +100,6 @@ def test_where_sain_stands(name: str, blocks: int) -> None:
     convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
     widths = [m.num_features for m in normed] or [m.out_channels for m in convolutions]
     assert [m.excite.out_features for m in values] == widths
-    x = batch(2).x
-    assert styled(x).shape == plain(x).shape
-    assert styled(x).isfinite().all()
 
 
 def test_sain_keeps_the_activation_that_is_within_a_norm() -> None:

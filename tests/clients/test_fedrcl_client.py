@@ -31,10 +31,8 @@ def test_terms_are_the_mean_over_the_levels(relu: bool) -> None:
     levels = [first.mean((2, 3)), second.mean((2, 3)), third]
     cosines = [terms.cosines_of(f.relu() if relu else f) for f in levels]
     got = values({"feature_relu": relu, "lambda_scl": 2.0, "lambda_penalty": 3.0, "tau": 0.3})
-    scl, penalty = (
-        [float(terms.hard_contrast(s, given.y, 0.3, 2)) for s in cosines],
-        [float(terms.divergence_penalty(s, given.y, 0.3, 0.7)) for s in cosines],
-    )
+    scl = [float(terms.hard_contrast(s, given.y, 0.3, 2)) for s in cosines]
+    penalty = [float(terms.divergence_penalty(s, given.y, 0.3, 0.7)) for s in cosines]
     assert list(got) == ["ce", "scl", "penalty"]
     assert got["scl"] == pytest.approx(2 * np.mean(scl), rel=1e-3)
     assert got["penalty"] == pytest.approx(3 * np.mean(penalty), rel=1e-3)

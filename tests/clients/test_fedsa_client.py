@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from support import (
     C,
     D,
-    Float,
     barred_images,
     batch,
     begun,
@@ -17,7 +15,7 @@ from support import (
     new_client,
 )  # fmt: skip
 
-from fedshift_clients.methods.fedsa import FedSAClient, margin_contrast
+from fedshift_clients.methods.fedsa import FedSAClient, margin_contrast, mean_gap
 from fedshift_core.arrays import Arrays
 
 
@@ -28,11 +26,6 @@ def anchors(scale: float = 1.0) -> Arrays:
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedSAClient:
     return new_client(FedSAClient, params, anchors() if knowledge is None else knowledge, **{"epochs": 1} | options)
-
-
-def gap(points: Float) -> float:
-    return float(np.mean([min(np.linalg.norm(p - q) for j, q in enumerate(points) if j != i)
-                          for i, p in enumerate(points)]))  # fmt: skip
 
 
 def test_the_larger_gap_is_the_margin() -> None:
@@ -48,7 +41,7 @@ def test_how_far_apart_its_prototypes_are_is_remembered_for_the_next_round() -> 
     assert "gap" not in made.memory
     fit(made)
     sent = made.contribution()
-    assert made.memory["gap"] == pytest.approx(gap(sent["prototypes"][sent["counts"] > 0].astype(np.float64)), rel=1e-5)
+    assert made.memory["gap"] == mean_gap(torch.from_numpy(sent["prototypes"][:3])).numpy()
     one = client(train_set=image_set(classes=1))
     fit(one)
     assert one.memory["gap"].tolist() == [0]  # the anchors' gap is taken

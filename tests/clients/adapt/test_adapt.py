@@ -13,10 +13,8 @@ from support import IMAGES, image_set, new_client, shared
 from fedshift_app.features.client_scores.node import local_scores
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
-from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import ContrastParams, FinetuneParams
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.fedprox import FedProxClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
@@ -114,19 +112,6 @@ def test_each_image_must_be_scored_once(places: list[int]) -> None:
 
     with refused(RuntimeError, "Wrong"):
         client(Wrong(Params())).score_test(TEST)
-
-
-def test_fine_tuning_is_the_methods_own_next_round() -> None:
-    """Over FedProx: the tuned copy is what a round of FedProx makes of the weights, its term included."""
-    made = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
-    given = shared(made)
-    result = made.evaluate(given, ASKED)[2]
-    other = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
-    other.fit(given, {"server-round": 3})
-    assert result["correct/a"] == other.score(TEST)[0]
-    assert result["loss-sum/a"] == other.score(TEST)[1]
-    plain = client(Finetune(FinetuneParams()))
-    assert plain.evaluate(given, ASKED)[2]["loss-sum/a"] != result["loss-sum/a"]
 
 
 def test_a_contrast_of_images_without_augmentation_is_refused() -> None:

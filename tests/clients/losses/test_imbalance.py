@@ -76,13 +76,6 @@ def test_an_image_that_is_surely_right_has_a_finite_gradient(gamma: float) -> No
     assert bool(logits.grad[0].abs().max() < 1e-6) and bool(logits.grad[1].abs().max() > 0.4)
 
 
-def test_images_are_weighed_by_their_own_class_where_logits_should_say_another() -> None:
-    logits, y, wrong = drawn(1, 9, 4), labels(2, 9, 4), labels(5, 9, 4)
-    w = torch.tensor([0.5, 2.0, 1.0, 3.0])
-    each = torch.nn.functional.cross_entropy(logits, wrong, reduction="none")
-    torch.testing.assert_close(ClassLoss(w)(logits, wrong, y), (w[y] * each).mean())
-
-
 def test_weights_by_name_and_their_keys() -> None:
     names = ("a", "b", "c", "d")
     loss = class_loss(train(class_weights={"b": 3, "d": 0.5}), [1, 1, 1, 1], names, torch.device("cpu"))

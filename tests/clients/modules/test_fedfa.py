@@ -109,25 +109,13 @@ def test_running_statistics_move_where_a_map_is_augmented_and_gamma_stays_for_th
 
 
 def test_nodes_learn_what_they_differ_in(run_inline: InlineRun) -> None:
-    """After a round the averaged buffers give each channel another gamma; without sharing nothing more travels."""
-    shared, alone = (
-        run_inline(
-            nodes=2,
-            method="fedfa",
-            rounds=2,
-            set=f"{FEW} method.probability=1.0 method.momentum=0.5 method.sharing={sharing}",
-        )
-        for sharing in ("true", "false")
-    )
-    weights = load_file(shared.folder / "checkpoint" / "weights-00002.safetensors")
+    """After a round the averaged buffers give each channel another gamma."""
+    run = run_inline(nodes=2, method="fedfa", rounds=2, set=f"{FEW} method.probability=1.0 method.momentum=0.5")
+    weights = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
     for stage, width in ((1, 32), (2, 64)):
         for statistic in ("mu", "sigma"):
             state = SharedStatistic(width, 0.0)
             name = f"augmentation.stage{stage}.{statistic}."
             state.load_state_dict({key: torch.from_numpy(weights[name + key]) for key in state.state_dict()})
-            assert float(state.square.min()) >= 0
             state.start_round()
             assert float(state.gamma.max()) > 1.5 > 0.7 > float(state.gamma.min())
-    first, second = ([line["losses"]["loss/ce"] for line in run.rounds] for run in (shared, alone))
-    assert first[0] == second[0]  # gamma is 1 in the first round
-    assert first[1] != second[1]

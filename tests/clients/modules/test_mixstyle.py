@@ -103,9 +103,6 @@ def test_draws_are_the_rounds_and_none_are_made_before_the_first() -> None:
         outcomes.append(model(x)[1])
     assert torch.equal(outcomes[0], outcomes[1])
     assert not torch.equal(outcomes[0], outcomes[2])
-    one, other = modules.layers(model)
-    assert one.rng is not None and other.rng is not None
-    assert one.rng.random() != other.rng.random()
 
 
 def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_stays() -> None:
