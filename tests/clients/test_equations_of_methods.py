@@ -1,4 +1,4 @@
-"""Every method's terms are its equations, which are held against slow loops elsewhere, of the model's features."""
+"""Every method's terms: equations, each held against slow loops in its own file, of the model's features."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""FDSE on a node: its layers against NumPy, which networks it takes, what stays, what a node does with its erasers."""
+"""FDSE on a node: its layers against PyTorch's functions, the networks that it takes, its erasers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FedALA on a node: which tensors are mixed, how their weights are learned, what is kept."""
+"""FedALA on a node: the tensors that are mixed, the steps of their weights, its memory."""
 
 from typing import Any
 

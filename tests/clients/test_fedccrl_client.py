@@ -1,4 +1,4 @@
-"""FedCCRL on a node: styles of other nodes' images, AugMix, its terms and switches, the way back to FedAvg."""
+"""FedCCRL on a node: styles of other nodes' images, AugMix, its terms and their weights."""
 
 from dataclasses import replace
 from functools import partial

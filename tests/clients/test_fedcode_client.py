@@ -1,4 +1,4 @@
-"""FedCode on a node: SAIN, the terms of Eq. 16 against NumPy, every switch against the term it names."""
+"""FedCode on a node: SAIN, stopped gradients, contributions, the score under the mean of the heads."""
 
 from typing import Any
 

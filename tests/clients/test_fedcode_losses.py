@@ -1,4 +1,4 @@
-"""Eqs 10 to 14 of FedCode against slow loops in float64, and against answers worked out by hand."""
+"""Eqs 10 to 14 of FedCode against slow loops in float64."""
 
 import math
 from typing import Literal

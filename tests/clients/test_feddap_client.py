@@ -1,4 +1,4 @@
-"""FedDAP on a node: its three terms against NumPy, every switch against the term it names, noise."""
+"""FedDAP on a node: its three terms against NumPy, domains without prototypes, noise."""
 
 from typing import Any
 

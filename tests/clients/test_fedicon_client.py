@@ -1,4 +1,4 @@
-"""FedICON on a node: what each phase trains, the personal classifier against a slow version, every switch."""
+"""FedICON on a node: the parts that each phase trains, the personal classifier, every switch."""
 
 import copy
 import functools

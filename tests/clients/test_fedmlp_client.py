@@ -1,4 +1,4 @@
-"""FedMLP (an approximation) on a node: its terms against loops in float64, its switches."""
+"""FedMLP (an approximation) on a node: its terms against loops in float64."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""FedPAC on a node: two phases, its statistics, its own head."""
+"""FedPAC on a node: two phases, its statistics, its head."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FedPall's client: its classifier, its loss, and what it sends."""
+"""FedPall's client: its classifier, and the mixed and masked features that it sends."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FedPLVM on a node: its terms as a whole, what it contributes, its switches."""
+"""FedPLVM on a node: the clusters that it contributes."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""FedProto on a node: its loss against NumPy, every switch against what it names, what stays on the node."""
+"""FedProto on a node: shared weights, and classification by the nearest prototype."""
 
 from functools import partial
 from typing import Any

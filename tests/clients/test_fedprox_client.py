@@ -1,4 +1,4 @@
-"""FedProx on a node: Eq. 2 against NumPy, what it holds and what it leaves free."""
+"""FedProx on a node: the parameters that its term holds."""
 
 from functools import partial
 from typing import Any

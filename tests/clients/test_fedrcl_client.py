@@ -1,4 +1,4 @@
-"""FedRCL on a node: its terms over the levels of the network, its switches, the way back to FedAvg."""
+"""FedRCL on a node: its terms over the levels of the network, also with modules."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""FedRep on a node: head and body by turns, and which of them travels."""
+"""FedRep on a node: head and body by turns, against two loops by hand."""
 
 from typing import Any
 

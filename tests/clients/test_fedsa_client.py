@@ -1,4 +1,4 @@
-"""FedSA on a node: three terms of the anchors, the margin by what the node sent last, the way back to FedAvg."""
+"""FedSA on a node: its margin is the larger gap, of the anchors or of what the node sent last."""
 
 from typing import Any
 

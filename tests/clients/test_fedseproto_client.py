@@ -1,4 +1,4 @@
-"""FedSeProto on a node: Eq. 9 to 15 against NumPy, phases, switches, what travels and what stays."""
+"""FedSeProto on a node: phases, sampled codes, the decoder, stopped gradients, the collapse of Fig. 4."""
 
 from functools import partial
 from typing import Any

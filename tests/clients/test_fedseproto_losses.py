@@ -1,4 +1,4 @@
-"""Loss terms of FedSeProto against slow loops in float64, and against answers worked out by hand."""
+"""Loss terms of FedSeProto against slow loops in float64."""
 
 import math
 from typing import Literal

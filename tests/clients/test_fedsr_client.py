@@ -1,4 +1,4 @@
-"""FedSR on a node: samples and terms against NumPy, how it is scored, what stays."""
+"""FedSR on a node: terms of a sample, and the scores by samples or by the mean."""
 
 from typing import Any
 

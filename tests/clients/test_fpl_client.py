@@ -1,4 +1,4 @@
-"""FPL on a node: its three terms against NumPy, every switch against the term it names."""
+"""FPL on a node: its terms are of the features of the whole model."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""FPL's terms against slow loops in float64, and against answers worked out by hand."""
+"""FPL's unbiased prototypes and consistency against slow loops in float64."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""gPerXAN: mixed norms against NumPy, the received head's loss, what stays on a node, and what is refused."""
+"""gPerXAN: mixed norms against NumPy, the received head's loss, the tensors that stay on a node."""
 
 import copy
 from typing import Any

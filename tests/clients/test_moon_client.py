@@ -1,4 +1,4 @@
-"""MOON on a node: its references, what is kept between rounds, the projection head."""
+"""MOON on a node: its references, with and without a projection, and its memory."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""MOON's contrast (Eq. 3) against NumPy, and where it must not be NaN."""
+"""MOON's contrast (Eq. 3) against loops, and where both references agree."""
 
 import math
 

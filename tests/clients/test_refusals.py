@@ -1,4 +1,4 @@
-"""What a run may not ask of methods, modules, adaptations, networks and local training: refused before it begins."""
+"""Settings that do not fit together are refused before a run begins: methods, modules, adaptations, networks."""
 
 import pytest
 from refusals import refused

@@ -1,4 +1,4 @@
-"""Every method's rounds: what a node contributes and keeps, that it goes on from it, and the way back to FedAvg."""
+"""Every method's rounds: a node's contribution and memory, initial weights, and the way back to FedAvg."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""StableFDG on a node: the training pass against a slow version, what it tells, what is off and what is refused."""
+"""StableFDG on a node: the training pass against a slow version, the styles that it tells, each part, refusals."""
 
 from typing import Any
 

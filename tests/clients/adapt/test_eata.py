@@ -88,12 +88,11 @@ def test_three_batches_against_the_equations(alpha: float, margin: float | None)
             made.last.weight.mul_(8)  # else no prediction is sure
         return made
 
-    model, clean = surer(), [images(9)]
+    model, clean, b = surer(), [images(9)], 12
     adapted = EATA(model, model, params, clean)
     began, at, moved, mean = theta(model), theta(model), np.zeros(6), None
     plain = surer()
     fisher = np.concatenate([as64(f) for f in fisher_values(plain, [plain.norm], plain, clean)])
-    b = 12
     for number in range(3):
         x = images(20 + number, b)
         logits = slow_logits(model, x, *np.split(at, 2))

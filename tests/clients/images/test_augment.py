@@ -1,4 +1,4 @@
-"""Cropping, flipping and normalising, against slow searches through all possible outcomes."""
+"""Cropping, flipping and normalising: as they were first written, bit for bit."""
 
 import numpy as np
 import pytest

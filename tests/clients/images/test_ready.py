@@ -1,4 +1,4 @@
-"""Images that are converted once, and large images."""
+"""Images that are converted once."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The contrasts of FedICON against slow double loops in float64, and against answers worked out by hand."""
+"""The contrasts of FedICON against slow double loops in float64."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""FedProto's terms against slow loops in float64, and against answers worked out by hand."""
+"""FedProto's terms against slow loops in float64."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""FedProx's term against loops, and its gradient by hand."""
+"""FedProx's term and its gradient against loops."""
 
 import pytest
 from method_cases import check_term

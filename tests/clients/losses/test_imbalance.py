@@ -1,4 +1,4 @@
-"""Losses for unequal classes against slow versions: weights by hand and by loops, focal loss, and the drawn order."""
+"""Losses for unequal classes against slow versions: weights, focal loss, and the drawn order."""
 
 import math
 

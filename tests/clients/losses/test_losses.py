@@ -1,4 +1,4 @@
-"""Loss terms against slow double loops in float64, and against answers worked out by hand."""
+"""Loss terms that several methods share, and I2PFL's, against slow double loops in float64."""
 
 import math
 from typing import Any, Literal

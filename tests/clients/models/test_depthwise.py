@@ -1,4 +1,4 @@
-"""Gradients of depthwise convolutions: against loops, and only where they are wanted."""
+"""Gradients of depthwise convolutions: as PyTorch's own, and only where they are wanted."""
 
 import copy
 import weakref

@@ -1,4 +1,4 @@
-"""Networks: the numbers the papers give, the split in two, and what happens to BatchNorm."""
+"""Networks: the numbers of the papers, their sizes of images, and a step with BatchNorm."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Eqs 3, 5 and 7 of F2DC against slow loops in float64, and against answers worked out by hand."""
+"""Eqs 3, 5 and 7 of F2DC against slow loops in float64."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""F2DC's modules: shapes and counts, where they go in, Eqs 3 to 9 against NumPy, and any host."""
+"""F2DC's modules: Eqs 3 to 9 over all insertions, noise, the pass that counts, refusals."""
 
 from typing import Any
 

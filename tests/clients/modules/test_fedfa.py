@@ -1,4 +1,4 @@
-"""FedFA: its equations against NumPy, the variance over nodes out of averages, and whole runs."""
+"""FedFA: its equations against NumPy, the variance over nodes out of averages, and a whole run."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""MixStyle: its equation against NumPy, its draws, and whole runs over methods, networks and other modules."""
+"""MixStyle: its equation against NumPy, its draws, and whole runs with other modules."""
 
 from collections.abc import Sequence
 from typing import Any

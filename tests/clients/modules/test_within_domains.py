@@ -1,4 +1,4 @@
-"""CORAL, MMD, IRM and V-REx as modules: in whole runs with nodes of several domains, over any method, and refused."""
+"""CORAL, MMD, IRM and V-REx as modules: the pass that counts, and a whole run with nodes of several domains."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What trains fastest: the faster of two by an injected clock, in bounded time, without a trace in a run's numbers."""
+"""The arithmetic that trains fastest: chosen by an injected clock, in bounded time, without a trace in a run."""
 
 from collections.abc import Callable
 

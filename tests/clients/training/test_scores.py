@@ -1,4 +1,4 @@
-"""What is scored, and how arrays are viewed for it."""
+"""Images that are scored, and arrays that are viewed for it."""
 
 import functools
 from typing import Any

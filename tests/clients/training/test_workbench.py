@@ -1,4 +1,4 @@
-"""What a process keeps between clients: nothing of it may be seen in the numbers."""
+"""A process keeps things between clients, and nothing of it is seen in the numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
