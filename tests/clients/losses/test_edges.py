@@ -106,7 +106,7 @@ def test_lengths_of_features_do_not_matter(name: str) -> None:
     assert float(CONTRASTS[name](1e3 * x)) == pytest.approx(float(CONTRASTS[name](x)), rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in TERMS if "collaboration" not in name])  # in the run's precision
+@pytest.mark.parametrize("name", [name for name in TERMS if "collaboration" not in name])  # is called outside autocast
 def test_autocast_changes_no_bit_and_bfloat16_is_computed_in_float32(name: str) -> None:
     x = drawn(7, B, C)
     plain = TERMS[name](x)
