@@ -18,11 +18,9 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, FIGURES, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import SiteNumbers, from_arrays
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.listing import joined
 
 ASK = {ASK_SITE_FIGURES: True}
 ALL = {DOMAINS: ["a"], DRAWN: [11], STARTS: [0], STOPS: [11]}
-SEED = 11  # of the clients that tests make
 
 
 def with_groups(images: ImageSet, groups: list[str]) -> ImageSet:
@@ -93,16 +91,6 @@ def test_patients_go_with_their_images_in_whatever_order_they_are_scored() -> No
     assert sent(fedavg(test_set=lambda domain: image_set(11)), ALL).patients == -1
 
 
-def test_selecting_and_joining_images_keeps_their_patients() -> None:
-    images = with_groups(image_set(4), ["p", "q", "", "p"])
-    assert images.select(np.array([3, 1])).groups is not None
-    assert images.select(np.array([3, 1])).groups.tolist() == ["p", "q"]  # type: ignore[union-attr]
-    assert images.labelled(images.y).select(slice(1, 3)).groups.tolist() == ["q", ""]  # type: ignore[union-attr]
-    both = joined([image_set(2), images]).groups
-    assert both is not None and both.tolist() == ["", "", "p", "q", "", "p"]
-    assert joined([image_set(2), image_set(3)]).groups is None and image_set(3).select(slice(2)).groups is None
-
-
 def test_a_policy_hides_figures_of_few_images_and_the_log_shows_what_leaves(caplog: pytest.LogCaptureFixture) -> None:
     """A real node, which scores all its images, says in its log what it sends; a simulated one says nothing."""
     images = image_set(14, classes=3)
@@ -114,11 +102,8 @@ def test_a_policy_hides_figures_of_few_images_and_the_log_shows_what_leaves(capl
         numbers = sent(made, {DOMAINS: ["a"], DRAWN: [len(chosen)]})
     assert numbers.of_class.tolist() == [-1, 5, -1, -1]  # two of disc follow from the total, but for those of bar
     first, *others = [record.getMessage() for record in caplog.records]
-    assert first.startswith(f"round 0, a, {len(chosen)} test images: accuracy 0.") and " to " in first
-    assert others[1].startswith("  cross, 5 images: sensitivity ")
-    assert [line for line in others if "cross" not in line] == [
-        f"  {name}: too few images" for name in ("bar", "disc", "none")
-    ]
+    assert f"{len(chosen)} test images" in first
+    assert [("too few" in line) for line in others] == [True, False, True, True]
     caplog.clear()
     with caplog.at_level(logging.INFO, "fedshift"):
         sent(made, {DOMAINS: ["a"], DRAWN: [len(chosen)], STARTS: [0], STOPS: [len(chosen)]})

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from support import node, phase, server_feature
 
 from fedshift_app.features.profile.server import Profile
@@ -39,10 +38,9 @@ def test_a_node_that_says_nothing_of_its_time_has_no_place() -> None:
     assert found == {"server": {}, "nodes": {"data": 1.0}, "side_by_side": 1, "waiting": 0.0}
 
 
-@pytest.mark.parametrize(("engine", "places"), [("simulation", 1), ("deployment", 3)])
-def test_every_real_node_has_a_place_of_its_own(engine: str, places: int) -> None:
+def test_every_real_node_has_a_place_of_its_own() -> None:
     said = [{"seconds/data": 1.0, "process": 7}] * 3
-    assert reported(said, {}, engine)["side_by_side"] == places
+    assert reported(said, {}, "deployment")["side_by_side"] == 3
 
 
 def test_scores_go_on_with_what_training_took_and_a_round_starts_from_nothing() -> None:
