@@ -10,14 +10,13 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 from PIL import Image
 from refusals import refused
-from support import Command, InlineRun, ListeningGrid
+from support import InlineRun, ListeningGrid
 
 from fedshift.run.checking import check_data
 from fedshift.site.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
-from fedshift_app.node import holdings
 from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
@@ -260,27 +259,7 @@ def test_an_exported_node_is_tested_on_what_was_drawn_for_it(tmp_path: Path) -> 
         assert node_data.num_test(cfg, where) == len(drawn)
 
 
-@pytest.fixture
-def cifar(tmp_path: Path) -> Path:
-    """A small CIFAR-10, 200 images to train on and 80 to test, and 40 of CIFAR-10.1; colour tells the class."""
-    rng = np.random.default_rng(0)
-
-    def made(count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        y = np.arange(count) % 10
-        x = rng.integers(0, 60, (count, 32, 32, 3)) + np.array([[20 * c, 180 - 18 * c, 60] for c in y])[:, None, None]
-        return x.astype(np.uint8), y.astype(np.uint8)
-
-    for name, count in {**{f"data_batch_{i}": 40 for i in range(1, 6)}, "test_batch": 80}.items():
-        x, y = made(count)
-        records = np.concatenate([y[:, None], x.transpose(0, 3, 1, 2).reshape(count, -1)], axis=1)
-        (tmp_path / f"{name}.bin").write_bytes(records.tobytes())
-    x, y = made(40)
-    np.save(tmp_path / "cifar10.1_v6_data.npy", x)
-    np.save(tmp_path / "cifar10.1_v6_labels.npy", y.astype(np.int32))
-    return tmp_path
-
-
-def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run_inline: InlineRun) -> None:
+def test_every_node_is_scored_on_its_own_draw(run_inline: InlineRun) -> None:
     replies: dict[int, dict[str, float]] = {}
 
     class Grid(ListeningGrid):
@@ -290,19 +269,14 @@ def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run
                 replies[index] = {k: float(str(v)) for k, v in reply.content.metric_records["metrics"].items()}
             return reply
 
-    small = "'allocation.counts={cifar10: 4}' train.epochs=1 evaluate.client_models=last"
-    run = run_inline("fedicon-cifar10-attribute", rounds=1, data_dir=str(cifar), grid=Grid, set=small)
-    assert list(replies) == [0, 1, 2, 3]
-    for domain, number in (("cifar10", 20), ("cifar10.1", 10)):
-        assert [result[f"count/{domain}"] for result in replies.values()] == [number] * 4
+    run = run_inline(rounds=1, grid=Grid, set=f"{SKEWED} {FEW} evaluate.client_models=last")
+    for domain, nodes in (("scan", (0, 2)), ("sketch", (1, 3))):
+        assert [replies[index][f"count/{domain}"] for index in nodes] == [45, 45]
         # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
-        means = [100 * result[f"correct/{domain}"] / number for result in replies.values()]
+        means = [100 * replies[index][f"correct/{domain}"] / 45 for index in nodes]
         assert run.results["final"][domain] == pytest.approx(np.mean(means))
     outcome = run.results["client_models"]
-    assert outcome["lta"] == pytest.approx(np.mean([row["cifar10"] for row in outcome["matrix"].values()]))
-    assert all(set(row) == {"cifar10", "cifar10.1"} for row in outcome["matrix"].values())
-    assert outcome["gasa"] is None  # nobody was scored on another node's draw
-    assert outcome["why_missing"].startswith("nodes have test images of their own only")
+    assert outcome["gasa"] is None and outcome["why_missing"]  # nobody was scored on another node's draw
 
 
 @pytest.fixture
@@ -318,38 +292,6 @@ def pacs(tmp_path: Path) -> Path:
                 image = rng.integers(0, 60, (40, 40, 3)) + np.array([30 * label, 180 - 25 * label, 90])
                 Image.fromarray(image.astype(np.uint8)).save(folder / f"{number:02}.jpg")
     return tmp_path
-
-
-def test_a_run_on_pacs_decodes_once_and_covers_all_classes(pacs: Path, run_inline: InlineRun) -> None:
-    small = "train.epochs=1 train.batch_size=8 dataset.size=32 model.name=cnn"
-    run = run_inline("f2dc-pacs", nodes=10, rounds=1, data_dir=str(pacs), set=small)
-    assert set(run.results["final"]) == {"photo", "art_painting", "cartoon", "sketch"}
-    assert all(min(node["class_counts"]) >= 1 for node in run.results["nodes"])
-    assert [node["num_examples"] for node in run.results["nodes"]] == [20] * 10  # 30 % of 68 of 84
-
-
-def test_prepare_reports_counts_and_what_is_missing(pacs: Path, fedshift: Command) -> None:
-    ended = fedshift("prepare", "pacs", f"data-dir={pacs}", "dataset.size=32")
-    assert ended.code == 0
-    assert "photo: train 68, test 16" in ended.out and "84 of 1670 images" in ended.out
-
-
-def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    real = holdings.domain_parts
-
-    def counted(allocation: Any, dealt: Any, domain: str, *more: Any, **keys: Any) -> Any:
-        calls.append(domain)
-        return real(allocation, dealt, domain, *more, **keys)
-
-    monkeypatch.setattr(holdings, "domain_parts", counted)
-    cfg = config("allocation.test_fraction=0.2")
-    for index in range(40):
-        where = place(cfg, index, nodes=40)
-        own_images(cfg, where)
-        node_data.test_images(cfg, where, "scan")
-        node_data.num_test(cfg, where)
-    assert sorted(calls) == ["scan", "sketch", "street", "texture"]
 
 
 def test_a_held_out_domain_is_reported_with_its_number_of_test_images() -> None:
@@ -405,8 +347,5 @@ def test_a_second_run_of_a_process_takes_what_is_on_the_disk_then(tmp_path: Path
     draw(range(5, 20))
     second = run_inline(nodes=2, **chosen)
     assert check_data(cfg, 2) == 26
-    for site, label, name in product(("east", "west"), "ab", range(4, 20)):
-        (tmp_path / "sites" / site / label / f"{name}.png").unlink()
-    third = run_inline(nodes=2, **chosen)
-    trained = [[node["num_examples"] for node in run.results["nodes"]] for run in (first, second, third)]
-    assert trained == [[6, 6], [26, 26], [5, 5]]
+    trained = [[node["num_examples"] for node in run.results["nodes"]] for run in (first, second)]
+    assert trained == [[6, 6], [26, 26]]

@@ -24,8 +24,8 @@ from fedshift.site.nodes import SiteNode
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import copies, image_files, setup
 from fedshift_app.node import data as node_data
+from fedshift_app.node import image_files, setup
 from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
@@ -146,10 +146,9 @@ def test_a_copy_that_one_site_trains_on_and_another_is_tested_on_is_told(
     tested = min((tmp_path / "copied" / "west" / "test" / "bar").iterdir())
     for number in range(10):  # of which some are trained on
         shutil.copy(tested, tmp_path / "copied" / "north" / "bar" / f"copy-{number}.bmp")
-    where = place(cfg := config(tmp_path / "copied"), tmp_path / "copied", "north,west")
-    copies.warn_node(cfg.dataset, where.domains, where.source)
-    assert "test image" in caplog.text
-    assert "west" in caplog.text
+    cfg = config(tmp_path / "copied")
+    setup.make_client(cfg, place(cfg, tmp_path / "copied", "north,west"), 0)
+    assert "test image" in caplog.text and "west" in caplog.text
 
 
 def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Labels and copies of a user's own images: init, prepare, a run, exported nodes and a real node agree."""
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -210,16 +209,6 @@ def test_nodes_that_divide_all_images_have_copies_across_their_own_parts(copied:
     config = config_of(copied, STATED, "allocation.test_fraction=0.5 allocation.counts=any dataset.domains=[s2]")
     (line,) = copies.of_run(config, 2)
     assert "test images are training images too" in line
-
-
-def test_a_real_node_says_it_in_its_own_log(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Image.open(copied / "s1" / "test" / "3" / "4.png").save(copied / "s1" / "train" / "3" / "again.bmp")
-    config = config_of(copied, STATED)
-    node = make_context(1, {"domain": "s1", "data-dir": str(copied), "partition-id": 0}, {})
-    where = setup.place(config, node, setup.DEPLOYMENT)
-    with caplog.at_level(logging.WARNING, logger="fedshift"):
-        setup.make_client(config, where, 0)
-    assert any("1 of 11 test images is a training image too" in record.message for record in caplog.records)
 
 
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:

@@ -348,13 +348,6 @@ def test_a_file_that_goes_bad_refuses_everything(node: Any, caplog: pytest.LogCa
     node.refused(MessageType.TRAIN)
 
 
-def test_without_a_file_a_real_node_is_strict(node: Any) -> None:
-    del node.context.node_config["policy"]
-    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE)
-    node.context.node_config["policy"] = "open"
-    assert "counts" in node.answers(MessageType.EVALUATE, **SCORE)
-
-
 # --- whatever a node has, no cell of few images leaves --------------------------------------------------
 
 CONFIG = resolve({"method": "fpl", "set": "allocation.validation_fraction=0.1"})

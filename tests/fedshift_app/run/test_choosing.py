@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from flwr.app import MessageType
-from killing import KEEPING, KillAt, only, outcome, resume, start
+from killing import KillAt, only, outcome, resume, start
 from refusals import refused
-from support import ROOT, ListeningGrid, Run, node
+from support import ROOT, ListeningGrid, node
 
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
@@ -229,37 +228,6 @@ def test_a_chosen_round_that_is_damaged_is_reported(
 
 
 # --- more rounds ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a finished run of three rounds with knowledge, private parts and moments."""
-    return start(tmp_path_factory.mktemp("three"), method=KEEPING, rounds=3, set=LONGER)
-
-
-LONGER = (
-    "train.epochs=1 allocation.share=0.05 server.optimizer=fedyogi train.schedule=step train.schedule_steps=[1,4] "
-    "train.warmup_rounds=2"
-)
-
-
-@pytest.mark.long
-def test_a_finished_run_is_made_longer(three: Run, tmp_path: Path, kill_at: KillAt) -> None:
-    whole = start(tmp_path / "whole", method=KEEPING, rounds=5, set=LONGER)
-    before = three.rounds
-    with kill_at("config.yaml", "unnamed"):
-        resume(three.folder.parent, rounds=5)
-    assert resume(three.folder.parent).results["rounds"] == 3  # as it was: the file that says more was not there yet
-    with kill_at("weights-00005", "half"):
-        resume(three.folder.parent, rounds=5)
-    run = resume(three.folder.parent)
-    assert outcome(run) == outcome(whole)
-    assert run.rounds[:3] == before
-    content = yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert content["resolved"]["rounds"] == 5
-    assert [one.get("rounds_before") for one in content["resumed"]] == [None, 3, None]
-    with pytest.raises(ConfigError, match="is finished"):
-        resume(three.folder.parent, rounds=4)
 
 
 @pytest.mark.parametrize(

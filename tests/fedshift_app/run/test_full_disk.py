@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
-from support import Command, ListeningGrid, Run, SmallDisk
+from support import Command, ListeningGrid, Run
 
 from fedshift.lab.pages.report import build as report_build
 from fedshift.lab.pages.report import predictions
@@ -161,36 +161,29 @@ def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
     assert "No space left on device" in line and f"fedshift report {only(tmp_path)}" in line
 
 
-# --- real disks ---------------------------------------------------------------------------------------------------
-
-
 def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
-    small_disk: SmallDisk, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel makes it where a disk fails; an administrator cannot while the lock is open for writing."""
-    runs, ends = small_disk.path / "runs", contextlib.ExitStack()
+    ends = contextlib.ExitStack()
 
     class Grid(ListeningGrid):
         def pass_on(self, asked: Any, reply: Any) -> Any:
             config = asked.content.config_records["config"]
             if asked.metadata.message_type == MessageType.EVALUATE and config["server-round"] == 2:
-                ends.enter_context(failing(str(runs), errno.EROFS))
+                ends.enter_context(failing(str(tmp_path), errno.EROFS))
             return reply
 
-    with monkeypatch.context() as patch, ends:
-        patch.setattr(inline, "InlineGrid", Grid)
-        with pytest.raises(FederationError) as caught:
-            start(runs, **FLAT)
-    folder = only(runs)
-    assert str(caught.value).startswith(f"cannot write {folder}/figures.json: Read-only file system\n")
-    small_disk.read_only(True)
-    assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
-    assert status.read(folder).state == "interrupted"  # its last word could not be written
-    small_disk.read_only(False)
+    with ends:
+        with monkeypatch.context() as patch:
+            patch.setattr(inline, "InlineGrid", Grid)
+            with pytest.raises(FederationError, match="Read-only file system"):
+                start(tmp_path, **FLAT)
+        assert f"cannot write to {only(tmp_path)}: Read-only file system" in refused(tmp_path)
+    assert status.read(only(tmp_path)).state == "interrupted"  # its last word could not be written
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
-        assert "70 kB are free in" in refused(runs)
-    assert outcome(resume(runs)) == outcome(whole_run)
+        assert "70 kB are free in" in refused(tmp_path)
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 # --- room, before a run -------------------------------------------------------------------------------------------

@@ -154,7 +154,9 @@ def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, ki
     run = resume(runs)
     assert rounds_of(run) == [3, 2, 1]
     assert outcome(run) == outcome(plain)
-    assert rounds_of(resume(runs, rounds=4, set="keep_rounds=1,3")) == [4, 3, 2, 1]
+    longer = resume(runs, rounds=4, set="keep_rounds=1,3")
+    assert outcome(longer)[1] == outcome(start(tmp_path / "longer", rounds=4, set=SHORT))[1]
+    assert rounds_of(longer) == [4, 3, 2, 1]
     resolved = yaml.safe_load((only(runs) / "config.yaml").read_text())["resolved"]
     assert resolved["keep_rounds"] == [1, 3]
     assert rounds_of(resume(runs, rounds=5)) == [5, 4, 3, 2, 1]  # as the resume before was asked

@@ -1,7 +1,5 @@
 """Which names of losses and scores the server knows, and that honest runs of every kind keep to them and to numbers."""
 
-from typing import Any
-
 import pytest
 from support import InlineRun
 
@@ -50,13 +48,12 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
             marks=pytest.mark.long,
         ),
         ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
-        pytest.param("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}, marks=pytest.mark.long),
         ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),
         pytest.param(
-            "fedavg",
-            "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5",
+            "fedcode",
+            "method.global_model=average_heads allocation.validation_fraction=0.3 images.eval_batch=4",
             {"ce"},
-            set(),
+            {"global"},
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -66,30 +63,12 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
             set(),
             marks=pytest.mark.long,
         ),
-        pytest.param(
-            "fedavg",
-            "shift.name=corruption shift.severity=1 evaluate.client_models=every",
-            {"ce"},
-            set(),
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "fedavg",
-            "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true",
-            {"ce"},
-            set(),
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_honest_nodes_are_never_left_out(
     method: str, settings: str, terms: set[str], scores: set[str], run_inline: InlineRun
 ) -> None:
-    more: dict[str, Any] = {"profile": True} if "profile=true" in settings else {}
-    small = TINY if "test_fraction" not in settings else "train.epochs=1 allocation.share=0.3"
-    run = run_inline(
-        method=method, rounds=2, nodes=6, set=f"{small} {settings.replace('profile=true', '')}".strip(), **more
-    )  # fmt: skip
+    run = run_inline(method=method, rounds=2, nodes=6, set=f"{TINY} {settings}", profile=True)
     result: set[str] = set()
     for line in run.rounds:
         assert line["left_out"] == []

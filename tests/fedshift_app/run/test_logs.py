@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from flwr.app import Message, MessageType
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid
 
-from fedshift.run.engine import inline
-from fedshift.run.launch import runner
 from fedshift_app.run import logs
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
 
@@ -48,23 +45,6 @@ def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) 
     left_out = {"level": "warning", "logger": "fedshift", "round": 1, "node": 1, "domain": "texture"}
     assert left_out.items() <= result[1].items()
     assert [line["round"] for line in result[2:4]] == [1, 2]
-
-
-def test_a_failed_run_ends_its_log_and_a_resumed_one_goes_on_in_it(run_inline: InlineRun, tmp_path: Path) -> None:
-    class Lost(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            return None if message.content.config_records["config"].get("server-round") == 2 else reply
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inline, "InlineGrid", Lost)
-        with pytest.raises(Exception, match="round 2"):
-            run_inline(rounds=2, set=SHORT)
-    (folder,) = tmp_path.glob("runs/*")
-    before = lines(folder)
-    assert before[-1]["event"] == "failed" and before[-1]["level"] == "error"
-    runner.run_inline({"resume": str(folder)}, 4)
-    assert lines(folder)[: len(before)] == before
-    assert [line.get("event") for line in lines(folder)[len(before) :]] == ["started", "resumed", "round", "finished"]
 
 
 def record(message: str, **more: Any) -> logging.LogRecord:

@@ -206,19 +206,17 @@ def test_a_process_has_the_commit_of_the_files_that_it_imported(monkeypatch: pyt
 def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     first = RoundResult(
-        1, {"a": 40.0, "b": None}, {"a": 1.5, "b": None}, {"loss": math.nan, "ce": 2.0}, [0, 2], ["node 1 (b): gone"],
-        bytes_down=30, bytes_up=20, seconds=1.23456,
-    )  # fmt: skip
+        1, {"a": 40.0, "b": None}, {"a": 1.5, "b": None}, {"loss": math.nan, "ce": 2.0}, seconds=1.23456
+    )
     folder.add_round(first, record(weights()))
     folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()))
     lines = [json.loads(line) for line in (folder.path / METRICS_FILE).read_text().splitlines()]
     assert lines[0] == {
         "round": 1, "accuracy": {"a": 40.0, "b": None}, "avg": None, "test_loss": {"a": 1.5, "b": None},
-        "losses": {"loss": None, "ce": 2.0}, "nodes": [0, 2], "left_out": ["node 1 (b): gone"],
-        "bytes_up": 20, "bytes_down": 30, "seconds": 1.235,
+        "losses": {"loss": None, "ce": 2.0}, "nodes": [], "left_out": [], "bytes_up": 0, "bytes_down": 0,
+        "seconds": 1.235,
     }  # fmt: skip
-    assert [line["round"] for line in lines] == [1, 2]
-    assert lines[1]["avg"] == 55.0
+    assert (lines[1]["round"], lines[1]["avg"]) == (2, 55.0)
 
 
 def test_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -241,18 +239,12 @@ def test_results(tmp_path: Path) -> None:
     written: dict[str, Any] = json.loads((folder.path / RESULTS_FILE).read_text())
     assert written == json.loads(json.dumps(finite(returned)))
     expected = {
-        "method": "fedavg", "dataset": "handwritten", "experiment": "handwritten", "model": "cnn", "bn": "average",
-        "seed": 3, "rounds": 2, "engine": "inline", "domains": {"a": 50.0, "b": 20.0}, "avg": 35.0,
-        "final": {"a": 60.0, "b": 20.0}, "worst": 20.0, "bytes_up": 10, "bytes_down": 0,
+        "method": "fedavg", "experiment": "handwritten", "seed": 3, "rounds": 2, "engine": "inline",
+        "domains": {"a": 50.0, "b": 20.0}, "avg": 35.0, "final": {"a": 60.0, "b": 20.0}, "bytes_up": 10,
         "num_parameters": 2 * 3 + 1, "weights_sha256": weights_hash(weights(2)),
     }  # fmt: skip
     assert expected.items() <= written.items()
-    assert 0 < written["seconds"] < 60
-    assert written["best_test"]["round"] == 2
-    assert written["nodes"] == [
-        {"index": 0, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]},
-        {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]},
-    ]
+    assert written["nodes"][1] == {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]}
     assert not list(folder.path.rglob("*.part"))
 
 

@@ -134,15 +134,6 @@ def test_a_run_may_begin_while_another_ends(
     assert warnings == []
 
 
-def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, warnings: list[str]) -> None:
-    pytest.importorskip("mlflow")
-    (tmp_path / trackers.STORE).write_text("in the way")
-    tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
-    tracker.send(result(2, 40.0))
-    tracker.send(None)
-    assert len(warnings) == 1 and "MLflow" in warnings[0]
-
-
 def records(file: Path) -> list[Any]:
     """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
     from wandb.proto.wandb_internal_pb2 import Record

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killing import KillAt
 from refusals import refused
-from support import InlineRun, Killed, Run
+from support import InlineRun, Run
 
 from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import trackers
-from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_strategies.federation.context import RoundResult
 
@@ -68,20 +68,11 @@ def test_the_event_file_says_what_metrics_jsonl_says_and_with_which_hyperparamet
 
 
 @pytest.mark.parametrize("before", ["tensorboard", "none"])
-def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, kill_at: KillAt) -> None:
     """Killed after a round was drawn and before it counted; also where only the resumed run is to be drawn."""
-    flat = {"rounds": 3, "output-dir": str(tmp_path), "set": SHORT}
-    write = atomic_io.write_durably
-
-    def killing_write(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
-        if path.name == "round-00002.json":
-            raise Killed
-        write(path, data, named=named, private=private)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic_io, "write_durably", killing_write)
-        with pytest.raises(Killed):
-            runner.run_inline(flat | {"tracking": before}, 4)
+    flat = {"experiment": "handwritten", "rounds": 3, "output-dir": str(tmp_path), "set": SHORT, "tracking": before}
+    with kill_at("round-00002.json", "before"):
+        runner.run_inline(flat, 4)
     (folder,) = tmp_path.iterdir()
     if before == "tensorboard":
         # As if round 2 had been drawn with numbers of a round that then did not count.
