@@ -1,7 +1,5 @@
 """The noise of local differential privacy: each node draws its own, in every engine and every process."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from refusals import refused
-from safetensors.numpy import load_file
 
 from fedshift.run.engine import inline
 from fedshift.run.engine.workers import WorkersGrid
@@ -20,7 +17,6 @@ from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.node import noised
-from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import decode
@@ -72,20 +68,6 @@ def test_no_two_nodes_share_noise_nor_two_runs_from_one_global_state(
         runner.run_inline(flat, NODES, workers)
     assert len(updates) == 2 * 2 * NODES
     check_independent(updates, resolve(flat).privacy.noise)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_no_two_nodes_of_flowers_simulation_share_noise(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).parent / "fedshift"), "run", "handwritten", f"nodes={NODES}", "rounds=1"]
-    ended = subprocess.run([*command, "report=false", *NOISY.split()], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    (folder,) = (tmp_path / "runs").iterdir()
-    config = resolve({"set": NOISY})
-    before = decode(run_build.prepare(config, "simulation")[0])
-    after = load_file(folder / "checkpoint" / "weights-00001.safetensors")
-    mean = np.concatenate([(after[name] - before[name]).ravel() for name in before])
-    assert mean.std() == pytest.approx(config.privacy.noise / np.sqrt(NODES), rel=0.05)
 
 
 # --- clipping ----------------------------------------------------------------------------------------

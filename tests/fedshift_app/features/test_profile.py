@@ -33,11 +33,6 @@ def test_nodes_add_up_and_what_is_left_is_waiting() -> None:
     }
 
 
-def test_a_node_that_says_nothing_of_its_time_has_no_place() -> None:
-    found = reported([{"seconds/data": 1.0, "process": 7}, {"loss": 1.0}], {})
-    assert found == {"server": {}, "nodes": {"data": 1.0}, "side_by_side": 1, "waiting": 0.0}
-
-
 def test_every_real_node_has_a_place_of_its_own() -> None:
     said = [{"seconds/data": 1.0, "process": 7}] * 3
     assert reported(said, {}, "deployment")["side_by_side"] == 3

@@ -5,14 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from refusals import refused
 from safetensors.numpy import load_file
 from support import ROOT, InlineRun, ListeningGrid, Run
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.server_ema.server import PREFIX, moved
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode
@@ -37,24 +34,6 @@ def slow(rounds: list[Arrays], decay: float) -> Arrays:
 
 def arrays_of(run: Run, kind: str, number: int) -> Arrays:
     return load_file(run.folder / "checkpoint" / f"{kind}-{number:05d}.safetensors")
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([0.1, 0.5, 0.999]))
-@settings(max_examples=20)
-def test_the_average_is_that_of_a_loop(seed: int, number: int, decay: float) -> None:
-    rng = np.random.default_rng(seed)
-    rounds = [
-        {"w": rng.normal(size=(2, 3)).astype(np.float32), "b": np.asarray(rng.normal(), np.float32),
-         "count": np.array(rng.integers(9))} for _ in range(number)
-    ]  # fmt: skip
-    state: Arrays = {}
-    for weights in rounds:
-        state = moved(state, weights, decay)
-    wanted = slow(rounds, decay)
-    assert {*state} == {PREFIX + "w", PREFIX + "b"}
-    for name in ("w", "b"):
-        assert state[PREFIX + name].dtype == np.float32
-        np.testing.assert_allclose(state[PREFIX + name], wanted[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline: InlineRun) -> None:

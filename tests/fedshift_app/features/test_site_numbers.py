@@ -201,12 +201,3 @@ def test_scores_that_are_not_finite_leave_what_needs_none() -> None:
     assert made.by_class_marks[:, 0].tolist() == [known, known, none, none]
     empty = figures(Scored(np.zeros((0, 3)), *np.zeros((2, 0), np.int64), None))
     assert empty.images == 0 and (empty.overall_marks == TOO_FEW).all()
-
-
-def test_several_passes_add_up() -> None:
-    given = scored(30, groups=["a", "b", "c"] * 10)
-    parts = [Scored(given.p[i], given.predicted[i], given.y[i], np.array(["a", "b", "c"] * 10)[i])
-             for i in (slice(0, 7), slice(7, 30))]  # fmt: skip
-    total = parts[0] + parts[1]
-    first, second = (figures(each) for each in (given, total))
-    assert np.array_equal(first.overall, second.overall) and first.patients == second.patients == 3

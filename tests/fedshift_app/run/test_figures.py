@@ -74,18 +74,6 @@ def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, sc
     assert abs(result["auc"] - 100 * np.mean(exact)) <= result["auc_within"] + 1e-9
 
 
-def test_calibration_error_by_hand() -> None:
-    logits, y = drawn(4)
-    p = torch.softmax(logits.double(), dim=1).numpy()
-    confidence, right = p.max(axis=1), p.argmax(axis=1) == y.numpy()
-    expected = 0.0
-    for b in range(15):
-        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
-        if inside.any():
-            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
-    assert figures.of(counted(logits, y))["ece"] == pytest.approx(100 * expected)
-
-
 def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
     logits, _ = drawn(3, 40)
     two = figures.of(counted(logits, torch.arange(40) % 2))
