@@ -5,7 +5,7 @@ from typing import Any
 from support import node, phase, server_feature
 
 from fedshift_app.features.profile.server import Profile
-from fedshift_strategies.features.base import Scoring, Training
+from fedshift_strategies.features.base import Training
 from fedshift_strategies.features.catalog import Around
 
 WORK = {"seconds/data": 1.0, "seconds/forward/backward": 4.0, "loss": 3.0}
@@ -36,17 +36,3 @@ def test_nodes_add_up_and_what_is_left_is_waiting() -> None:
 def test_every_real_node_has_a_place_of_its_own() -> None:
     said = [{"seconds/data": 1.0, "process": 7}] * 3
     assert reported(said, {}, "deployment")["side_by_side"] == 3
-
-
-def test_scores_go_on_with_what_training_took_and_a_round_starts_from_nothing() -> None:
-    feature = server_feature(Profile)
-    for _ in range(2):
-        training = phase(Training)
-        around = Around([("profile", feature.on_round(training))])
-        training.observers[0](node(0), {"seconds/data": 1.0, "process": 7})
-        around.finish()
-        scoring = phase(Scoring)
-        around = Around([("profile", feature.on_scores(scoring))])
-        scoring.observers[0](node(0), {"seconds/data": 2.0, "process": 7})
-        around.finish()
-        assert scoring.result.shown["profile"]["nodes"] == {"data": 3.0}

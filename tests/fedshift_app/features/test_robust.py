@@ -152,10 +152,8 @@ def test_too_few_updates_have_no_robust_average(rule: Any, answers: int, needed:
 @pytest.mark.parametrize(
     ("config", "needed"),
     [
-        ({"robust": "median"}, 3), ({"robust": "clip"}, 3),
-        ({"robust": "clip", "clip_norm": 1.0}, 1), ({"robust": "krum"}, 5), ({"robust": "krum", "malicious": 3}, 9),
-        ({"robust": "trimmed_mean"}, 5), ({"robust": "trimmed_mean", "trim": 0.1}, 10),
-        ({"robust": "trimmed_mean", "trim": 0.3}, 4), ({"robust": "trimmed_mean", "trim": 0.49}, 3),
+        ({"robust": "clip", "clip_norm": 1.0}, 1), ({"robust": "krum", "malicious": 3}, 9),
+        ({"robust": "trimmed_mean", "trim": 0.1}, 10), ({"robust": "trimmed_mean", "trim": 0.49}, 3),
     ],
 )  # fmt: skip
 def test_how_many_nodes_a_rule_needs(config: dict[str, Any], needed: int) -> None:

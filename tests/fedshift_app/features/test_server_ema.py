@@ -60,17 +60,6 @@ def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline
     assert any(not np.array_equal(array, trained[2][name]) for name, array in kept.items())
 
 
-def test_a_resumed_run_keeps_the_average(run_inline: InlineRun) -> None:
-    given = f"{SHORT} server.ema={D} server.optimizer=fedavgm server.lr=0.5"
-    whole = run_inline(rounds=3, set=given)
-    first = run_inline(rounds=2, set=given)
-    resumed = run_inline("", resume=str(first.folder), rounds=3)
-    for kind in ("weights", "averaged", "moments"):
-        wanted, found = arrays_of(whole, kind, 3), arrays_of(resumed, kind, 3)
-        assert wanted.keys() == found.keys() and all(np.array_equal(wanted[name], found[name]) for name in wanted)
-    assert whole.rounds[2]["accuracy"] == resumed.rounds[2]["accuracy"]
-
-
 @pytest.mark.parametrize(
     ("method", "value"),
     [("feddyn", 0.5), ("fedheal", 0.5), ("fedproto", 0.5), ("local", 0.5), ("fedavg", 1)],

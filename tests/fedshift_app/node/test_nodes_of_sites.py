@@ -65,23 +65,20 @@ def place(cfg: RunConfig, images: Path, domain: str, **given: Any) -> Place:
 # --- its images ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", ["known", "unknown"])
-def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path, labels: str) -> None:
-    cfg = config(images, f"allocation.validation_fraction=0.2 allocation.domain_labels={labels}")
+def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path) -> None:
+    cfg = config(images, "allocation.validation_fraction=0.2")
     both = place(cfg, images, "South, north")
     assert (both.domain, both.domains) == ("south", ("south", "north"))
-    own, each = node_data.own_images(cfg, both), [
-        node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains
-    ]  # fmt: skip
-    assert np.array_equal(own.train.x, np.concatenate([one.train.x for one in each]))
-    assert np.array_equal(own.train.y, np.concatenate([one.train.y for one in each]))
-    assert own.validation is not None
-    assert np.array_equal(own.validation.x, np.concatenate([one.validation.x for one in each if one.validation]))
+    own = node_data.own_images(cfg, both)
+    each = [node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains]
+    for mine, parts in ((own.train, [one.train for one in each]), (own.validation, [one.validation for one in each])):
+        assert mine is not None
+        assert np.array_equal(mine.x, np.concatenate([part.x for part in parts if part is not None]))
+        assert np.array_equal(mine.y, np.concatenate([part.y for part in parts if part is not None]))
     of_each = np.repeat([SITES.index(site) for site in both.domains], [len(one.train) for one in each])
-    assert (None if own.train.domains is None else own.train.domains.tolist()) == (
-        None if labels == "unknown" else of_each.tolist()
-    )
-    assert each[0].train.domains is None
+    assert own.train.domains is not None and own.train.domains.tolist() == of_each.tolist()
+    unknown = config(images, "allocation.validation_fraction=0.2 allocation.domain_labels=unknown")
+    assert node_data.own_images(unknown, both).train.domains is each[0].train.domains is None
     for site in both.domains:
         test = node_data.test_images(cfg, place(cfg, images, site), site)
         assert np.array_equal(node_data.test_images(cfg, both, site).x, test.x)

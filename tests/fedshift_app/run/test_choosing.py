@@ -98,12 +98,10 @@ def test_a_loss_that_a_domain_lacks_is_none_of_the_round() -> None:
 @pytest.mark.parametrize(
     ("validation", "over_after"),
     [
-        ([10, 20, 19, 18, 17, 16], 5),
         ([10, 20, 20, 20, 20], 5),  # as good is no better
         ([10, 20, 19, 21, 20, 20, 20], 7),
         ([10, None, None, None, 9], 5),  # rounds that were not scored count, but nothing ends in them
         ([10, 11, 12, 13, 14, 15], None),
-        ([None, None, None, None, None], None),
     ],
 )
 def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], over_after: int | None) -> None:

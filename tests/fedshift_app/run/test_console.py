@@ -97,17 +97,6 @@ def test_a_table_has_figures_next_to_the_accuracies_where_there_is_room() -> Non
     assert "macro-F1^" not in many and "2090 test images" in many
 
 
-def test_a_table_of_client_models() -> None:
-    scores = {
-        "averaged_rounds": 5, "by_domain": {"mnist": 45.0, "usps": None}, "ata": {"mnist": 30.0, "usps": None},
-        "lta": 80.04, "gata": None, "gasa": 76.0, "cprr": None, "why_missing": "it rained",
-    }  # fmt: skip
-    _, _, below = table(client_models=scores).partition("client models (%)")
-    assert (row(below, "all")[2], row(below, "ATA")[1]) == ("45.0", "30.0")
-    assert [*map(row, [below] * 4, ("LTA", "GATA", "GASA", "CPRR"))] == [["80.0"], ["missing"], ["76.0"], ["missing"]]
-    assert below.rstrip().endswith("it rained")
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.4, "0:00"), (59.6, "1:00"), (3599.0, "59:59"), (7384.0, "2:03:04"), (2 * 86_400.0 + 304.0, "2 d 0:05:04")],

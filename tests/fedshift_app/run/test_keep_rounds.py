@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import NODES, KillAt, only, outcome, resume, start
+from killing import KillAt, only, outcome, resume, start
 from refusals import refused
 from support import Run
 
@@ -19,7 +19,6 @@ from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, disk_space, model_selection
-from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
@@ -43,15 +42,6 @@ def history(validation: list[int]) -> list[RoundResult]:
 
 CHOSEN = st.sets(st.integers(1, 40), max_size=5)
 VALIDATION = st.lists(st.integers(0, 9), min_size=1, max_size=40)
-
-
-def test_they_are_kept_after_a_hundred_rounds(tmp_path: Path) -> None:
-    requested = config("keep_rounds=1,10,50,98")
-    for number in range(1, 101):
-        one = Checkpoint(number, {"w": np.zeros(1, np.float32)}, {}, {}, {}, [], 0.0, 0.0)
-        checkpoints.save(tmp_path, one, model_selection.needed(requested, history([1] * number)))
-    assert checkpoints.rounds(tmp_path) == [100, 99, 98, 96, 88, 50, 10, 1]
-    assert all(checkpoints.load(tmp_path, number).server_round == number for number in (1, 10, 50))
 
 
 @settings(max_examples=30)
@@ -161,16 +151,3 @@ def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, ki
     assert resolved["keep_rounds"] == [1, 3]
     assert rounds_of(resume(runs, rounds=5)) == [5, 4, 3, 2, 1]  # as the resume before was asked
     assert rounds_of(resume(runs, rounds=6, set="keep_rounds=[]")) == [6, 5, 4]
-
-
-def test_a_run_goes_back_to_one_with_its_private_parts(tmp_path: Path, kill_at: KillAt) -> None:
-    requested = f"{SHORT} model.name=cnn_bn"
-    whole = start(tmp_path / "whole", method="fedbn", rounds=4, set=requested)
-    runs = tmp_path / "runs"
-    with kill_at("weights-00004", "before"):
-        start(runs, method="fedbn", rounds=4, set=f"{requested} keep_rounds=1")
-    assert checkpoints.rounds(only(runs) / "checkpoint") == [3, 2, 1]
-    assert len(list((only(runs) / "checkpoint" / "nodes").glob("node-*"))) == NODES
-    run = resume(runs, round=1)
-    assert outcome(run) == outcome(whole)
-    assert run.results["resumed_after"] == [1]

@@ -206,20 +206,15 @@ def test_a_table_of_sites_by_method_warns_of_class_mixes(
     hospitals: Path, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     runs = [
-        run_inline(method=method, seed=seed, dataset="folders", data_dir=str(hospitals), nodes=2, rounds=1, set=OWN)
-        for method, seed in (("fedavg", 0), ("fedavg", 1), ("fedprox", 0))
+        run_inline(method=method, dataset="folders", data_dir=str(hospitals), nodes=2, rounds=1, set=OWN)
+        for method in ("fedavg", "fedprox")
     ]
     folders = [run.folder for run in runs]
     table = by_site(folders, "auroc")
-    head, north, south, overall = table.grid()
+    head, north, *_ = table.grid()
     assert head == ["site", "images", "patients", "fedavg", "fedprox"]
-    assert [line[:2] for line in (north, south, overall)] == [["north", "28"], ["south", "27"], ["all sites", "55"]]
-    each = [figures(run).sites[0].auroc for run in runs]
-    mean = [sum(getattr(figure, name) for figure in each[:2]) / 2 for name in ("value", "low", "high")]
-    assert north[3] == f"{mean[0]:.3f} ({mean[1]:.3f} to {mean[2]:.3f})" and north[4] == text(each[2])
+    assert north == ["north", "28", "10", *(text(figures(run).sites[0].auroc) for run in runs)]
     assert [warning for warning in table.warnings if "class mixes of sites differ" in warning]
-    assert max(map(len, table.text().splitlines())) <= 100
-    assert len(table.csv().splitlines()) == 1 + 3 * 3
     for score, warned in (("auc", True), ("final", False)):
         warnings = compare(folders, score=score).numbers.warnings
         assert any("class mixes" in warning for warning in warnings) == warned
