@@ -8,10 +8,11 @@ import support
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from support import federation, node
+from support import federation, node, server_feature
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import AggregationConfig
+from fedshift_app.features.gma.server import GradientMasks
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
@@ -69,6 +70,11 @@ def test_what_all_agree_on_is_the_plain_average_to_the_bit_and_a_tie_stays() -> 
     assert merged(0.5, models, sent)["w"][2] == plain[2]
     alone = merged(1.0, models[:1], sent)["w"]
     np.testing.assert_array_equal(alone, models[0]["w"])
+
+
+def test_a_run_says_what_it_does() -> None:
+    (line,) = server_feature(GradientMasks, aggregation=AggregationConfig(gma_tau=0.4)).describe([])
+    assert "aggregation.gma_tau=0.4" in line
 
 
 def test_buffers_and_whole_numbers_are_averaged_without_masks() -> None:

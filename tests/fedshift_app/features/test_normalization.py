@@ -153,16 +153,17 @@ def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
     assert not np.allclose(seen, own, atol=0.1)
 
 
-@pytest.mark.parametrize("way", ["own", HARMONISED])
+@pytest.mark.parametrize("way", ["own", "fedrdn", HARMONISED])
 def test_its_own_statistics_before_any_message_and_a_constant_channel(way: str) -> None:
     x = image_set(5, 8).x.copy()
     x[..., 2] = 51
     made = client(ImageSet(x, np.arange(5)), way)
     made.federation_images = None
     numbers = pixel_statistics.of(x, 16)
-    std = numbers.image_std if way == "own" else np.sqrt(numbers.variance)
+    std = np.sqrt(numbers.variance) if way == HARMONISED else numbers.image_std
     ((seen, _),) = epoch(made)
     np.testing.assert_allclose(seen, by_hand(x[order_of(5)], numbers.mean[None], std[None]), atol=2e-5)
+    np.testing.assert_allclose(plain(made, made.train_set), by_hand(x, numbers.mean[None], std[None]), atol=2e-5)
     np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
 
 

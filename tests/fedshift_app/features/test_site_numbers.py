@@ -173,6 +173,7 @@ def test_figures_of_fewer_images_are_marks_and_means_are_over_the_others() -> No
     assert alone.of_class.tolist() == [UNKNOWN, 12, UNKNOWN, UNKNOWN]
     none = figures(given, 39)
     assert (none.overall_marks == TOO_FEW).all() and (none.by_class_marks == TOO_FEW).all() and none.images == 37
+    assert not site_numbers.rounded(none, lambda name, value, images: 1.0, 39).overall.any()
 
 
 def test_fewer_patients_than_the_least_are_neither_counted_nor_seen_in_an_interval() -> None:

@@ -73,7 +73,7 @@ def sides_of(own: list[Own], *tests: ImageSet) -> list[set[str]]:
 
 
 VALIDATED = "allocation.validation_fraction=0.2"
-PUBLIC = {"method": "fedmd"}  # which takes a tenth of each domain's training images as public
+PUBLIC = {"method": "fedmd"}  # which needs a public set
 
 
 def real(cfg: RunConfig, domain: str, folder: Path, index: int = 0) -> Place:

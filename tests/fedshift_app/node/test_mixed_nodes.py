@@ -73,3 +73,5 @@ def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) 
     said = (mixed.folder / "log.jsonl").read_text()
     assert "allocation.mixing=0.5: 75 %" in said and "home domain" in said
     assert build.mixing_line(config("aggregation.weights=afl"), 4) == ""
+    for weights in ("afl", "domain-aware"):  # which go by domains
+        assert weights in build.mixing_line(config(f"allocation.mixing=0.5 aggregation.weights={weights}"), 4)

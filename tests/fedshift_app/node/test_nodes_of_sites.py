@@ -41,7 +41,7 @@ SHORT = "dataset.size=32 train.epochs=1 train.batch_size=16 model.name=cnn"
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of three sites of 45 images each."""
-    root = tmp_path_factory.mktemp("sites") / "images"
+    root = tmp_path_factory.mktemp("sites-of-nodes") / "images"
     write(root, SITES, 45)
     return root
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 from flwr.app import Message
-from refusals import refused
 from support import InlineRun, ListeningGrid, Run
 
 from fedshift.lab.tables.compare import compare
@@ -110,7 +109,7 @@ def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun, t
     requested = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
     config, _ = resuming.resolve(requested, hold=False)
     assert config.train.arithmetic == NCHW
-    with refused(ConfigError, "train.arithmetic", "'float32/nchw'", "'bf16/nchw'"):
+    with pytest.raises(ConfigError, match=r"train\.arithmetic is 'float32/nchw' there, requested is 'bf16/nchw'"):
         resuming.resolve(requested | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
     result = config_of(run.folder)
     (run.folder / "config.yaml").write_text(yaml.safe_dump(result | {"arithmetic": "fp8"}))

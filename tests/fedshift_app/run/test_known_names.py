@@ -3,11 +3,8 @@
 import pytest
 from support import InlineRun
 
-from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
-from fedshift_clients.modules.catalog import MODULES, ModulesEntry
-from fedshift_core.registry import Method
 
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
@@ -25,16 +22,6 @@ def test_names_come_from_the_method_its_modules_and_the_adaptation() -> None:
     assert known("f2dc") == (("ce", "dfd", "dfc"), ())
     both = known("fedprox", "modules=[f2dc] adapt.name=finetune")
     assert both == (("ce", "prox", "dfd", "dfc"), ("before-fine-tuning",))
-
-
-def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = Method(name="mine", title="Mine", of="fedprox", terms=("own",))
-    modules = ModulesEntry("theirs", "Theirs", "fedshift_clients.modules.base:Modules", ("extra",))
-    monkeypatch.setitem(registry.METHODS._found, "mine", recipe)
-    monkeypatch.setattr(registry.METHODS, "_claims", lambda **_: {"mine": []})
-    monkeypatch.setitem(MODULES._found, "theirs", modules)
-    monkeypatch.setattr(MODULES, "_claims", lambda **_: {"theirs": []})
-    assert known("mine", "modules=[theirs]") == (("ce", "own", "prox", "extra"), ())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import yaml
 from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from safetensors.numpy import load_file
 from support import node
 
@@ -26,6 +27,7 @@ from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
 from fedshift_core.arrays import Arrays
 from fedshift_core.env import COMMAND, COMMIT
+from fedshift_core.errors import ConfigError
 from fedshift_core.shown import History
 from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import RoundResult
@@ -246,6 +248,14 @@ def test_results(tmp_path: Path) -> None:
     assert expected.items() <= written.items()
     assert written["nodes"][1] == {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]}
     assert not list(folder.path.rglob("*.part"))
+
+
+def test_a_file_in_the_place_of_the_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/runs"):
+        with refused(ConfigError, "output-dir: ", f"{tmp_path / 'file'}"):
+            opened(tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
