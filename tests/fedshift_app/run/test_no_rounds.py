@@ -75,7 +75,7 @@ def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
         lambda: requested.read(["handwritten", "rounds=0", "budget=2"]),
     ]
     for call in calls:
-        with pytest.raises(ConfigError, match="rounds(=| is )0"):
+        with pytest.raises(ConfigError, match=r"rounds(=| is )0"):
             call()
 
 
