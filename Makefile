@@ -60,8 +60,8 @@ test: style
 test-all: style
 	@$(MAKE) --no-print-directory -j 2 types tests
 
-# Kept as $(VENV)/coverage.json, which a later against= may name.
-coverage: export COVERAGE_FILE = $(abspath $(VENV))/coverage
+# Kept as $(VENV)/coverage.json; a later against= may name a copy of it.
+coverage: export COVERAGE_FILE = $(abspath $(VENV))/.coverage
 coverage: install
 	$(PYTEST) -q -m "not long" --cov --cov-report=json:$(VENV)/coverage.json
 	$(BIN)/python benchmarks/coverage_rooms.py $(VENV)/coverage.json $(against)
