@@ -1,4 +1,4 @@
-"""A server sends messages of two runs in turn, one twice, or while the owner stops the node: none tells of another."""
+"""A server sends messages of two runs in turn, or while the owner stops the node: none tells of another."""
 
 from typing import Any
 
@@ -58,12 +58,6 @@ def test_a_run_that_takes_the_id_of_another_gets_none_of_its_private_parts(runs:
     assert any(state_folder.state_dir().glob(f"*/run-{ONE}/round-00001-*"))
     assert train(two, ONE, 2) == wanted
     assert train(two, ONE, 2, **{names.MEMORY_ROUND: 1}) == wanted
-
-
-def test_a_message_that_comes_twice_is_refused_where_noise_is_drawn_anew(folder: NodeFolder) -> None:
-    noised = AppOfNode(folder, "privacy.name=local-dp privacy.epsilon=5 model.name=cnn")
-    train(noised, TWO, 1)
-    assert "a round's update leaves a node once" in train(noised, TWO, 1)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(MessageType.TRAIN, "train"), (MessageType.EVALUATE, "scores")])

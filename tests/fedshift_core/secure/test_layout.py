@@ -30,18 +30,6 @@ def test_a_sum_is_off_by_no_more_than_the_bound_says(nodes: int, most: float, sh
     assert abs(Fraction(found) - exact) <= bound
 
 
-def test_the_largest_numbers_of_all_nodes_do_not_wrap() -> None:
-    for nodes in (2, 3, 7, 1000):
-        layout = Layout((Segment("x", (2,), 5.0), Segment("n", (1,), 0.0)), nodes)
-        values = {"x": np.array([5.0, -5.0]), "n": np.array([layout.levels])}
-        total = np.zeros(3, np.uint32)
-        for _ in range(nodes):
-            total += layout.vector(values)
-        sums = layout.values(total, nodes)
-        np.testing.assert_allclose(sums["x"], [5 * nodes, -5 * nodes], rtol=1e-9)
-        assert sums["n"].tolist() == [nodes * layout.levels]
-
-
 def test_segments_longer_than_a_block_keep_their_order() -> None:
     size = BLOCK // 8 + 5
     values = np.linspace(-1, 1, size)
