@@ -182,6 +182,7 @@ def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Pa
 def test_where_an_adaptation_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -> None:
     for network, options, named in (
         ("cnn", "", "BatchNorm"),
+        ("cnn_bn", "model.bn=freeze", "bn=freeze"),
         ("cnn_bn", "model.freeze=norm", "model.freeze"),
     ):
         with refused(ConfigError, named):

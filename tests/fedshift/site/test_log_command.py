@@ -10,7 +10,7 @@ from refusals import worded
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
-from fedshift.site import nodes
+from fedshift.site import commands, nodes
 from fedshift_app.node import chained_log, ledger
 from fedshift_app.node.chained_log import HEAD_FILE, LOG_FILE
 from fedshift_core.errors import ConfigError
@@ -130,6 +130,7 @@ def test_the_state_of_each_node(state: Path) -> None:
     rows = {line.split()[0]: line for line in call("status").stdout.splitlines()[2:]}
     assert all(text in rows["node-0"] for text in (" scan  ", " runs  ", "  2  "))
     assert " runs  " in rows["node-1"] and "switched off" in rows["node-2"]
+    assert commands._nodes("node-") == ["node-0", "node-1", "node-2"]  # for the shell's completion
     content = json.loads(call("status", "--json").stdout)
     assert [(one["node"], one["domain"], one["lines"]) for one in content] == [
         ("node-0", "scan", 2), ("node-1", "sketch", None), ("node-2", "", None),
