@@ -4,6 +4,7 @@
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
 #                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
+# make coverage     the tests of make test, and how much of each room they cover; against=FILE: next to an earlier FILE
 # make messages     the wordings of errors that tests compare, written anew; files="tests/..." for those of some files
 # make pictures     README's pictures: the answer from the kept runs; the demo's report and a table need Chromium or Chrome
 # make docs         the pages of docs/ as a site in site/, without a network; a link that leads nowhere is an error
@@ -17,7 +18,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --m
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all messages pictures docs clean
+.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all coverage messages pictures docs clean
 
 install: $(MARK)
 
@@ -58,6 +59,12 @@ test: style
 
 test-all: style
 	@$(MAKE) --no-print-directory -j 2 types tests
+
+# Kept as $(VENV)/coverage.json; a later against= may name a copy of it.
+coverage: export COVERAGE_FILE = $(abspath $(VENV))/.coverage
+coverage: install
+	$(PYTEST) -q -m "not long" --cov --cov-report=json:$(VENV)/coverage.json
+	$(BIN)/python benchmarks/coverage_rooms.py $(VENV)/coverage.json $(against)
 
 # The wordings that tests compare (tests/refusals.py), written anew.
 messages: files ?= $(shell grep -rlE "import .*(refused|worded)" tests --include="test_*.py")

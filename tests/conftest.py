@@ -282,14 +282,3 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield SmallDisk(path)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-@pytest.fixture(scope="session")
-def real_digits() -> Path:
-    """Return the folder of the real digits, which is not part of the project."""
-    from image_trees import REAL
-
-    folder = REAL / "digits"
-    if not folder.is_dir():
-        pytest.skip(f"mnist, usps and mnistm as npz are not at {REAL}/digits (FEDSHIFT_TEST_DATA names another folder)")
-    return folder

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deep_images
 import dicom_files
 import digit_files
 import numpy as np
@@ -81,21 +82,6 @@ def image(kind: str, mode: str = "RGB", **options: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(digit_files.noise(24, 20, 3)).convert(mode).save(file, kind, **options)
     return file.getvalue()
-
-
-def tiled_tiff() -> bytes:
-    """Return a TIFF of one Deflate tile of 32 x 32 pixels, more than the image has."""
-    packed = zlib.compress(digit_files.noise(32, 32).tobytes())
-    values = {256: 20, 257: 24, 258: 8, 259: 8, 262: 1, 277: 1, 322: 32, 323: 32, 324: 8, 325: len(packed)}
-    at = 8 + len(packed) + len(packed) % 2
-    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items())
-    return (
-        struct.pack("<2sHI", b"II", 42, at)
-        + packed.ljust(at - 8, b"\0")
-        + struct.pack("<H", len(values))
-        + tags
-        + bytes(4)
-    )
 
 
 def deep(kind: str) -> bytes:
@@ -166,6 +152,7 @@ def read_npz(path: Path) -> None:
 def kinds(folder: Path) -> dict[str, Kind]:
     """Return all kinds; ``folder`` takes what some need next to the file."""
     np.save(folder / "labels.npy", np.arange(6))
+    row = digit_files.noise(1, 12)  # in a tile of 16 x 16
 
     def svhn(path: Path) -> None:
         digits._read_svhn(path)
@@ -189,7 +176,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         "tiff-deep": Kind("a.tif", lambda: deep("TIFF"), read_image),
         "tiff-palette": Kind("a.tif", lambda: image("TIFF", "P"), read_image),
         **{f"tiff-{kind}": Kind("a.tif", partial(image, "TIFF", compression=kind), read_image) for kind in TIFFS},
-        "tiff-tiled": Kind("a.tif", tiled_tiff, read_image),
+        "tiff-tiled": Kind("a.tif", partial(deep_images.tiff, row, bits=8, packed=True, tiled=True), read_image),
         "dicom": Kind("a.dcm", dicom_files.grey, read_image),
         "dicom-enhanced": Kind("a.dcm", dicom_files.enhanced, read_image),
         "dicom-colour": Kind("a.dcm", dicom_files.colour, read_image),

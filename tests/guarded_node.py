@@ -1,15 +1,21 @@
-"""A real node under the strict policy for tests of attacks: whatever it has written goes with its folder."""
+"""Real nodes for tests of attacks: one under the strict policy, and runs of several whose owners refuse nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import MessageType, RecordDict
 from real_node import SHORT, AppOfNode
 
+from fedshift.run.engine import inline
+from fedshift.run.launch import runner
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
+from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import make_context
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
@@ -60,3 +66,30 @@ def constant(weights: Arrays, label: int, more: float = 9.0) -> Arrays:
     zero = {name: np.zeros_like(array) for name, array in weights.items()}
     zero["classifier.bias"][label] = more
     return zero
+
+
+class OpenNodes(inline.InlineGrid):
+    """A grid of real nodes with these images."""
+
+    engine_name = "deployment"
+    folders: Sequence[NodeFolder]
+
+    def context_of(self, node_id: int) -> Any:
+        folder = self.folders[inline.index_of(node_id)]
+        return self._contexts.setdefault(node_id, open_context(folder))
+
+
+def open_context(folder: NodeFolder) -> Any:
+    """Return the context of a node whose owner refuses nothing."""
+    own = {"domain": folder.domain, "data-dir": str(folder.path), "policy": "open"}
+    return make_context(inline._FIRST_ID + folder.index, own, {})
+
+
+def run_openly(grid: type[OpenNodes], method: str, rounds: int, given: str, output: Path) -> None:
+    """Run a method on a grid of open nodes, on a network that it takes."""
+    known = registry.get(method)
+    network = "cnn_bn" if known.needs.get("network") == "batchnorm" else "cnn"
+    flat = {"method": method, "experiment": "handwritten", "rounds": rounds, "output-dir": str(output)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "InlineGrid", grid)
+        runner.run_inline(flat | {"set": f"{known.short} model.name={network} {given}"}, len(grid.folders))

@@ -27,7 +27,6 @@ from fedshift_datasets.io import cache
 
 #: Nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
-LIMIT = 180
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
 
@@ -38,6 +37,7 @@ class Federation:
     home: Path
     flower: processes.Group
     policy: Path
+    own: dict[str, str]
 
     def run(self, app: Path, **run_config: Any) -> str:
         """Submit an app with ``flwr run``; return what the server printed."""
@@ -46,9 +46,8 @@ class Federation:
         command = local_superlink.run_command(self.home, runner.CONNECTION, flat)
         command[command.index(str(files.APP))] = str(app)
         ended = subprocess.run(
-            command, cwd=self.flower.folder, env=self.flower.env, capture_output=True, text=True, timeout=LIMIT,
-            check=False,
-        )  # fmt: skip
+            command, cwd=self.flower.folder, env=self.flower.env, capture_output=True, text=True, check=False
+        )
         return _COLOUR.sub("", ended.stdout + ended.stderr)
 
     def replies(self) -> list[dict[str, Any]]:
@@ -83,7 +82,7 @@ def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Feder
             command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
             command += ["--auth-supernode-private-key", str(key), "--node-config"]
             flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])
-        yield Federation(home, flower, policy)
+        yield Federation(home, flower, policy, own)
 
 
 def copy_of_app(folder: Path) -> Path:

@@ -43,7 +43,7 @@ def worded(text: str, *named: object) -> None:
         with Path(os.environ[NOTES]).open("a", encoding="utf-8") as notes:
             notes.write(json.dumps([test, said]) + "\n")
         return
-    kept = _kept(KEPT / f"{_room(test)}.json").get(test, [])
+    kept = [_without_places(text) for text in _kept(KEPT / f"{_room(test)}.json").get(test, [])]
     assert said in kept, f"another wording than tests/messages has; if it is meant: make messages\n{said}\nkept: {kept}"
 
 
@@ -75,7 +75,7 @@ def _without_places(text: str) -> str:
     """Return a text without what differs between runs: temporary folders, times, the folder of the checkout."""
     for place in {tempfile.gettempdir(), str(Path(tempfile.gettempdir()).resolve())}:
         text = re.sub(rf"{re.escape(place)}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?)?", "TMP/", text)
-    text = re.sub(r"-\d{8}-\d{6}\b", "-TIME", text)  # of a run folder
+    text = re.sub(r"TMP/test_\w+", "TMP/TEST", re.sub(r"-\d{8}-\d{6}\b", "-TIME", text))  # the time of a run folder
     return text.replace(str(TESTS.parent), "CHECKOUT")
 
 

@@ -76,12 +76,33 @@ class ListeningGrid(inline.InlineGrid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
         requests = list(messages)
+        for message in requests:
+            self.before(message)
         replies = super().send_and_receive(requests, timeout=timeout)
         return [reply for pair in zip(requests, replies, strict=True) if (reply := self.pass_on(*pair)) is not None]
+
+    def before(self, message: Message) -> None:
+        """See a message, or change it, on its way to a node."""
 
     def pass_on(self, message: Message, reply: Message) -> Message | None:
         """Return the reply that the server gets; None to lose it."""
         return reply
+
+
+def listening(
+    pass_on: Callable[[Any, Any], Message | None] = lambda message, reply: reply,
+    before: Callable[[Any], object] = lambda message: None,
+) -> type[ListeningGrid]:
+    """Return an inline grid with these two functions."""
+
+    class Grid(ListeningGrid):
+        def before(self, message: Message) -> None:
+            before(message)
+
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            return pass_on(message, reply)
+
+    return Grid
 
 
 InlineRun = Callable[..., Run]

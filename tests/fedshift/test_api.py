@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from refusals import refused
 from support import InlineRun, Killed, refusal_of
 
 import fedshift as fs
@@ -25,8 +27,14 @@ from fedshift_core import extensions
 
 SHORT = "train.epochs=1 allocation.share=0.06"
 #: A run of a second.
-TINY: dict[str, Any] = {"engine": "inline", "nodes": 4, "rounds": 1, "progress": False, "train": {"epochs": 1},
-                        "allocation": {"share": 0.06}}  # fmt: skip
+TINY: dict[str, Any] = {
+    "engine": "inline",
+    "nodes": 4,
+    "rounds": 1,
+    "progress": False,
+    "train": {"epochs": 1},
+    "allocation": {"share": 0.06},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +90,7 @@ def test_nothing_stays_in_the_environment(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_works_in_a_running_event_loop_and_in_other_threads() -> None:
+def test_it_works_in_a_running_event_loop_and_in_other_threads_and_one_at_a_time() -> None:
     async def main() -> fs.Run:
         return fs.run("handwritten", **TINY)
 
@@ -91,12 +99,8 @@ def test_it_works_in_a_running_event_loop_and_in_other_threads() -> None:
     thread.start()
     thread.join()
     assert len({run.results.weights_sha256 for run in runs}) == 1 and len(runs) == 2
-
-
-def test_a_second_call_waits_for_nobody() -> None:
-    with calling.call("", progress=True):
-        text = refusal_of(fs.FedShiftError, fs.run, "handwritten", **TINY)
-    assert text.startswith("fedshift: another run, sweep or search is in progress in this process")
+    with calling.call("", progress=True), refused(fs.FedShiftError, "fedshift"):
+        fs.run("handwritten", **TINY)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +109,8 @@ def test_a_second_call_waits_for_nobody() -> None:
         ({"methods": "fpl"}, "methods=fpl"),
         ({"rounds": 2.5}, "rounds=2.5"),
         ({"train": {"lrr": 1}}, "train.lrr=1"),
-        ({"train.lr": -1}, "train.lr=-1"),
         ({"engine": "ray"}, "engine=ray"),
-        ({"name": "a/b"}, "name=a/b"),
         ({"name": ".hidden"}, "name=.hidden"),
-        ({"method": "fedpro"}, "method=fedpro"),
     ],
 )
 def test_errors_are_the_commands(given: dict[str, Any], argument: str) -> None:
@@ -122,81 +123,73 @@ def test_errors_are_the_commands(given: dict[str, Any], argument: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_a_name_is_taken_once_and_kept_by_a_resumed_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = server_app.Progress.__call__
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs two rounds, after the first of which an error comes."""
 
-    def killed(self: Any, result: Any, weights: Any) -> None:
-        call(self, result, weights)
-        if result.server_round == 1:
-            raise Killed
+    def run(error: type[BaseException], **given: Any) -> None:
+        call = server_app.Progress.__call__
 
-    with monkeypatch.context() as patch:
-        patch.setattr(server_app.Progress, "__call__", killed)
-        with pytest.raises(Killed):
-            fs.run("handwritten", name="first", **TINY | {"rounds": 2})
+        def cut_off(self: Any, result: Any, weights: Any) -> None:
+            call(self, result, weights)
+            if result.server_round == 1:
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server_app.Progress, "__call__", cut_off)
+            with pytest.raises(error):
+                fs.run("handwritten", **TINY | {"rounds": 2} | given)
+
+    return run
+
+
+def test_a_name_is_taken_once_and_kept_by_a_resumed_run(cut: Any) -> None:
+    cut(Killed, name="first")
     assert not fs.load("runs/first").finished
-    assert "is not finished" in refusal_of(fs.ConfigError, lambda: fs.load("runs/first").results)
-    assert "runs/first exists already" in refusal_of(fs.ConfigError, fs.run, "handwritten", name="first", **TINY)
     keys = {"engine": "inline", "progress": False}
-    text = refusal_of(fs.ConfigError, fs.run, resume="runs/first", name="second", **keys)
-    assert text.startswith("name: the run that is resumed is called 'first', requested is 'second'")
+    for call, *named in (
+        (lambda: fs.load("runs/first").results, "first"),
+        (lambda: fs.run("handwritten", name="first", **TINY), "first"),
+        (lambda: fs.run(resume="runs/first", name="second", **keys), "name", "'first'", "'second'"),
+        # The ServerApp itself refuses a name that is taken, before it asks a node.
+        (lambda: runner.run_inline({"experiment": "handwritten", "name": "first"}, 4), "first"),
+    ):
+        with refused(fs.ConfigError, *named):
+            call()
     resumed = fs.run(resume="runs/first", name="first", **keys)
     whole = fs.run("handwritten", name="whole", **TINY | {"rounds": 2})
     assert resumed.name == "first" and resumed.results.weights_sha256 == whole.results.weights_sha256
 
 
-def test_plain_flwr_run_takes_a_name_too(tmp_path: Path) -> None:
-    """The ServerApp itself refuses one that is taken, before it asks a node."""
-    flat = {"experiment": "handwritten", "rounds": 1, "name": "mine", "output-dir": str(tmp_path / "runs"),
-            "set": "train.epochs=1 allocation.share=0.06"}  # fmt: skip
-    assert runner.run_inline(flat, 4) == tmp_path / "runs" / "mine"
-    assert "mine exists already" in refusal_of(fs.ConfigError, runner.run_inline, flat, 4)
-
-
-def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    call = server_app.Progress.__call__
-
-    def interrupted(self: Any, result: Any, weights: Any) -> None:
-        call(self, result, weights)
-        if result.server_round == 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(server_app.Progress, "__call__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fs.run("handwritten", name="cut", **TINY | {"rounds": 2, "progress": True})
+def test_an_interrupted_run_goes_on(cut: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    cut(KeyboardInterrupt, name="cut", progress=True)
     assert fs.load("runs/cut").state == "interrupted"
-    assert "interrupted; continue with: fedshift run resume=" in capfd.readouterr().err
+    assert "continue with: fedshift run resume=" in capfd.readouterr().err
     assert fs.run(resume="runs/cut", engine="inline", progress=False).state == "completed"
 
 
-def test_a_model_is_a_module_that_classifies_as_the_saved_one(finished_run: InlineRun, tmp_path: Path) -> None:
-    folder = finished_run(rounds=2, method="fedprox", set=SHORT).folder
-    run = fs.load(folder)
-    model = run.model()
-    assert (model.classes, model.size) == (tuple("0123456789"), 32)
-    images = np.random.default_rng(0).integers(0, 256, (3, 20, 24, 3), np.uint8)
-    scores = model(model.preprocess(list(images)))
-    assert scores.shape == (3, 10)
-    saved = fs.load_model(run.save(tmp_path / "saved"))
-    assert (saved(saved.preprocess(list(images))) == scores).all()
-    assert model.predict(images[0]) == [model.classes[int(scores[0].argmax())]]
-    assert "array (H, W, 3) or (H, W) of uint8" in refusal_of(fs.ConfigError, model.preprocess, images[0] / 255)
-    assert refusal_of(fs.ConfigError, run.save, format="pickle").startswith("--format: 'pickle' is unknown")
-
-
-def test_predictions_of_a_run_a_module_and_a_saved_model_are_the_same(finished_run: InlineRun, tmp_path: Path) -> None:
-    from PIL import Image
-
-    for name, value in (("0", 0), ("1", 255)):
+def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun, tmp_path: Path) -> None:
+    run = fs.load(finished_run(rounds=2, method="fedprox", set=SHORT).folder)
+    model, saved = run.model(), run.save(tmp_path / "saved")
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3), np.uint8)
+    for name, image in zip("01", images, strict=True):
         (tmp_path / "images" / name).mkdir(parents=True)
-        Image.fromarray(np.full((9, 9, 3), value, np.uint8)).save(tmp_path / "images" / name / "a.png")
-    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
-    found = [fs.predict(model, tmp_path / "images") for model in (run, run.model(), run.save(tmp_path / "saved"))]
-    assert all(np.array_equal(each.probabilities, found[0].probabilities) for each in found)
-    assert found[0].metrics() is not None
-    assert "adapt needs a saved model" in refusal_of(fs.ConfigError, fs.predict, run, "images", adapt="t3a")
-    assert "nothing matches '*.jpeg'" in refusal_of(fs.ConfigError, fs.predict, run, "*.jpeg")
+        Image.fromarray(image).save(tmp_path / "images" / name / "a.png")
+    scores = model(model.preprocess(list(images)))
+    assert (model.classes, model.size, scores.shape) == (tuple("0123456789"), 32, (2, 10))
+    assert model.predict(images[0]) == [model.classes[int(scores[0].argmax())]]
+    opened = fs.load_model(saved)
+    assert (opened(opened.preprocess(list(images))) == scores).all()
+    predictions = [fs.predict(each, tmp_path / "images") for each in (run, model, saved)]
+    assert all(np.array_equal(each.probabilities, predictions[0].probabilities) for each in predictions)
+    for call, *named in (
+        (lambda: model.preprocess(images[0] / 255), "uint8"),
+        (lambda: run.save(format="pickle"), "--format: 'pickle'"),
+        (lambda: fs.predict(run, "images", adapt="t3a"), "adapt"),
+        (lambda: fs.predict(run, "*.jpeg"), "'*.jpeg'"),
+    ):
+        with refused(fs.ConfigError, *named):
+            call()
 
 
 def test_runs_are_compared_by_folder_pattern_or_object(finished_run: InlineRun, tmp_path: Path) -> None:
@@ -207,15 +200,20 @@ def test_runs_are_compared_by_folder_pattern_or_object(finished_run: InlineRun, 
     assert len({table.text() for table in tables}) == 1
     page = tables[0].to_html("table.html")
     assert page == tmp_path / "table.html" and "fedprox" in page.read_text()
-    assert refusal_of(fs.ConfigError, tables[0].to_html, "no/table.html").startswith("cannot write")
-    assert refusal_of(fs.ConfigError, fs.compare, []) == "compare: no run is given"
+    for call, named in (
+        (lambda: tables[0].to_html("no/table.html"), "no/table.html"),
+        (lambda: fs.compare([]), "compare"),
+    ):
+        with refused(fs.ConfigError, named):
+            call()
 
 
 def test_a_method_is_an_object() -> None:
     fpl = fs.method("fpl")
     assert fpl.parameters["tau"].description and fpl.travels and fpl.text.startswith("fpl: ")
     assert [method.name for method in fs.methods()] == list(dict.fromkeys(m.name for m in fs.methods()))
-    assert "unknown method 'fplx'" in refusal_of(fs.ConfigError, fs.method, "fplx")
+    with refused(fs.ConfigError, "'fplx'"):
+        fs.method("fplx")
 
 
 def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> None:
@@ -224,7 +222,8 @@ def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> No
     domains = scored.models[0]["domains"]
     assert {name: of["accuracy"] for name, of in domains.items()} == run.results.final
     assert scored.text().startswith("model") and (scored.folder / "evaluate.json").is_file()
-    assert "a model is evaluated as it is" in refusal_of(fs.ConfigError, fs.evaluate, run, rounds=3)
+    with refused(fs.ConfigError, "rounds"):
+        fs.evaluate(run, rounds=3)
 
 
 @pytest.mark.slow
@@ -234,8 +233,8 @@ def test_a_sweep_is_that_of_the_command_and_a_table(capfd: pytest.CaptureFixture
     assert [row.method for row in table.numbers.rows] == ["fedprox"]
     (folder,) = Path("runs").glob("sweep-handwritten-*")
     assert (folder / "compare.html").is_file() and capfd.readouterr() == ("", "")
-    text = refusal_of(fs.ConfigError, fs.sweep, "handwritten", method=["fedavg", "nothing"])
-    assert "unknown method 'nothing'" in text
+    with refused(fs.ConfigError, "'nothing'"):
+        fs.sweep("handwritten", method=["fedavg", "nothing"])
 
 
 @pytest.mark.slow
@@ -243,9 +242,15 @@ def test_a_sweep_is_that_of_the_command_and_a_table(capfd: pytest.CaptureFixture
 def test_a_search_says_what_it_has_found() -> None:
     pytest.importorskip("optuna", reason="Optuna is not installed")
     found = fs.tune(
-        "handwritten", method=["fedprox"], budget=2, nodes=4, rounds=1, train={"epochs": 1},
-        allocation={"share": 0.1}, progress=False,
-    )  # fmt: skip
+        "handwritten",
+        method=["fedprox"],
+        budget=2,
+        nodes=4,
+        rounds=1,
+        train={"epochs": 1},
+        allocation={"share": 0.1},
+        progress=False,
+    )
     best = found.methods["fedprox"]["best"]
     assert best["trial"] in (0, 1) and set(best["values"]) == set(found.methods["fedprox"]["space"])
     assert {row.method for row in found.table.numbers.rows} == {"fedprox"}

@@ -1,9 +1,6 @@
 """The notebooks of docs/notebooks run from top to bottom, and hold what such a run gave."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +32,6 @@ def test_it_holds_what_a_run_gave(name: str) -> None:
     text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     assert len(text) < MOST_BYTES
     assert "/tmp/" not in text and "/home/" not in text and "/root/" not in text and "Warning" not in text
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_its_cells_run_one_after_another(name: str, tmp_path: Path) -> None:
-    """As a script: a class of a cell is one of ``__main__`` there, too."""
-    script = tmp_path / "notebook.py"
-    script.write_text("\n\n".join("".join(cell["source"]) for cell in cells(name)))
-    ran = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=1800,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.long

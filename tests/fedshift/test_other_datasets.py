@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import own_sites
 import pytest
 
-import fedshift as fs
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.data import train_places
 from fedshift_app.node.place import Place
@@ -43,33 +41,6 @@ print(len(theirs), run.state, sorted(run.results.final))
         text=True, check=False,
     )  # fmt: skip
     assert ended.stdout.splitlines()[-1] == "2 completed ['scan', 'sketch']", ended.stderr
-
-
-def test_a_partitioner_of_theirs_divides_the_images_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each partition is a site: its images go into folders, as a site has them."""
-    from flwr_datasets.partitioner import DirichletPartitioner
-
-    from datasets import ClassLabel, Dataset
-
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    labels = [k % 3 for k in range(240)]
-    pictures = [own_sites.picture("west", own_sites.CLASSES[label], rng) for label in labels]
-    table = Dataset.from_dict({"image": pictures, "label": labels})
-    partitioner = DirichletPartitioner(num_partitions=3, partition_by="label", alpha=5.0, min_partition_size=30, seed=1)
-    partitioner.dataset = table.cast_column("label", ClassLabel(names=list(own_sites.CLASSES)))
-    sites = ("north", "south", "west")
-    for number, site in enumerate(sites):
-        for place, row in enumerate(partitioner.load_partition(number)):
-            folder = tmp_path / "sites" / site / own_sites.CLASSES[row["label"]]
-            folder.mkdir(parents=True, exist_ok=True)
-            row["image"].save(folder / f"{place:03}.png")
-    run = fs.run(
-        "handwritten", rounds=1, engine="inline", progress=False, dataset="folders", train={"epochs": 1},
-        **{"data-dir": str(tmp_path / "sites"), "dataset.classes": list(own_sites.CLASSES), "dataset.size": 32,
-           "dataset.domains": list(sites)},
-    )  # fmt: skip
-    assert run.state == "completed" and sorted(run.results.final) == list(sites)
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -83,13 +83,3 @@ def test_each_fact_of_each_feature_stands_on_all_places(runs: dict[str, Run]) ->
                 assert {place for place, text in texts.items() if fact[1:] not in text} == set(), (name, fact)
         assert bool(facts_of(run)["privacy"]) == (name != "constant")
     assert seen == WITH_FACTS >= {"privacy", "bn-statistics", "figures", "validation"}
-
-
-def test_what_is_spent_is_of_an_image_or_of_all_of_a_node(runs: dict[str, Run]) -> None:
-    local, of_images = (json.loads((runs[name].folder / "results.json").read_text())["privacy"] for name in
-                        ("local-dp", "dp-sgd"))  # fmt: skip
-    spent = reading.read(runs["local-dp"].folder).config.privacy.spent(4)
-    assert local == {"epsilon": dict.fromkeys("0123", spent), "largest": spent, "delta": 1e-5}
-    assert of_images.keys() == local.keys()
-    assert facts_of(runs["local-dp"])["privacy"][0].endswith(", of all images of a node")
-    assert facts_of(runs["dp-sgd"])["privacy"][0].endswith(", of one image of a node")

@@ -18,9 +18,7 @@ def test_they_are_the_moments_of_the_standardised_values_and_come_back(x: object
     weights = {"n.running_mean": centre, "n.running_var": variance}  # a negative variance is no unit
     means = {"sum/n": values.mean(axis=0), "squares/n": np.square(values).mean(axis=0)}
     converted = standard(means, ["n"], weights)
-    z = np.stack(
-        [[(row[c] - float(centre[c])) / max(float(variance[c]), 1e-5) ** 0.5 for c in range(3)] for row in values]
-    )
+    z = (values - centre.astype(float)) / np.sqrt(np.maximum(variance.astype(float), 1e-5))
     np.testing.assert_allclose(converted["sum/n"], z.mean(axis=0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(converted["squares/n"], (z**2).mean(axis=0), rtol=1e-9, atol=1e-6)
     back = plain(converted, ["n"], weights)

@@ -11,6 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from refusals import refused
 
 from fedshift_core.wire import packing
 from fedshift_core.wire.records import RecordError, encode
@@ -32,11 +33,7 @@ def test_what_was_packed_comes_back(records: dict[str, ArrayRecord], large: int)
     assert packing.has_packed(wired) == bool(records)
     back = packing.unpacked(wired)
     assert dict(back) == dict(sent)
-    assert [list(record) for record in back.array_records.values()] == [list(r) for _, r in sorted_as(back, records)]
-
-
-def sorted_as(back: RecordDict, records: dict[str, ArrayRecord]) -> list[tuple[str, ArrayRecord]]:
-    return [(name, records[name]) for name in back.array_records]
+    assert all([*record] == [*records[name]] for name, record in back.array_records.items())
 
 
 def test_all_arrays_are_one_object_and_large_records_three() -> None:
@@ -65,29 +62,29 @@ ROW = ["w", "float32", [1], "numpy.ndarray", 4]
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    "data",
     [
-        (b"", "an index of 0 bytes"),
-        (b"\xff\xff\xff\xff{}", "an index of 4294967295 bytes among 6"),
-        ((packing.MOST_INDEX + 1).to_bytes(4, "little") + bytes(packing.MOST_INDEX + 2), "an index of 4194305 bytes"),
-        (whole(b"nonsense", b""), "does not tell"),
-        (whole(b"[" * 100_000, b""), "does not tell"),
-        (whole({"w": 1}, b""), "does not tell"),
-        (whole([[*ROW[:4]]], b"1234"), "does not tell"),
-        (whole([["w", "float32", [-1], "numpy.ndarray", 4]], b"1234"), "does not tell"),
-        (whole([["w", "float32", [True], "numpy.ndarray", 4]], b"1234"), "does not tell"),
-        (whole([["w", 3, [1], "numpy.ndarray", 4]], b"1234"), "does not tell"),
-        (whole([ROW], b"123"), "fewer bytes than"),
-        (whole([ROW, ROW], b"12345678"), "a name twice"),
-        (whole([ROW], b"12345"), "1 byte more than"),
+        b"",
+        b"\xff\xff\xff\xff{}",
+        (packing.MOST_INDEX + 1).to_bytes(4, "little") + bytes(packing.MOST_INDEX + 2),
+        whole(b"nonsense", b""),
+        whole(b"[" * 100_000, b""),
+        whole({"w": 1}, b""),
+        whole([[*ROW[:4]]], b"1234"),
+        whole([["w", "float32", [-1], "numpy.ndarray", 4]], b"1234"),
+        whole([["w", "float32", [True], "numpy.ndarray", 4]], b"1234"),
+        whole([["w", 3, [1], "numpy.ndarray", 4]], b"1234"),
+        whole([ROW], b"123"),
+        whole([ROW, ROW], b"12345678"),
+        whole([ROW], b"12345"),
     ],
 )
-def test_what_is_not_packed_arrays_is_refused(data: bytes, why: str) -> None:
+def test_what_is_not_packed_arrays_is_refused(data: bytes) -> None:
     for content in (
         RecordDict({packing.PACKED: ConfigRecord({"arrays": data})}),
         RecordDict({"arrays": ArrayRecord({packing.PACKED: Array("uint8", (len(data),), packing.PACKED, data)})}),
     ):
-        with pytest.raises(RecordError, match=why):
+        with refused(RecordError, "arrays"):
             packing.unpacked(content)
 
 
@@ -98,9 +95,7 @@ def test_any_bytes_are_arrays_or_are_refused(data: bytes) -> None:
 
 
 def test_what_is_packed_as_no_bytes_or_under_a_taken_name_is_refused() -> None:
-    with pytest.raises(RecordError, match="arrays is packed as int"):
-        packing.unpacked(RecordDict({packing.PACKED: ConfigRecord({"arrays": 3})}))
-    data = packing.pack(encode({"w": np.ones(2)}))
-    taken = RecordDict({"arrays": ArrayRecord(), packing.PACKED: ConfigRecord({"arrays": data})})
-    with pytest.raises(RecordError, match="there twice"):
-        packing.unpacked(taken)
+    taken = {"arrays": ArrayRecord(), packing.PACKED: ConfigRecord({"arrays": packing.pack(encode({"w": np.ones(2)}))})}
+    for content in ({packing.PACKED: ConfigRecord({"arrays": 3})}, taken):
+        with refused(RecordError, "arrays"):
+            packing.unpacked(RecordDict(content))

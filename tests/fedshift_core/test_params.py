@@ -5,11 +5,6 @@ from typing import Any, TypeVar
 import pytest
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.fedproto import FedProtoClient
-from fedshift_clients.methods.fedtgp import FedTGPClient
-from fedshift_clients.training.prototypes import PrototypeClient
-from fedshift_core.methods.fedproto import DistanceParams
-from fedshift_core.methods.fedtgp import FedTGPParams
 from fedshift_core.params import Parametrised, Params
 from fedshift_strategies.base import DomainStrategy
 
@@ -25,60 +20,42 @@ class Longer(Own):
 T = TypeVar("T", bound=Own)
 
 
-class Named(Parametrised[Own]):
-    pass
-
-
 class Between(DomainClient[T]):
-    pass
+    """A base for several methods, which passes the argument on."""
 
 
-def test_the_type_argument_is_the_model_of_the_parameters() -> None:
-    class Client(DomainClient[Own]):
-        pass
-
-    class Strategy(DomainStrategy[Longer]):
-        pass
-
-    assert (Client.params_model, Strategy.params_model, Named.params_model) == (Own, Longer, Own)
-    assert Client.params_model().model_dump() == {"mu": 0.5}
-
-
-def test_a_class_without_an_argument_has_those_of_its_base() -> None:
-    class Client(DomainClient):
-        pass
-
-    class Further(Named):
-        pass
-
-    class Anything(DomainClient[Any]):
-        pass
-
-    assert (Client.params_model, Further.params_model, Anything.params_model) == (Params, Own, Params)
-
-
-def test_a_base_for_several_methods_passes_the_argument_on() -> None:
-    class Client(Between[Longer]):
-        pass
-
-    assert (Between.params_model, Client.params_model) == (Own, Longer)  # of a variable, the bound
-    assert (FedProtoClient.params_model, FedTGPClient.params_model) == (DistanceParams, FedTGPParams)
-
-
-def test_a_class_may_say_its_model_itself() -> None:
+class Said(DomainClient):
     """As methods of other packages do that were written before there was an argument."""
 
-    class Client(DomainClient):
-        params_model = Own
-        params: Own
+    params_model = Own
 
-    class Prototypes(PrototypeClient[Any]):
-        params_model = Longer
 
-    class Both(DomainClient[Own]):
-        params_model = Longer
+class Both(DomainClient[Own]):
+    params_model = Longer
 
-    assert (Client.params_model, Prototypes.params_model, Both.params_model) == (Own, Longer, Longer)
+
+@pytest.mark.parametrize(
+    ("base", "model"),
+    [
+        (Parametrised[Own], Own),
+        (DomainClient[Own], Own),
+        (DomainStrategy[Longer], Longer),
+        (DomainClient, Params),
+        (DomainClient[Any], Params),
+        (Between, Own),
+        (Between[Longer], Longer),
+        (Said, Own),
+        (Both, Longer),
+    ],
+)
+def test_the_model_of_the_parameters(base: Any, model: type[Params]) -> None:
+    class Class(base):
+        pass
+
+    class Further(Class):
+        pass
+
+    assert Class.params_model is Further.params_model is model
 
 
 def test_no_parameter_is_called_name() -> None:

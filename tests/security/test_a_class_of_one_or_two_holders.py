@@ -1,14 +1,13 @@
 """A prototype that one node alone has is in the server's sum as it is; of two, each has the other's."""
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import MessageType
-from own_sites import CLASSES
-from secure_sites import FOUR, Sites, real_nodes
-from support import InlineRun, ListeningGrid
+from secure_sites import FOUR, Sites
+from support import listening
 
 from fedshift_app.config import registry
 from fedshift_app.features.secure_sums.server import SecureSums
@@ -24,6 +23,7 @@ SETTINGS = {
     "fedseproto": "method.schedule=joint",
 }  # fmt: skip
 EQUAL = "aggregation.weights=equal"
+SHARED = f"{EQUAL} method.share_weights=true"
 
 
 def by_class() -> list[str]:
@@ -33,8 +33,9 @@ def by_class() -> list[str]:
         strategy = method.strategy_class()
         given = {key: value for key, value in method.defaults.items() if key in method.params_class().model_fields}
         words = dict(word.removeprefix("method.").split("=") for word in SETTINGS.get(method.name, "").split())
-        switches = {key: value == "true" if value in ("true", "false") else value for key, value in words.items()}
-        params = method.checked_params(given | switches)
+        params = method.checked_params(
+            given | {key: {"true": True, "false": False}.get(v, v) for key, v in words.items()}
+        )
         if not strategy.needs_single(params) and not method.numbers:
             sums = strategy.sums(params)
             if any(sums[name] in BY_CLASS for name in strategy.contributes if name in sums):
@@ -45,77 +46,50 @@ def by_class() -> list[str]:
 METHODS = by_class()
 
 
-def test_all_methods_with_rows_by_class_are_tried() -> None:
-    assert {"fedmlp", "fedpac", "fedproc", "fedproto", "fedsa", "fedseproto", "i2pfl"} <= {*METHODS}
-
-
 @pytest.mark.parametrize(
     "method",
     [pytest.param(name, marks=[] if name in ("fedproto", "fedproc") else [pytest.mark.long]) for name in METHODS],
 )
 def test_rows_of_a_class_that_too_few_hold_are_in_no_sum(
-    method: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    method: str, sites: Callable[..., Sites], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert {"fedmlp", "fedpac", "fedproc", "fedproto", "fedsa", "fedseproto", "i2pfl"} <= {*METHODS}
     caplog.set_level("INFO", "fedshift")
-    real_nodes(monkeypatch, tmp_path)
-    sites = Sites(tmp_path, run_inline, FOUR, HELD)
     seen: list[dict[str, Any]] = []
     update = SecureSums._update
 
     def spy(self: SecureSums, sums: Any, arrived: Any, *more: Any) -> Any:
-        assert has_rows(self._sums)
         counts = np.array([node.class_counts for node in arrived])
-        assert ((counts > 0).sum(axis=0) == [4, 2, 1]).all()  # bar, cross, disc
+        assert has_rows(self._sums) and ((counts > 0).sum(axis=0) == [4, 2, 1]).all()  # bar, cross, disc
         made = update(self, sums, arrived, *more)
         seen.append(made.knowledge)
         return made
 
     monkeypatch.setattr(SecureSums, "_update", spy)
-    run = sites.run(2, method=method, more=f"{EQUAL} {SETTINGS.get(method, '')}")
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2 and len(seen) == 2
-    for arrays in seen:
-        for name, array in arrays.items():
-            if registry.get(method).strategy_class().contributes[name][:1] == ("C",):
-                assert not array[1:].any(), (name, CLASSES[1:])
-                assert array[0].any()
-    assert "rows of cross, disc are in no sum: fewer than 3 nodes of the round hold them" in caplog.text
+    sites(FOUR, HELD).run(2, method=method, more=f"{EQUAL} {SETTINGS.get(method, '')}")
+    assert len(seen) == 2
+    for name, array in [item for arrays in seen for item in arrays.items()]:
+        if registry.get(method).strategy_class().contributes[name][:1] == ("C",):
+            assert array[0].any() and not array[1:].any(), name
+    assert "rows of cross, disc are in no sum" in caplog.text
 
 
-def test_a_run_in_which_no_class_may_be_summed_is_refused_before_training(
-    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    real_nodes(monkeypatch, tmp_path)
-    sites = Sites(tmp_path, run_inline, held={"north": ("bar",), "south": ("cross",), "west": ("disc",)})
-    trained: list[int] = []
-
-    class Grid(ListeningGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-            requests = list(messages)
-            trained.extend(1 for message in requests if message.metadata.message_type == MessageType.TRAIN)
-            return super().send_and_receive(requests, timeout=timeout)
-
-    with pytest.raises(FederationError) as caught:
-        sites.run(1, base=Grid, more=f"{EQUAL} method.share_weights=true")
-    assert "each class is held by fewer than 3 nodes of the round" in str(caught.value) and not trained
-    assert sites.run(1, method="fedavg", more=EQUAL).rounds[0]["secure_sums"]["nodes"] == 3
+def test_a_run_in_which_no_class_may_be_summed_is_refused_before_training(sites: Callable[..., Sites]) -> None:
+    three = sites(held={"north": ("bar",), "south": ("cross",), "west": ("disc",)})
+    kinds: list[str] = []
+    with pytest.raises(FederationError, match="each class is held by fewer than 3 nodes of the round"):
+        three.run(1, base=listening(before=lambda message: kinds.append(message.metadata.message_type)), more=SHARED)
+    assert MessageType.TRAIN not in kinds
+    assert three.run(1, method="fedavg", more=EQUAL).rounds[0]["secure_sums"]["nodes"] == 3
 
 
-def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(
-    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(sites: Callable[..., Sites]) -> None:
     """The nodes that arrived help with no share."""
-    real_nodes(monkeypatch, tmp_path)
-    sites = Sites(tmp_path, run_inline, FOUR, {"north": ("bar",)}, sums="nodes: 3, least: 2")
+    four = sites(FOUR, {"north": ("bar",)}, sums="nodes: 3, least: 2")
 
-    class Loses(ListeningGrid):
-        def pass_on(self, message: Any, reply: Any) -> Any:
-            config = message.content.config_records["config"]
-            trains = message.metadata.message_type == MessageType.TRAIN
-            return None if trains and config[names.NODE_INDEX] == 3 else reply
+    def lose(message: Any, reply: Any) -> Any:
+        trains = message.metadata.message_type == MessageType.TRAIN
+        return None if trains and message.content.config_records["config"][names.NODE_INDEX] == 3 else reply
 
-    with pytest.raises(FederationError) as caught:
-        sites.run(1, base=Loses, more=f"{EQUAL} method.share_weights=true federation.secure_sums_least=2")
-    text = str(caught.value)
-    assert "class 1 of the sum is held by 2 nodes of those that arrived, 3 must hide each other" in text
-    assert "node 3 (east)" in text and "0 nodes gave a right share" in text
+    with pytest.raises(FederationError, match=r"(?s)0 nodes gave a right share.*class 1 of the sum is held by 2 nodes"):
+        four.run(1, base=listening(lose), more=f"{SHARED} federation.secure_sums_least=2")

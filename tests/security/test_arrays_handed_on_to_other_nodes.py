@@ -3,7 +3,6 @@
 Four nodes of one domain each, all of which hold every class: what comes of sums over them is no node's own.
 """
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from guarded_node import OpenNodes, run_openly
 from numpy.typing import NDArray
 from support import ROOT
 
 from fedshift.run.engine import inline
-from fedshift.run.launch import runner
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import state_folder
 from fedshift_core.wire.records import decode
 
 NODES = 4
@@ -37,34 +34,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
     return exporting.export(config, NODES, tmp_path_factory.mktemp("handed") / "nodes")
 
 
-class Listening(inline.InlineGrid):
-    """A grid of real nodes that keeps what each was sent and what it sent, as rows by name."""
-
-    engine_name = "deployment"
-    folders: tuple[NodeFolder, ...] = ()
-    got: list[tuple[int, str, Row]]
-    sent: list[tuple[int, Row]]
-
-    def context_of(self, node_id: int) -> Any:
-        folder = self.folders[inline.index_of(node_id)]
-        own = {"domain": folder.domain, "data-dir": str(folder.path), "policy": "open"}
-        return self._contexts.setdefault(node_id, make_context(node_id, own, {}))
-
-    def _answer(self, message: Message) -> Message:
-        reply, node = super()._answer(message), inline.index_of(message.metadata.dst_node_id)
-        for record, arrays in message.content.array_records.items():
-            if record != "arrays":
-                self.got += [(node, f"{record}/{name}", row) for name, a in decode(arrays).items() for row in rows(a)]
-        if not reply.has_error():
-            for arrays in reply.content.array_records.values():
-                self.sent += [(node, row) for array in decode(arrays).values() for row in rows(array)]
-            for numbers in reply.content.config_records.values():
-                for value in numbers.values():
-                    if isinstance(value, list) and value and isinstance(value[0], float):
-                        self.sent += [(node, row) for row in rows(np.array(value).reshape(-1, 3))]
-        return reply
-
-
 def rows(array: NDArray[Any]) -> Iterator[Row]:
     """Yield the rows of an array of numbers, and all of it as one."""
     if array.dtype.kind != "f" or array.size < 3:
@@ -74,15 +43,15 @@ def rows(array: NDArray[Any]) -> Iterator[Row]:
     yield array.reshape(-1).astype(np.float64)
 
 
-def handed_on(grid: Listening) -> set[str]:
+def handed_on(got: list[tuple[int, str, Row]], sent: list[tuple[int, Row]]) -> set[str]:
     """Return the names of arrays of which a node got a row that one other node alone had sent."""
     by_size: dict[int, list[tuple[int, Row]]] = {}
-    for node, row in grid.sent:
+    for node, row in sent:
         if np.ptp(row) > 0:
             by_size.setdefault(row.size, []).append((node, row))
     tables = {size: (np.array([n for n, _ in own]), np.stack([r for _, r in own])) for size, own in by_size.items()}
     names = set()
-    for node, name, row in grid.got:
+    for node, name, row in got:
         if name in names or row.size not in tables or not row.any():
             continue
         owners, table = tables[row.size]
@@ -95,8 +64,7 @@ def handed_on(grid: Listening) -> set[str]:
 def on_the_page() -> set[str]:
     page = (ROOT / "docs" / "deploy" / "policy.md").read_text(encoding="utf-8")
     table = page.partition("| of one node | with |")[2].partition("\n\n")[0]
-    cells = [line.split("|")[2] for line in table.splitlines()[2:]]
-    return {name for cell in cells for name in cell.split("`")[1::2]}
+    return {name for line in table.splitlines()[2:] for name in line.split("|")[2].split("`")[1::2]}
 
 
 def some() -> Iterator[Any]:
@@ -106,29 +74,32 @@ def some() -> Iterator[Any]:
             yield pytest.param(name, marks=[] if name in on_the_page() else [pytest.mark.long])
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("method", [*some()])
 def test_the_page_names_each_method_that_hands_on_what_one_node_sent(
-    method: str, folders: list[NodeFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, folders: list[NodeFolder], tmp_path: Path
 ) -> None:
-    identify_process()
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    grids: list[Listening] = []
+    got: list[tuple[int, str, Row]] = []
+    sent: list[tuple[int, Row]] = []
 
-    class Grid(Listening):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self.got, self.sent = [], []
-            grids.append(self)
+    class Grid(OpenNodes):
+        def _answer(self, message: Message) -> Message:
+            reply, node = super()._answer(message), inline.index_of(message.metadata.dst_node_id)
+            for record, arrays in message.content.array_records.items():
+                for name, array in decode(arrays).items() if record != "arrays" else ():
+                    got.extend((node, f"{record}/{name}", row) for row in rows(array))
+            if not reply.has_error():
+                given: list[NDArray[Any]] = [
+                    a for r in reply.content.array_records.values() for a in decode(r).values()
+                ]
+                values = [value for numbers in reply.content.config_records.values() for value in numbers.values()]
+                given += [
+                    np.array(v).reshape(-1, 3) for v in values if isinstance(v, list) and v and type(v[0]) is float
+                ]
+                sent.extend((node, row) for array in given for row in rows(array))
+            return reply
 
-    Grid.folders = tuple(folders)
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
-    known = registry.get(method)
-    network = "cnn_bn" if known.needs.get("network") == "batchnorm" else "cnn"
-    flat = {"method": method, "experiment": "handwritten", "rounds": 3, "output-dir": str(tmp_path)}
-    logging.disable(logging.WARNING)
-    try:
-        runner.run_inline(flat | {"set": f"{known.short} model.name={network} {SHORT}"}, NODES)
-    finally:
-        logging.disable(logging.NOTSET)
-    (grid,) = grids
-    assert bool(handed_on(grid)) is (method in on_the_page()), handed_on(grid)
+    Grid.folders = folders
+    run_openly(Grid, method, 3, SHORT, tmp_path)
+    names = handed_on(got, sent)
+    assert bool(names) is (method in on_the_page()), names

@@ -5,22 +5,20 @@ node's log of what left it stayed empty.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from flwr.app import Message
 from flwr.cli.build import build_fab_from_disk
-from real_federation import TINY, Federation, copy_of_app, federation
+from guarded_node import refused, run
+from real_federation import copy_of_app, federation
 from real_node import AppOfNode
 from support import ROOT
 
 from fedshift.run.launch import processes
-from fedshift.site.deploy import exporting
-from fedshift_app.config import resolving as configuration
-from fedshift_app.node import own_code, state_folder
-from fedshift_core.wire.names import DECLINED
+from fedshift.site.deploy.exporting import NodeFolder
+from fedshift_app.node import own_code
 
 #: Written over the owner's checks and the log; what it finds goes to the server with the reply.
 OURS, BEFORE = "    node_owner.admit_code(context)\n", "    was_packed = has_packed(msg.content)\n"
@@ -32,164 +30,118 @@ THEIRS = """
 LOGGED = "out_log.refusal(kind, msg, context, reason)"
 
 
-def changed(folder: Path) -> Path:
-    """Return a copy of the app with a ClientApp that tells all, and leaves a mark where it is imported."""
-    app = copy_of_app(folder)
-    file = app / "fedshift_app" / "client_app.py"
-    text = file.read_text()
-    assert OURS in text and BEFORE in text and LOGGED in text
-    mark = f"open({str(folder / 'mark')!r}, 'w').close()\n"
-    file.write_text(text.replace(OURS, "").replace(BEFORE, THEIRS).replace(LOGGED, "reason") + mark)
-    return app
-
-
 def hash_of(app: Path) -> str:
     return own_code.of_bundle(build_fab_from_disk(app)).sha256
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with federation(
-        tmp_path_factory.mktemp("site"), nodes=3, images="dataset.domains=[scan,sketch] allocation.share=0.4"
-    ) as made:
-        yield made
-
-
 @pytest.mark.slow
 @pytest.mark.long
-def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(site: Federation) -> None:
-    app = changed(site.home / "changed")
+def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(tmp_path: Path) -> None:
+    app = copy_of_app(tmp_path / "changed")
+    file, mark = app / "fedshift_app" / "client_app.py", app / "mark"  # left where the file is imported
+    text = file.read_text()
+    assert OURS in text and BEFORE in text and LOGGED in text
+    leaks = text.replace(OURS, "").replace(BEFORE, THEIRS).replace(LOGGED, "reason")
+    file.write_text(f"{leaks}open({str(mark)!r}, 'w').close()\n")
     theirs, ours = hash_of(app), own_code.installed()
-    assert theirs != ours
-    said = site.run(app, set="federation.min_nodes=3")
-    assert "LEAK" not in said, said
-    why = f"runs {ours} (0.1.0), not {theirs} (0.1.0): install that, or name it in code.trusted"
-    assert said.count(why) == 5, said  # a line for each node, and two in the error
-    assert said.index("0 of 3 nodes that can take part answered") < said.rindex(why)
-    assert not (app / "mark").exists()
-    assert {(line["code"], line["code_of_run"]) for line in site.replies()} == {(ours, theirs)}
-
-    sums = f"secure_sums: {{nodes: 3, trusted: {json.dumps(site.fingerprints)}}}\n"  # signed by keys that nobody reads
-    site.policy.write_text(f"code: {{trusted: ['{theirs}']}}\n{sums}")
-    said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on aggregation.weights=equal")
-    assert "LEAK" not in said and "round 1/1" in said, said
-    assert not (app / "mark").exists()
-    trained = [line for line in site.replies() if line["message"] == "train"]
-    assert len(trained) == 3
-    assert {(line["code"], line["code_of_run"]) for line in trained} == {(ours, theirs)}
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_processes_that_work_on_messages_do_not_have_the_nodes_key(site: Federation) -> None:
-    """Neither in their environment nor in their command; the SuperNode itself was started with it."""
-    mark = site.flower.env[processes.MARK]
-    found = {}
-    for process in psutil.process_iter():
-        try:
-            environment, command = process.environ(), process.cmdline()
-        except psutil.Error:  # another user's, or gone
-            continue
-        program = next((word for word in command if "deploy.warm" in word or word.endswith("superexec.py")), "")
-        if environment.get(processes.MARK) == mark and program:
-            found[process.pid] = (program, " ".join([*command, *environment.values()]))
-    assert len(found) == 5  # one of the nodes has no warm process
-    for _, text in found.values():
-        assert "node-0-scan" not in text and ".key" not in text
+    images = "dataset.domains=[scan,sketch] allocation.share=0.4"
+    with federation(tmp_path / "site", nodes=3, images=images) as site:
+        said = site.run(app, set="federation.min_nodes=3")
+        assert "LEAK" not in said and "0 of 3 nodes that can take part answered" in said, said
+        assert f"runs {ours} (0.1.0), not {theirs} (0.1.0)" in said
+        sums = f"secure_sums: {{nodes: 3, trusted: {json.dumps(site.fingerprints)}}}\n"
+        site.policy.write_text(f"code: {{trusted: ['{theirs}']}}\n{sums}")
+        said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on aggregation.weights=equal")
+        assert "LEAK" not in said and "round 1/1" in said and not mark.exists(), said
+        assert {(line["code"], line["code_of_run"]) for line in site.replies()} == {(ours, theirs)}
+        assert len([line for line in site.replies() if line["message"] == "train"]) == 3
+        # The processes that work on messages have the node's key neither in their environment nor in their command.
+        found = 0
+        for process in psutil.process_iter():
+            try:
+                environment, command = process.environ(), process.cmdline()
+            except psutil.Error:  # another user's, or gone
+                continue
+            works = any("deploy.warm" in word or word.endswith("superexec.py") for word in command)
+            if works and environment.get(processes.MARK) == site.flower.env[processes.MARK]:
+                found += 1
+                assert not any(word in " ".join([*command, *environment.values()]) for word in ("node-0-scan", ".key"))
+        assert found == 5  # one of the nodes has no warm process
 
 
 # --- without processes -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppOfNode:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
+def app(tmp_path: Path) -> Path:
+    """Return the folder of an app that a test may change."""
+    return copy_of_app(tmp_path / "copy")
+
+
+@pytest.fixture
+def node(folder: NodeFolder, policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> AppOfNode:
     monkeypatch.setattr(own_code, "_of_run", None)
-    config = configuration.resolve({"experiment": "handwritten", "set": TINY})
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("least_images: 1\n")
-    policy.chmod(0o600)
-    return AppOfNode(exporting.export(config, 2, tmp_path / "nodes")[0], policy=str(policy))
-
-
-def policy_of(node: AppOfNode) -> Path:
-    return Path(str(node.context.node_config["policy"]))
+    return run(folder, policy=policy(least_images=1))
 
 
 def brought(app: Path) -> None:
     own_code.take(own_code.note(build_fab_from_disk(app)))
 
 
-def reason_of(reply: Message) -> str:
-    assert reply.has_error() and reply.error.code == DECLINED
-    return str(reply.error.reason)
+def change(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
 
 
-def test_the_apps_own_bundle_is_answered(node: AppOfNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place", ["conf/methods/fedavg.yaml", "fedshift_core/errors.py", "torch/__init__.py", "sitecustomize.py"]
+)
+def test_one_more_byte_or_file_is_refused_and_in_the_log(
+    node: AppOfNode, app: Path, tmp_path: Path, place: str
+) -> None:
     brought(ROOT)
-    assert not node.ask("train").has_error()
-    assert own_code.installed() == hash_of(ROOT) == hash_of(copy_of_app(tmp_path / "copy"))
-
-
-@pytest.mark.parametrize("place", ["conf/methods/fedavg.yaml", "fedshift_core/errors.py"])
-def test_one_more_byte_is_refused_and_in_the_log(node: AppOfNode, tmp_path: Path, place: str) -> None:
-    app = copy_of_app(tmp_path / "copy")
+    assert not node.ask("query").has_error()
+    assert own_code.installed() == hash_of(ROOT) == hash_of(app)
+    change(app / "pyproject.toml", "fab-include = [", f'fab-include = [\n    "{place}",')
+    (app / place).parent.mkdir(exist_ok=True)
     with (app / place).open("a") as file:
         file.write("\n")
     brought(app)
-    reason = reason_of(node.ask("train"))
+    reason = refused(node, "train")
     assert hash_of(app) in reason and own_code.installed() in reason
     (log,) = (tmp_path / "state").glob("*/out.jsonl")
-    first = json.loads(log.read_text().splitlines()[0])
-    assert (first["code"], first["code_of_run"]) == (own_code.installed(), hash_of(app))
+    codes = [(line.get("code"), line.get("code_of_run")) for line in map(json.loads, log.read_text().splitlines())]
+    assert (own_code.installed(), hash_of(app)) in codes
 
 
-@pytest.mark.parametrize("place", ["torch/__init__.py", "fedshift_app/more.py", "sitecustomize.py"])
-def test_one_more_file_is_refused(node: AppOfNode, tmp_path: Path, place: str) -> None:
-    app = copy_of_app(tmp_path / "copy")
-    (app / place).parent.mkdir(exist_ok=True)
-    (app / place).write_text("")
-    project = app / "pyproject.toml"
-    project.write_text(project.read_text().replace("fab-include = [", f'fab-include = [\n    "{place}",'))
+def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(
+    node: AppOfNode, app: Path, policy: Callable[..., str]
+) -> None:
+    change(app / "fedshift_core" / "__init__.py", "0.1.0", "0.2.0")
+    change(app / "pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"')
     brought(app)
-    assert hash_of(app) in reason_of(node.ask("train"))
-
-
-def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(node: AppOfNode, tmp_path: Path) -> None:
-    app = copy_of_app(tmp_path / "copy")
-    core = app / "fedshift_core" / "__init__.py"
-    core.write_text(core.read_text().replace("0.1.0", "0.2.0"))
-    project = app / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.2.0"'))
-    brought(app)
-    assert reason_of(node.ask("train")).startswith(f"runs {own_code.installed()} (0.1.0), not {hash_of(app)} (0.2.0): ")
-    policy_of(node).write_text(f"least_images: 1\ncode: {{trusted: ['{hash_of(app)}']}}\n")
+    assert refused(node, "train").startswith(f"runs {own_code.installed()} (0.1.0), not {hash_of(app)} (0.2.0): ")
+    policy(least_images=1, code={"trusted": [hash_of(app)]})
     assert not node.ask("train").has_error()
-
-
-def test_another_app_is_refused_whatever_its_code(node: AppOfNode, tmp_path: Path) -> None:
-    app = copy_of_app(tmp_path / "copy")
-    project = app / "pyproject.toml"
-    project.write_text(project.read_text().replace('publisher = "fedshift"', 'publisher = "other"'))
+    change(app / "pyproject.toml", 'publisher = "fedshift"', 'publisher = "other"')  # another app, whatever its code
     brought(app)
-    assert reason_of(node.ask("query")).endswith("it runs fedshift/fedshift, not other/fedshift")
+    assert "fedshift/fedshift, not other/fedshift" in refused(node, "query")
 
 
 def test_a_node_whose_files_were_changed_says_that_it_must_be_started_again(
-    node: AppOfNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: AppOfNode, app: Path, policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it imports by and by would be of another version than what it has imported."""
-    monkeypatch.setattr(own_code, "APP", copy_of_app(tmp_path / "installed"))
+    monkeypatch.setattr(own_code, "APP", app)
     own_code._first.cache_clear()
     try:
-        brought(own_code.APP)
+        brought(app)
+        (app / "fedshift_core" / "errors.py").touch()
         assert not node.ask("query").has_error()
-        (own_code.APP / "fedshift_core" / "errors.py").touch()
-        assert not node.ask("query").has_error()
-        with (own_code.APP / "fedshift_core" / "errors.py").open("a") as file:
+        with (app / "fedshift_core" / "errors.py").open("a") as file:
             file.write("# edited\n")
-        assert "FedShift was changed on its disk while it ran SHA256:" in reason_of(node.ask("query"))
-        policy_of(node).write_text("code: {trusted: ['" + hash_of(own_code.APP) + "']}\n")
-        assert reason_of(node.ask("query")).endswith("the node must be started again")
+        assert "changed on its disk" in refused(node, "query")
+        policy(code={"trusted": [hash_of(app)]})
+        assert "started again" in refused(node, "query")
     finally:
         own_code._first.cache_clear()

@@ -7,8 +7,7 @@ place at the SuperLink.
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
-from support import APP_PATH, refusal_of
+from refusals import refused
+from support import APP_PATH, until
 
 from fedshift.run.launch import credentials, forks
 from fedshift.site.deploy.superexec import NodeExecutor
@@ -30,7 +30,6 @@ from fedshift_core.secure.group import Group
 from fedshift_core.secure.identity import Signed
 from fedshift_core.secure.statement import Statement
 
-LIMIT = 30.0
 STATED = Statement(20, (True, False))
 #: The node's program, which in the place of a ClientApp writes down what it finds of the key, and signs.
 PROGRAM = """
@@ -65,19 +64,6 @@ def signer(key: Path) -> Iterator[int]:
         yield asked.fileno()
 
 
-def trusted(key: Path) -> str:
-    public = serialization.load_ssh_public_key(key.with_suffix(".pub").read_bytes())
-    assert isinstance(public, ec.EllipticCurvePublicKey)
-    return identity.fingerprint(public)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture(params=["warm", "cold"])
 def executor(
     request: pytest.FixtureRequest, signer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,16 +78,17 @@ def executor(
 def test_it_can_sign_but_not_read(executor: NodeExecutor, key: Path, tmp_path: Path) -> None:
     file = tmp_path / "found"
     executor.launch(ExecutionSpec(TaskType.CLIENT_APP, str(file), "t", True, None, False, 1, False, 1, "one"))
-    until(file.is_file)
+    assert until(file.is_file)
     found = json.loads(file.read_text())
     text = json.dumps([found["environment"], found["commands"], found["opened"]])
     assert "north" not in text.replace(str(tmp_path), "") and "PRIVATE" not in text
     signed = Signed(bytes.fromhex(found["public"]), bytes.fromhex(found["signature"]))
     group = Group(2, (0, 1), (b"a", b"b"), (b"A", b"B"), (STATED,) * 2, (1.0, 1.0), 2, 2.0)
-    identity.check(group, [Signed(b"", b""), signed], "run", 0, [trusted(key)])
-    assert "not right" in refusal_of(
-        FedShiftError, identity.check, group, [Signed(b"", b""), signed], "other", 0, [trusted(key)]
-    )
+    public: Any = serialization.load_ssh_public_key(key.with_suffix(".pub").read_bytes())
+    trusted = [identity.fingerprint(public)]
+    identity.check(group, [Signed(b"", b""), signed], "run", 0, trusted)
+    with refused(FedShiftError, "node 1"):
+        identity.check(group, [Signed(b"", b""), signed], "other", 0, trusted)
 
 
 @pytest.fixture
@@ -123,11 +110,10 @@ def test_the_superlink_takes_none_of_its_signatures_for_a_login(asked: Any) -> N
             public.verify(signed.signature, now, ec.ECDSA(hashed))
 
 
-@pytest.mark.parametrize("length", [0, 31, 33, 10_000])
-def test_nothing_but_a_digest_is_signed(asked: Any, length: int) -> None:
-    assert refusal_of(FedShiftError, asked, bytes(length)) == "refused: this node's key does not answer"
-    assert len(asked(bytes(node_key.DIGEST)).signature) > 90  # it goes on
-
-
-def test_a_supernode_does_not_start_with_what_is_no_key(tmp_path: Path) -> None:
-    assert "north.key: cannot be read" in refusal_of(FedShiftError, node_key.serve, tmp_path / "north.key")
+def test_nothing_but_a_digest_is_signed(asked: Any, tmp_path: Path) -> None:
+    for length in (0, 31, 33, 10_000):
+        with refused(FedShiftError, "key"):
+            asked(bytes(length))
+        assert len(asked(bytes(node_key.DIGEST)).signature) > 90  # it goes on
+    with refused(FedShiftError, "north.key"):  # no key: a SuperNode does not start
+        node_key.serve(tmp_path / "north.key")

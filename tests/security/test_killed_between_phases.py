@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
-from guarded_node import images
 from support import ROOT
+
+from fedshift.site.deploy.exporting import NodeFolder
 
 KILLED = """
 import json, os, signal, sys
@@ -68,21 +68,14 @@ for phase, place in PHASES.items():
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_it_is_charged_or_not_sent(kind: str, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(yaml.safe_dump({"rounds_per_day": 5}))
-    policy.chmod(0o600)
-    environment = os.environ | {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "FEDSHIFT_STATE": str(tmp_path / "state"), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-c", KILLED, str(images(tmp_path).path), str(policy), kind]
+def test_it_is_charged_or_not_sent(kind: str, folder: NodeFolder, policy: Callable[..., str]) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", KILLED, str(folder.path), policy(rounds_per_day=5), kind]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     assert len(found) == 12, ended.stdout
-    charged = "rounds" if kind == "train" else "questions"
     for each in found:
-        assert each["left"] == ("sent" if each["phase"] == "never" else ""), each
-        assert each["killed"] is (each["phase"] != "never"), each
-        after = each["phase"] in ("after charge", "after log", "never")
-        assert each[charged] == after, each
+        alive, charged = each["phase"] == "never", each["rounds" if kind == "train" else "questions"]
+        assert (each["left"], each["killed"]) == ("sent" if alive else "", not alive), each
+        assert charged == (alive or each["phase"] in ("after charge", "after log")), each

@@ -11,8 +11,6 @@ import numpy as np
 import own_sites
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
@@ -24,7 +22,7 @@ from fedshift_strategies.federation import updates
 
 SECRET = "Mueller"
 KINDS = (MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE)
-Plant = Callable[[Path, str], None]
+Plant = Callable[[Path, str], object]
 CLASSES = "[bar,cross,disc]"
 
 
@@ -34,16 +32,24 @@ class Site:
     def __init__(self, folder: Path, policy: str = "strict", labels: str = "", classes: str = CLASSES) -> None:
         identify_process()
         self.folder, given = folder, f"dataset.labels={labels}" if labels else ""
-        self.config = resolve({"dataset": "folders", "data-dir": str(folder.parent), "method": "fedproto",
-                               "set": f"dataset.classes={classes} dataset.domains=[{folder.name},south] "
-                                      f"model.name=cnn dataset.size=32 train.epochs=1 {given}"})  # fmt: skip
+        self.config = resolve(
+            {
+                "dataset": "folders",
+                "data-dir": str(folder.parent),
+                "method": "fedproto",
+                "set": f"dataset.classes={classes} dataset.domains=[{folder.name},south] "
+                f"model.name=cnn dataset.size=32 train.epochs=1 {given}",
+            }
+        )
         own = {"domain": folder.name, "data-dir": str(folder), "threads": 1, "policy": policy}
         self.context = make_context(7, own, {})
 
     def ask(self, kind: str) -> Message:
         asked: dict[str, Any] = {
-            names.RUN_ID: "a" * 32, names.ENGINE: "deployment", names.RUN: self.config.model_dump_json(),
-        }  # fmt: skip
+            names.RUN_ID: "a" * 32,
+            names.ENGINE: "deployment",
+            names.RUN: self.config.model_dump_json(),
+        }
         if kind != MessageType.QUERY:
             asked |= {names.SERVER_ROUND: 1, names.NODE_INDEX: 0}
         if kind == MessageType.EVALUATE:
@@ -69,96 +75,83 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site_at(tmp_path_factory.mktemp("site"))
 
 
-def table(folder: Path, lines: list[str], head: str = "file,label", name: str = "labels.csv") -> None:
-    files = [f"{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
-    more = "," * head.count(",")
-    rows = [line + more[line.count(",") :] for line in files]
-    (folder / name).write_text("\n".join([head, *rows, *lines]) + "\n")
+def row(line: str, head: str = "file,label") -> Plant:
+    """Return what writes a table of all images with one row more."""
+
+    def plant(folder: Path, secret: str) -> None:
+        files = [f"{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
+        (folder / "labels.csv").write_text("\n".join([head, *files, line.format(secret)]) + "\n")
+
+    return plant
 
 
-def a_label(folder: Path, secret: str) -> None:
-    table(folder, [f"disc/002.png,{secret} positive"])
+def file(name: str, text: str) -> Plant:
+    return lambda folder, secret: (folder / name.format(secret)).write_text(text.format(secret))
 
 
-def a_name_of_a_file(folder: Path, secret: str) -> None:
-    table(folder, [f"disc/{secret}_1950.png,disc"])
+def arrays(**of: Any) -> Plant:
+    """Return what puts an archive in the place of all images, in which ``secret`` stands for the word."""
+
+    def plant(folder: Path, secret: str) -> None:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        given = {key.replace("secret", secret): np.array([secret] * 3) if x is None else x for key, x in of.items()}
+        np.savez(folder / "north_train.npz", **given)
+
+    return plant
 
 
-def a_row(folder: Path, secret: str) -> None:
-    table(folder, [f"{secret} died,,,,"])
-
-
-def a_header(folder: Path, secret: str) -> None:
-    (folder / "labels.csv").write_text(f"name;{secret};diagnosis\nAnna;030-1;HIV\n")
-
-
-def a_path(folder: Path, secret: str) -> None:
-    table(folder, [f"../{secret}/1.png,disc"])
-
-
-def a_table_of_patients(folder: Path, secret: str) -> None:
-    (folder / "patients.csv").write_text(f"{secret},born\nAnna,1950\n")
-
-
-def a_patient(folder: Path, secret: str) -> None:
-    (folder / "patients.csv").write_text(f"file,patient\ndisc/{secret}.png,{secret}\ndisc/{secret}.png,other\n")
-
-
-def a_folder_of_a_class(folder: Path, secret: str) -> None:
+def class_folder(folder: Path, secret: str) -> None:
     (folder / secret).mkdir()
     shutil.copy(min((folder / "disc").iterdir()), folder / secret)
 
 
-def a_damaged_image(folder: Path, secret: str) -> None:
+def damaged_image(folder: Path, secret: str) -> None:
     (folder / "disc" / f"{secret}.png").write_bytes(min((folder / "disc").iterdir()).read_bytes()[:200])
 
 
-def a_text_as_an_image(folder: Path, secret: str) -> None:
-    (folder / "disc" / f"{secret}.jpg").write_text(f"{secret}, born in 1950")
-
-
-def a_damaged_dicom(folder: Path, secret: str) -> None:
+def damaged_dicom(folder: Path, secret: str) -> None:
     data = dicom_files.made(np.zeros((8, 8), np.uint8), PatientName=f"{secret}^Anna", Rows=99)
     (folder / "disc" / f"{secret}.dcm").write_bytes(dicom_files.written(data))
 
 
-def an_npz_with_other_keys(folder: Path, secret: str) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
-    np.savez(folder / "north_train.npz", **{secret: np.zeros(3)})
-
-
-def labels_that_are_texts(folder: Path, secret: str) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
-    np.savez(folder / "north_train.npz", x=np.zeros((3, 8, 8, 3), np.uint8), y=np.array([secret] * 3))
-
-
-def a_folder_that_is_gone(folder: Path, secret: str) -> None:
-    folder.rename(folder.parent / secret)
-
-
-PLANTS: tuple[Plant, ...] = (
-    a_label, a_name_of_a_file, a_row, a_header, a_path, a_table_of_patients, a_patient, a_folder_of_a_class,
-    a_damaged_image, a_text_as_an_image, a_damaged_dicom, an_npz_with_other_keys, labels_that_are_texts,
-    a_folder_that_is_gone,
-)  # fmt: skip
 #: What a node takes as it is, or passes over: no error is due.
-TAKEN = (a_table_of_patients, a_patient)
+TAKEN: dict[str, Plant] = {
+    "patients": file("patients.csv", "{0},born\nAnna,1950\n"),
+    "patient": file("patients.csv", "file,patient\ndisc/{0}.png,{0}\ndisc/{0}.png,other\n"),
+}
+PLANTS: dict[str, Plant] = TAKEN | {
+    "label": row("disc/002.png,{} positive"),
+    "name of a file": row("disc/{}_1950.png,disc"),
+    "row": row("{} died,,,,"),
+    "path": row("../{}/1.png,disc"),
+    "header": file("labels.csv", "name;{0};diagnosis\nAnna;030-1;HIV\n"),
+    "text": file("disc/{0}.jpg", "{0}, born in 1950"),
+    "class": class_folder,
+    "image": damaged_image,
+    "dicom": damaged_dicom,
+}
+#: These take all that is there away.
+EMPTYING: dict[str, Plant] = {
+    "keys": arrays(secret=np.zeros(3)),
+    "texts": arrays(x=np.zeros((3, 8, 8, 3), np.uint8), y=None),
+    "gone": lambda folder, secret: folder.rename(folder.parent / secret),
+}
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("name", [*PLANTS, *EMPTYING])
 def test_what_lies_at_a_node_stays_out_of_its_reasons(
-    plant: Plant, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same node says all of it in its own log, and with the policy ``open`` to the server as well."""
     folder = site_at(tmp_path)
-    plant(folder, SECRET)
+    (PLANTS | EMPTYING)[name](folder, SECRET)
     with caplog.at_level(logging.WARNING, "fedshift"):
-        replies = {kind: Site(folder).ask(kind) for kind in KINDS}
-    assert not any(SECRET in words_of(reply) for reply in replies.values())
-    failed = replies[MessageType.QUERY]
-    assert failed.has_error() or plant in TAKEN, words_of(failed)
+        failed = Site(folder).ask(MessageType.QUERY)
+        for kind in KINDS:
+            for labels, classes in (("", CLASSES), ("labels.csv", CLASSES), ("patients.csv", "[hiv,hep]")):
+                assert SECRET not in words_of(Site(folder, labels=labels, classes=classes).ask(kind))
+    assert failed.has_error() or name in TAKEN, words_of(failed)
     if failed.has_error():
         code = str(failed.error.reason).split(":")[0]
         assert failed.error.reason == reasons.sentence(code) and code != reasons.INTERNAL
@@ -166,32 +159,19 @@ def test_what_lies_at_a_node_stays_out_of_its_reasons(
         assert full != failed.error.reason and full.split("\n")[0][:60] in caplog.text.replace("\n", " ")
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    secret=st.text("abcdefghijklmnopqrstuvwxyz", min_size=9, max_size=12),
-    plants=st.sets(st.sampled_from(PLANTS[:-3]), min_size=1, max_size=3),  # the others take all that is there away
-    kind=st.sampled_from(KINDS),
-)
-def test_no_word_of_a_nodes_files_leaves_it(
-    site: Path, secret: str, plants: set[Plant], kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("copy") / "north"
-    shutil.copytree(site, folder)
-    for plant in sorted(plants, key=lambda plant: plant.__name__):
-        plant(folder, secret)
-    for labels, classes in (("", CLASSES), ("labels.csv", CLASSES), ("patients.csv", "[hiv,hep]")):
-        assert secret not in words_of(Site(folder, labels=labels, classes=classes).ask(kind))
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (DataError("Anna"), "data"), (FedShiftError("Anna"), "refused"), (MemoryError("Anna"), "memory"),
-        (RuntimeError("CUDA out of memory. Anna"), "memory"), (OSError(28, "Anna"), "disk"),
+        (DataError("Anna"), "data"),
+        (FedShiftError("Anna"), "refused"),
+        (MemoryError("Anna"), "memory"),
+        (RuntimeError("CUDA out of memory. Anna"), "memory"),
+        (OSError(28, "Anna"), "disk"),
         (KeyError("Anna"), "internal"),
-        (NotFiniteError("Anna"), "diverged"), (UnicodeDecodeError("utf-8", b"Anna", 0, 1, "Anna"), "internal"),
+        (NotFiniteError("Anna"), "diverged"),
+        (UnicodeDecodeError("utf-8", b"Anna", 0, 1, "Anna"), "internal"),
     ],
-)  # fmt: skip
+)
 def test_an_error_of_any_class_leaves_as_its_code(
     error: Exception, code: str, site: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

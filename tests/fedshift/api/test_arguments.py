@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import InlineRun, refusal_of
+from refusals import refused
+from support import InlineRun
 
 import fedshift as fs
 from fedshift.run import arguments
 
 Anything: Any = fs
 SHORT = "train.epochs=1 allocation.share=0.06"
-WRONG_PATHS = (None, 3, ["runs/first"], b"runs/first")
 
 
 @pytest.fixture(autouse=True)
@@ -22,85 +22,68 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("given", WRONG_PATHS, ids=repr)
 @pytest.mark.parametrize(
-    ("name", "start"),
-    [("run", "experiment: expected a name or a file"), ("sweep", "experiment: expected a name or a file"),
-     ("load", "load: expected a path"), ("load_model", "load_model: expected a path")],
-)  # fmt: skip
-def test_a_path_of_another_type_is_refused(name: str, start: str, given: object) -> None:
-    assert refusal_of(fs.ConfigError, getattr(Anything, name), given).startswith(f"{start}, found ")
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "line"),
+    ("name", "given", "named"),
     [
-        ("compare", (3,), "compare: expected a path or several, found 3"),
-        ("compare", ([None],), "compare: expected a path, found None"),
-        ("evaluate", (None,), "evaluate: expected a path or several, found None"),
-        ("evaluate", ([],), "evaluate: no model is given"),
-        ("predict", ("saved", []), "predict: no image is given"),
-        ("predict", ("saved", np.zeros((2, 2))), "predict: expected a path, found array([0., 0.])"),
-        ("predict", (3, "images"), "predict: expected the folder of a saved model, a run, or what its model() returns, "
-         "found 3"),
-        ("method", (["fpl"],), "method: expected a name, found ['fpl']"),
-        ("register", (3,), "register: 3 is no name of a method: expected letters, digits, '-' and '_'"),
+        *(("run", (path,), "experiment") for path in (None, ["runs/first"])),
+        ("sweep", (3,), "experiment"), ("load", (None,), "load"), ("load_model", (b"runs/first",), "load_model"),
+        ("compare", (3,), "compare"), ("compare", ([None],), "None"), ("evaluate", (None,), "evaluate"),
+        ("evaluate", ([],), "evaluate"), ("predict", ("saved", []), "predict"),
+        ("predict", ("saved", np.zeros((2, 2))), "array([0., 0.])"), ("predict", (3, "images"), "predict"),
+        ("method", (["fpl"],), "['fpl']"), ("register", (3,), "register"),
     ],
 )  # fmt: skip
-def test_each_function_names_what_it_was_given(name: str, given: tuple[object, ...], line: str) -> None:
-    assert refusal_of(fs.ConfigError, getattr(Anything, name), *given) == line
+def test_each_function_names_what_it_was_given(name: str, given: tuple[object, ...], named: str) -> None:
+    with refused(fs.ConfigError, name if name in ("predict", "register") else named, named):
+        getattr(Anything, name)(*given)
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("given", "key"),
     [
-        ({"terms": "length"}, "register: terms: expected a list of names, found 'length'"),
-        ({"terms": [3]}, "register: terms: expected a list of names, found [3]"),
-        ({"defaults": ["mu"]}, "register: defaults: expected a mapping of keys to values, found ['mu']"),
-        ({"defaults": {"mu": 1}}, "register: unknown key method.mu for method 'unsound'; there are none"),
-        ({"defaults": {"train": {"lr": "fast"}}}, "register: defaults.train.lr: Input should be a valid number, unable "
-         "to parse string as a number, found 'fast'"),
+        ({"terms": "length"}, "terms"), ({"terms": [3]}, "terms"), ({"defaults": ["mu"]}, "defaults"),
+        ({"defaults": {"mu": 1}}, "method.mu"), ({"defaults": {"train": {"lr": "fast"}}}, "defaults.train.lr"),
     ],
 )  # fmt: skip
-def test_a_method_with_settings_that_no_run_could_have_is_not_registered(given: dict[str, Any], line: str) -> None:
-    assert refusal_of(fs.ConfigError, Anything.register, "unsound", **given) == line
+def test_a_method_with_settings_that_no_run_could_have_is_not_registered(given: dict[str, Any], key: str) -> None:
+    with refused(fs.ConfigError, "register", key):
+        Anything.register("unsound", **given)
     assert "unsound" not in {method.name for method in fs.methods()}
 
 
-@pytest.mark.parametrize("batch", [0, -3, 1.5, "a", True])
+@pytest.mark.parametrize("batch", [0, 1.5, "a", True])
 def test_a_batch_is_a_whole_number_as_the_commands(batch: object) -> None:
-    text = refusal_of(fs.ConfigError, Anything.predict, "saved", "images", batch=batch)
-    assert text.startswith("batch: expected a whole number from 1 to ")
+    with refused(fs.ConfigError, "batch", batch):
+        Anything.predict("saved", "images", batch=batch)
 
 
 def test_a_table_refuses_what_its_command_refuses(finished_run: InlineRun) -> None:
     table: Any = fs.compare(fs.load(finished_run(rounds=2, set=SHORT).folder))
     for form in (table.text, table.markdown, table.to_latex):
         for decimals in (-1, 7, 1.5, "2"):
-            text = refusal_of(fs.ConfigError, form, decimals=decimals)
-            assert text == f"decimals: expected a whole number from 0 to 6, found {decimals!r}"
-    assert refusal_of(fs.ConfigError, table.text, width=0).startswith("width: expected a whole number from 1 ")
-    assert refusal_of(fs.ConfigError, table.with_columns, "scan") == "columns: expected a list of names, found 'scan'"
-    assert refusal_of(fs.ConfigError, table.to_latex, []).startswith("--columns: no column is named; there are scan, ")
-    assert refusal_of(fs.ConfigError, fs.compare, "runs", paper=Anything).startswith("--paper: unknown table <module")
-    for write in (table.to_csv, table.to_html, table.to_board, table.figures):
-        assert refusal_of(fs.ConfigError, write, None) == "expected a path, found None"
+            with refused(fs.ConfigError, "decimals", repr(decimals)):
+                form(decimals=decimals)
+    for call, key in (
+        (lambda: table.text(width=0), "width"), (lambda: table.with_columns("scan"), "columns"),
+        (lambda: table.to_latex([]), "--columns"),
+        *((lambda write=write: write(None), "None") for write in (table.to_csv, table.to_html, table.to_board)),
+    ):  # fmt: skip
+        with refused(fs.ConfigError, key):
+            call()
     assert table.to_csv("table.csv") == Path.cwd() / "table.csv"
     assert repr(table) == table.text(), "what an interactive session shows"
 
 
 def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> None:
     model: Any = fs.load(finished_run(rounds=2, set=SHORT).folder).model()
-    expected = "images: expected a tensor (B, 3, 32, 32), found "
-    for images, found in ((torch.zeros(3, 32, 32), "(3, 32, 32)"), (torch.zeros(1, 3, 64, 64), "(1, 3, 64, 64)")):
-        assert refusal_of(fs.ConfigError, model, images) == expected + found
-        assert refusal_of(fs.ConfigError, model.scores, images) == expected + found
-    assert refusal_of(fs.ConfigError, model.scores, [0]) == expected + "[0]"
-    assert refusal_of(fs.ConfigError, model.preprocess, []) == "preprocess: no image is given"
-    assert "found (0, 3, 3) of uint8" in refusal_of(fs.ConfigError, model.preprocess, np.zeros((0, 3, 3), np.uint8))
-    for deep in (np.full((8, 8), 4000, np.uint16), np.zeros((8, 8), np.int32), np.zeros((8, 8), np.float32)):
-        message = refusal_of(fs.ConfigError, model.preprocess, Image.fromarray(deep))
-        assert "a Pillow image of 8 bits a channel" in message and "found an image of mode " in message
+    for images in (torch.zeros(3, 32, 32), torch.zeros(1, 3, 64, 64)):
+        for function in (model, model.scores):
+            with refused(fs.ConfigError, "images", "(B, 3, 32, 32)", tuple(images.shape)):
+                function(images)
+    deep = [Image.fromarray(np.zeros((8, 8), dtype)) for dtype in (np.uint16, np.int32, np.float32)]
+    for given in ([], np.zeros((0, 3, 3), np.uint8), *deep):
+        with refused(fs.ConfigError):
+            model.preprocess(given)
 
 
 @pytest.mark.parametrize("exif", ["ignore", "apply"])

@@ -1,7 +1,8 @@
 """Runs and comparisons as data frames."""
 
 import pytest
-from support import InlineRun, refusal_of
+from refusals import refused
+from support import InlineRun
 
 import fedshift as fs
 
@@ -28,4 +29,5 @@ def test_a_comparison_is_rows_by_method_or_by_seed(finished_run: InlineRun) -> N
     assert len(seeds) == 2 * len(table.numbers.columns)
     values = seeds[seeds["method"] == "fedavg"].set_index("column")["value"]
     assert values["scan"] == runs[0].results.domains["scan"]
-    assert refusal_of(fs.ConfigError, table.frame, "domain") == "frame: by is 'domain'; allowed are method, seed"
+    with refused(fs.ConfigError, "frame", "'domain'", "method, seed"):
+        table.frame("domain")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from safetensors.numpy import load_file
-from support import refusal_of
 
 from fedshift.export import on_node, opening, saved, saving, scorer
 from fedshift.export.saved import Origin
@@ -16,7 +16,7 @@ from fedshift_app.node import state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_clients.training.node import MODEL_PART
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import FedShiftError
 from fedshift_core.wire.messages import RunHeader
 from fedshift_datasets.base import Source
 
@@ -39,26 +39,43 @@ def weights(config: RunConfig, names: list[str], seed: int) -> Arrays:
     }
 
 
+class Kept:
+    """A run of FedBN on real nodes: what it shares, as a saved model, and what a node keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = resolve({"method": "fedbn", "set": "model.name=cnn_bn"})
+        client = scorer.bare_client(self.config, self.config.model)
+        self.shared = weights(self.config, client.shared_names, 1)
+        self.own = [name for name in client.model.state_dict() if name not in client.shared_names]
+
+    def parts(self, seed: int) -> Arrays:
+        return weights(self.config, self.own, seed)
+
+    def remember(self, seed: int, server_round: int = 3, **more: Any) -> None:
+        remember(self.parts(seed), server_round, **more)
+
+    def model(self, of: Origin) -> Path:
+        return shared_model(self.config, self.shared, self.folder / "shared", of)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
 def shared_model(config: RunConfig, arrays: Arrays, folder: Path, of: Origin) -> Path:
     fields = {"parts": "shared", "node": "", "site": "", "before": "", "measured": None, "origin": of}
     saving.write(folder, config, arrays, "safetensors", fields)
     return folder
 
 
-def remember(memory: Arrays, server_round: int, number: int = 0, run: str = RUN, resumes: tuple[int, ...] = ()) -> None:
-    """Keep something as a SuperNode does in a round."""
+def remember(own: Arrays, server_round: int, number: int = 0, run: str = RUN, resumes: tuple[int, ...] = ()) -> None:
+    """Keep personal parts as a SuperNode does in a round."""
     where = Place("scan", number, -1, Source(Path("/data/scan")), False, 0)
     header = RunHeader("deployment", "{}", run_id=run, resumed_after=resumes)
+    memory = {MODEL_PART + name: array for name, array in own.items()}
     state_store.store_for(header, where).remember(server_round, memory)
-
-
-@pytest.fixture
-def fedbn() -> tuple[RunConfig, Arrays, list[str]]:
-    """A run's configuration, what it shares, and what a node keeps."""
-    config = resolve({"method": "fedbn", "set": "model.name=cnn_bn"})
-    client = scorer.bare_client(config, config.model)
-    own = [name for name in client.model.state_dict() if name not in client.shared_names]
-    return config, weights(config, client.shared_names, 1), own
 
 
 @pytest.fixture(autouse=True)
@@ -67,69 +84,52 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def test_personal_parts_are_put_on(fedbn: tuple[RunConfig, Arrays, list[str]], tmp_path: Path) -> None:
-    config, shared, own = fedbn
-    model = shared_model(config, shared, tmp_path / "shared", origin())
-    parts = weights(config, own, 2)
-    remember({MODEL_PART + name: array for name, array in parts.items()}, 3)
-    remember({MODEL_PART + name: array for name, array in weights(config, own, 3).items()}, 3, run="f" * 32)
-    folder, result = on_node.save(model, "safetensors")
-    assert folder == tmp_path / "shared-node"
-    assert (result.parts, result.node) == ("node", "node-0")
-    kept = load_file(folder / "model.safetensors")
-    assert kept.keys() == shared.keys() | parts.keys()
-    assert all(np.array_equal(array, (shared | parts)[name]) for name, array in kept.items())
+def test_personal_parts_are_put_on(kept: Kept) -> None:
+    kept.remember(2)
+    kept.remember(3, run="f" * 32)
+    folder, result = on_node.save(kept.model(origin()), "safetensors")
+    assert (folder, result.parts, result.node) == (kept.folder / "shared-node", "node", "node-0")
+    saved_, wanted = load_file(folder / "model.safetensors"), kept.shared | kept.parts(2)
+    assert saved_.keys() == wanted.keys() and all(np.array_equal(saved_[name], wanted[name]) for name in wanted)
     opening.program_of(*saved.read(folder))
 
 
-def test_of_the_rounds_that_the_weights_have_seen(fedbn: tuple[RunConfig, Arrays, list[str]], tmp_path: Path) -> None:
+def test_of_the_rounds_that_the_weights_have_seen(kept: Kept) -> None:
     """The run went on to round 4, was resumed after round 2, and these are the weights after the new round 3."""
-    config, shared, own = fedbn
     for server_round, resumes, seed in ((2, (), 2), (3, (), 3), (3, (2,), 4), (4, (2,), 5)):
-        remember({MODEL_PART + name: array for name, array in weights(config, own, seed).items()}, server_round,
-                 resumes=resumes)  # fmt: skip
-    model = shared_model(config, shared, tmp_path / "shared", origin(3, (2,)))
-    folder, _ = on_node.save(model, "safetensors")
-    kept, wanted = load_file(folder / "model.safetensors"), weights(config, own, 4)
-    assert all(np.array_equal(kept[name], array) for name, array in wanted.items())
+        kept.remember(seed, server_round, resumes=resumes)
+    saved_ = load_file(on_node.save(kept.model(origin(3, (2,))), "safetensors")[0] / "model.safetensors")
+    assert all(np.array_equal(saved_[name], array) for name, array in kept.parts(4).items())
 
 
 def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
     config = resolve({"method": "local", "set": 'model.name=cnn2 model.per_node=["cnn2","cnn3"]'})
     model = shared_model(config, {}, tmp_path / "shared", origin())
     third = saving.with_network(config, config.model.model_copy(update={"name": "cnn3"}))
-    names = list(scorer.bare_client(third, third.model).model.state_dict())
-    remember({MODEL_PART + name: array for name, array in weights(third, names, 1).items()}, 3, number=1)
-    _, result = on_node.save(model, "safetensors")  # node-1 has the second
-    assert result.network == "cnn3"
+    remember(weights(third, list(scorer.bare_client(third, third.model).model.state_dict()), 1), 3, number=1)
+    assert on_node.save(model, "safetensors")[1].network == "cnn3"  # node-1 has the second
     with pytest.raises(FedShiftError, match=r"lacks personal parts|has shape"):
         on_node.save(model, "safetensors", network="cnn2", output=tmp_path / "other")
 
 
-def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
-    config, shared, own = fedbn
-    model = shared_model(config, shared, tmp_path / "shared", origin())
+def test_what_cannot_be_put_together(kept: Kept, state: Path, tmp_path: Path) -> None:
+    model = kept.model(origin())
 
-    def message_of(**asked: Any) -> str:
-        return refusal_of(ConfigError, on_node.save, **{"shared": model, "form": "safetensors"} | asked)
+    def fails(*named: object, **asked: Any) -> None:
+        with refused(FedShiftError, *named):
+            on_node.save(**{"shared": model, "form": "safetensors"} | asked)
 
-    assert f"there is no folder {state}" in message_of()
-    remember({"previous/x": np.zeros(1, np.float32)}, 3)
-    assert "the node lacks personal parts" in message_of()
-    remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3, number=1)
-    assert "several nodes of this run are here; name one: node-0, node-1" in message_of()
-    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in message_of(node="node-7")
-    assert "one network for all, cnn_bn" in message_of(node="node-1", network="cnn")
-    assert "personal parts of the run" in message_of(state=tmp_path)
+    fails(state)
+    remember({"x": np.zeros(1, np.float32)}, 3)
+    fails("personal parts")
+    kept.remember(2, number=1)
+    fails("node-0, node-1")
+    fails("node-7", "node-0, node-1", node="node-7")
+    fails("cnn_bn", node="node-1", network="cnn")
+    fails("personal parts", state=tmp_path)
     whole, _ = on_node.save(model, "safetensors", node="node-1")
-    assert "is a complete model (node)" in message_of(shared=whole)
-    assert "exists already" in message_of(node="node-1")
-
-
-def test_a_damaged_store_is_named(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
-    config, shared, own = fedbn
-    model = shared_model(config, shared, tmp_path / "shared", origin())
-    remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3)
-    (file,) = state.glob("node-0/run-*/*.safetensors")
+    fails("(node)", shared=whole)
+    fails("exists", node="node-1")
+    (file,) = state.glob("node-1/run-*/*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
-    assert "it is not what was written" in refusal_of(FedShiftError, on_node.save, model, "safetensors")
+    fails(node="node-1", output=tmp_path / "other")

@@ -6,47 +6,35 @@ from typing import Any
 
 import pytest
 from real_node import charge
+from refusals import worded
 from typer.testing import CliRunner, Result
 
 from fedshift import cli
 from fedshift.site import commands, nodes
-from fedshift_app.node import chained_log, ledger, state_folder
-from fedshift_app.node.chained_log import LOG_FILE
+from fedshift_app.node import chained_log, ledger
+from fedshift_app.node.chained_log import HEAD_FILE, LOG_FILE
 from fedshift_core.errors import ConfigError
 
 RUNS = ("a" * 32, "b" * 32)
 
 
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
-def reply(run: str, number: int, message: str = "train", **more: Any) -> list[dict[str, Any]]:
+def write(folder: Path, run: str, number: int, message: str = "train", **more: Any) -> None:
+    """Log a reply with an array."""
     about = {"time": f"2026-11-26T01:00:0{number}.000Z", "run": run, "flower_run": "7" if run in ("", RUNS[0]) else "8",
-             "round": number, "message": message, "to": "m", "images": 5}  # fmt: skip
-    return [
-        {**about, "kind": "reply", "items": 1, "bytes": 1000, **more},
-        {**about, "kind": "array", "name": f"arrays/w{number}", "shape": [2, 3], "norm": 2.5, "bytes": 1000,
-         "sha256": "c" * 64},
-    ]  # fmt: skip
-
-
-def write(folder: Path, *replies: list[dict[str, Any]]) -> None:
-    for entries in replies:
-        with chained_log.locked(folder):
-            chained_log.append(folder, entries)
+             "round": number, "message": message, "to": "m", "images": 5, "bytes": 1000}  # fmt: skip
+    array = {"kind": "array", "name": f"arrays/w{number}", "shape": [2, 3], "norm": 2.5, "sha256": "c" * 64}
+    with chained_log.locked(folder):
+        chained_log.append(folder, [{**about, "kind": "reply", "items": 1, **more}, about | array])
 
 
 @pytest.fixture
 def node(state: Path) -> Path:
     """Return a node with a log of two runs; the first message of a run does not say its id."""
     folder = state / "node-0"
-    write(
-        folder, reply("", 0, "query"), reply(RUNS[0], 1, epsilon=0.5, delta=1e-5),
-        reply(RUNS[0], 2, epsilon=0.5, delta=1e-5), reply(RUNS[1], 1),
-    )  # fmt: skip
+    write(folder, "", 0, "query")
+    for number in (1, 2):
+        write(folder, RUNS[0], number, epsilon=0.5, delta=1e-5)
+    write(folder, RUNS[1], 1)
     return folder
 
 
@@ -54,7 +42,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(cli.app, ["site", *words])
 
 
-def test_the_table_has_a_line_for_each_run_and_sums(node: Path) -> None:
+def test_the_table_has_a_line_for_each_run_and_sums_and_json_all_of_it(node: Path) -> None:
     result = call("log")
     assert result.exit_code == 0, result.output
     head, _, *rows, verdict = result.stdout.splitlines()
@@ -64,26 +52,22 @@ def test_the_table_has_a_line_for_each_run_and_sums(node: Path) -> None:
         [RUNS[0], "2", "3", "3", "3,000", "1", "2e-05"], [RUNS[1], "1", "1", "1", "1,000", "-", "-"],
         ["all", "2", "4", "4", "4,000", "1", "2e-05"],
     ]  # fmt: skip
-    assert "8 lines; none is missing or changed" in verdict
+    assert "8 lines" in verdict
+    content = json.loads(call("log", "--json").stdout)
+    assert (content["lines"], content["problems"], content["interrupted"], content["head"]["lines"]) == (8, [], 0, 8)
+    assert [run["run"] for run in content["runs"]] == list(RUNS) and content["runs"][0]["epsilon"] == 1.0
 
 
 def test_a_run_is_shown_by_reply_and_a_round_by_item(node: Path) -> None:
     lines = call("log", "node-0", "--run", "aaa").stdout.splitlines()
     assert [line.split()[1:3] for line in lines[2:5]] == [["0", "query"], ["1", "train"], ["2", "train"]]
     shown = call("log", "--run", "a", "--round", "2").stdout
-    assert "arrays/w2" in shown and "2 x 3" in shown and "2.5" in shown
-    assert "arrays/w1" not in shown
-    assert "nothing left in round 9" in call("log", "--run", "a", "--round", "9").stdout
+    assert all(text in shown for text in ("arrays/w2", "2 x 3", "2.5")) and "arrays/w1" not in shown
+    assert "round 9" in call("log", "--run", "a", "--round", "9").stdout
     assert "arrays/w1" in call("log", "--run", "b", "--round", "1").stdout
-
-
-def test_json_has_all_of_it(node: Path) -> None:
-    content = json.loads(call("log", "--json").stdout)
-    assert (content["lines"], content["problems"], content["interrupted"]) == (8, [], 0)
-    assert content["head"]["lines"] == 8
-    assert [run["run"] for run in content["runs"]] == list(RUNS)
-    assert content["all"]["bytes"] == sum(run["bytes"] for run in content["runs"]) == 4000
-    assert content["runs"][0]["epsilon"] == 1.0
+    write(node, "\x1b[31mred", 1, "tra\nin")  # what a stranger wrote is not printed as it is
+    shown = call("log").stdout + call("log", "--run", "\x1b").stdout
+    assert "\x1b" not in shown and "\\x1b[31mred" in shown
 
 
 def test_a_log_that_was_changed_is_an_error_of_one_line_each(node: Path) -> None:
@@ -91,88 +75,63 @@ def test_a_log_that_was_changed_is_an_error_of_one_line_each(node: Path) -> None
     (node / LOG_FILE).write_bytes(b"".join(lines[:3] + lines[4:-1]))
     for words in (("log",), ("log", "--json"), ("log", "--run", "a")):
         result = call(*words)
-        assert result.exit_code == 1
-        errors = [line for line in result.stderr.splitlines() if line]
-        assert all(line.startswith("error: ") for line in errors)
-        assert "line 4 says that it is line 5" in result.stderr
-        assert "found are 6" in result.stderr
-    assert "not as it was written" in call("log").stdout
+        assert result.exit_code == 1 and all(line.startswith("error: ") for line in result.stderr.splitlines() if line)
+        assert "line 4 says that it is line 5" in result.stderr and "found are 6" in result.stderr
 
 
 def test_many_problems_are_counted(node: Path) -> None:
-    write(node, *(reply(RUNS[1], 1) for _ in range(20)))
+    for _ in range(20):
+        write(node, RUNS[1], 1)
     (node / LOG_FILE).write_bytes(b"no json\n" * 48)
-    result = call("log")
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 21
-    assert result.stderr.splitlines()[-1] == "error: 29 more"
-
-
-def test_what_a_stranger_wrote_into_a_line_is_not_printed_as_it_is(node: Path) -> None:
-    write(node, reply("\x1b[31mred", 1, "tra\nin"))
-    shown = call("log").stdout + call("log", "--run", "\x1b").stdout
-    assert "\x1b" not in shown and "\\x1b[31mred" in shown
+    errors = call("log").stderr.splitlines()
+    assert len(errors) == 21 and errors[-1] == "error: 29 more"
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "named"),
     [
-        (["log", "--round", "1"], "--round: give --run"),
-        (["log", "--run", "z"], "--run: 'z' begins the id of 0 runs"),
-        (["log", "other"], "NODE: 'other' is no node of this machine; there are node-0, node-1"),
-        (["log"], "NODE: several nodes are on this machine; name one of node-0, node-1"),
-        (["log", "node-1"], "no log is here: "),
-        (["stop", "node-0", "--undo", "--forget"], "--undo and --forget"),
+        (["log", "--round", "1"], ["--round", "--run"]), (["log", "--run", "z"], ["--run: 'z'"]),
+        (["log", "other"], ["NODE: 'other'", "node-0, node-1"]), (["log"], ["NODE", "node-0, node-1"]),
+        (["log", "node-1"], ["node-1"]), (["stop", "node-0", "--undo", "--forget"], ["--undo", "--forget"]),
     ],
-)
-def test_bad_input_is_named(words: list[str], reason: str, node: Path) -> None:
+)  # fmt: skip
+def test_bad_input_is_named(words: list[str], named: list[str], node: Path) -> None:
     if "--run" not in words:
         (node.parent / "node-1").mkdir()
     result = call(*words)
     assert isinstance(result.exception, ConfigError)
-    assert reason in str(result.exception)
+    worded(str(result.exception), *named)
 
 
-@pytest.mark.parametrize("removed", ["log", "head", "both", "emptied"])
-def test_a_log_that_is_gone_is_said_to_be_gone(removed: str, node: Path) -> None:
-    log, head = node / chained_log.LOG_FILE, node / chained_log.HEAD_FILE
-    if removed == "emptied":
-        log.write_bytes(b"")
-    for path in {"log": [log], "head": [head], "both": [log, head]}.get(removed, []):
-        path.unlink()
+@pytest.mark.parametrize(
+    ("removed", "said", "row"),
+    [([LOG_FILE], "is missing", "lost"), ([HEAD_FILE], "is missing", "unknown"),
+     ([LOG_FILE, HEAD_FILE], "no log is here", " - "), ([], "lines are missing", "lost")],
+)  # fmt: skip
+def test_a_log_that_is_gone_is_said_to_be_gone(removed: list[str], said: str, row: str, node: Path) -> None:
+    (node / LOG_FILE).write_bytes(b"" if not removed else (node / LOG_FILE).read_bytes())
+    for name in removed:
+        (node / name).unlink()
     shown = call("log")
-    found = shown.output + str(shown.exception)
-    assert {"log": "is missing", "head": "is missing", "both": "no log is here", "emptied": "lines are missing"}[
-        removed
-    ] in found
-    row = next(line for line in call("status").stdout.splitlines() if line.startswith(node.name))
-    assert {"both": " - ", "head": "unknown"}.get(removed, "lost") in row
-    where = call("stop", node.name, "--json").stdout + call("stop", node.name).stdout
-    assert ("no log is here" in where) is (removed in ("log", "both"))
+    assert said in shown.output + str(shown.exception)
+    assert row in next(line for line in call("status").stdout.splitlines() if line.startswith(node.name))
+    assert ("no log is here" in call("stop", node.name).stdout) is (LOG_FILE in removed)
 
 
-def test_no_node_has_worked_here(state: Path) -> None:
-    result = call("log")
-    assert "no node has worked on this machine" in str(result.exception)
-    assert "no node has worked on this machine" in call("status").stdout
+def test_the_state_of_each_node(state: Path) -> None:
+    for shown in (str(call("log").exception), call("status").stdout):
+        assert "no node has worked on this machine" in shown
     assert not state.exists()  # a look makes nothing
-
-
-def test_a_ledger_is_no_node(node: Path, state: Path) -> None:
-    charge(ledger.of_images(state / "images"), "run")
-    assert nodes.names() == [node.name] and nodes.named("").folder == node
-
-
-def test_the_state_of_each_node(node: Path) -> None:
-    nodes.note_start({"domain": "scan", "data-dir": "/data", "partition-id": 0})
-    nodes.note_start({"domain": "sketch", "data-dir": "/data", "partition-id": 1})
-    chained_log.switch_off(state_folder.state_dir() / "node-2")
+    charge(ledger.of_images(state / "images"), "run")  # a ledger is no node
+    for number, domain in enumerate(("scan", "sketch")):
+        nodes.note_start({"domain": domain, "data-dir": "/data", "partition-id": number})
+    chained_log.switch_off(state / "node-2")
+    write(state / "node-0", RUNS[0], 1)
     rows = {line.split()[0]: line for line in call("status").stdout.splitlines()[2:]}
-    assert " scan  " in rows["node-0"] and " runs  " in rows["node-0"] and "  8  " in rows["node-0"]
-    assert " runs  " in rows["node-1"]
-    assert "switched off" in rows["node-2"]
+    assert all(text in rows["node-0"] for text in (" scan  ", " runs  ", "  2  "))
+    assert " runs  " in rows["node-1"] and "switched off" in rows["node-2"]
+    assert commands._nodes("node-") == ["node-0", "node-1", "node-2"]  # for the shell's completion
     content = json.loads(call("status", "--json").stdout)
     assert [(one["node"], one["domain"], one["lines"]) for one in content] == [
-        ("node-0", "scan", 8), ("node-1", "sketch", None), ("node-2", "", None),
+        ("node-0", "scan", 2), ("node-1", "sketch", None), ("node-2", "", None),
     ]  # fmt: skip
-    assert commands._nodes("node-") == ["node-0", "node-1", "node-2"]

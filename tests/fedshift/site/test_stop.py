@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -36,18 +37,13 @@ time.sleep(600)
 """
 
 
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    return tmp_path / "state"
-
-
 def call(*words: str) -> Result:
     return CliRunner().invoke(cli.app, ["site", "stop", *words])
 
 
-def start(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+@contextmanager
+def started(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Yield a node's process and its child."""
     process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -65,68 +61,49 @@ def start(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[tuple[subpro
 @pytest.mark.parametrize("words", [(), ("deaf",)])
 def test_a_supernode_ends_with_all_that_it_started(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop, "GRACE_SECONDS", 0.3 if words else 10.0)
-    for process, child in start(monkeypatch, *words):
+    with started(monkeypatch, *words) as (process, child):
         assert nodes.named("").runs
+        with pytest.raises(ConfigError, match="stop it first"):
+            stop.forget(nodes.named(""))
         result = call()
         assert result.exit_code == 0, result.output
-        assert f"its SuperNode (process {process.pid}) has ended, and what it worked on is dropped" in result.stdout
-        assert "to take it back: fedshift site stop node-0 --undo" in result.stdout
-        assert not nodes.named("").runs
+        assert f"(process {process.pid}) has ended" in result.stdout and "stop node-0 --undo" in result.stdout
+        assert not nodes.named("").runs and chained_log.is_off(state_folder.state_dir() / "node-0")
         assert not psutil.pid_exists(child) or processes.has_ended(psutil.Process(child))
-        assert chained_log.is_off(state_folder.state_dir() / "node-0")
-
-
-def test_a_supernode_that_ends_at_this_moment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for process, child in start(monkeypatch):
-        process.kill()
         process.wait()
-        psutil.Process(child).kill()
         with monkeypatch.context() as patch:
             patch.setattr(processes, "is_running", lambda named: True)  # as it was a moment ago
             result = call()
-        assert result.exit_code == 0, result.output
-        assert "no SuperNode that `fedshift supernode` started for it runs on this machine" in result.stdout
+        assert result.exit_code == 0 and "no SuperNode" in result.stdout
 
 
 def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm, key: started.append(options))
+    given: list[list[str]] = []
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm, key: given.append(options))
     options = ["--insecure", "--node-config", 'domain="scan" data-dir="/data/scan" partition-id=3']
     supernode.serve(options)
     (node,) = nodes.nodes()
     assert (node.name, node.config["data-dir"], node.runs) == ("node-3", "/data/scan", True)
     # a SuperNode that runs is this very process: only the switch is tried here
     chained_log.switch_off(node.folder)
-    with pytest.raises(ConfigError, match="has switched it off") as refused:
+    with pytest.raises(ConfigError, match=r"(?s)switched it off.*fedshift site stop node-3 --undo"):
         supernode.serve(options)
-    assert "fedshift site stop node-3 --undo" in str(refused.value)
-    assert len(started) == 1
-    assert "node-3 may be started again" in call("--undo").stdout
-    assert "node-3 was not switched off" in call("--undo").stdout
+    assert "may be started again" in call("--undo").stdout and "was not switched off" in call("--undo").stdout
     supernode.serve(options)
-    assert len(started) == 2
+    assert len(given) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "config"),
     [
-        (["--node-config", 'domain="a b" partition-id=1'], {"domain": "a b", "partition-id": 1}),
-        (["--insecure", "--node-config=domain='x' threads=2"], {"domain": "x", "threads": 2}),
+        (["--insecure", "--node-config=domain='a b' threads=2"], {"domain": "a b", "threads": 2}),
         (["--node-conf", "partition-id=1"], {"partition-id": 1}),
         (["--insecure"], {}),
         (["--node-config", 'domain="open'], {}),  # Flower refuses it itself
-        (["--node-config", "nowhere.toml"], {}),
     ],
 )
 def test_the_node_is_known_from_its_options(options: list[str], config: dict[str, object]) -> None:
     assert supernode.node_config(options) == config
-
-
-def test_a_node_of_plain_flower_is_switched_off_too(state: Path) -> None:
-    (state / "node-0").mkdir(parents=True)
-    result = call()
-    assert "no SuperNode that `fedshift supernode` started for it runs" in result.stdout
-    assert chained_log.is_off(state / "node-0")
 
 
 def images(folder: Path, domain: str) -> None:
@@ -153,8 +130,7 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
     with chained_log.locked(folder):
         chained_log.append(folder, [{"kind": "number", "bytes": 8}])
     (folder / "run-1").mkdir()
-    (folder / "run-1" / "round-00001-0-0123456789abcdef.safetensors").write_bytes(b"private")
-    for name in (received_model.FILE, "report.html", "report.json"):
+    for name in ("run-1/round-00001-0-0123456789abcdef.safetensors", received_model.FILE, "report.html"):
         (folder / name).write_bytes(b"private")
     monkeypatch.setattr(processes, "is_running", lambda named: False)
     before = {path.name for path in cache.cache_dir().glob("[!.]*")}
@@ -163,12 +139,10 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == set(stop.LOGS)
     left = {path.name for path in cache.cache_dir().glob("[!.]*")}
-    assert not {name for name in left if name.startswith("site-")}
-    assert {name for name in before if "-scan-" in name} and not {name for name in left if "-scan-" in name}
-    assert bool({name for name in left if "-sketch-" in name}) == others
-    assert (tmp_path / "data" / "scan_train.npz").is_file()
-    assert "deleted: " in result.stdout and "stays: the log of what left it" in result.stdout
-    assert f"stays: its images: {tmp_path / 'data'}" in result.stdout
+    assert any("-scan-" in name for name in before)
+    assert not any("-scan-" in name or name.startswith("site-") for name in left)
+    assert any("-sketch-" in name for name in left) is others
+    assert (tmp_path / "data" / "scan_train.npz").is_file() and f"its images: {tmp_path / 'data'}" in result.stdout
 
 
 @pytest.mark.parametrize("linked", ["data", "data/north"])
@@ -188,12 +162,6 @@ def test_forget_deletes_images_that_the_node_has_through_a_link(
     monkeypatch.setattr(processes, "is_running", lambda named: False)
     assert stop.forget(nodes.named(""))[2] == []
     assert not list(cache.cache_dir().glob("folders-own-north-*"))
-
-
-def test_a_node_that_runs_is_not_forgotten(state: Path) -> None:
-    nodes.note_start({"domain": "scan", "data-dir": "/data", "partition-id": 0})
-    with pytest.raises(ConfigError, match="stop it first"):
-        stop.forget(nodes.named(""))
 
 
 def test_a_folder_beside_those_of_nodes_is_no_node(state: Path) -> None:

@@ -4,17 +4,16 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
-from support import APP_PATH
+from support import APP_PATH, until
 
 from fedshift.run.launch import forks
 from fedshift.site.deploy import fork_server, superexec
@@ -22,7 +21,6 @@ from fedshift.site.deploy.superexec import NodeExecutor
 from fedshift_app.flower import sources
 from fedshift_app.node import own_code
 
-LIMIT = 30.0
 #: Processes write down what they find, in the place of a ClientApp.
 LIBRARY = """
 import json, os, random, sys
@@ -46,18 +44,6 @@ fork_server.work = run
 COLD = "import json, sys, library; library.run(json.loads(sys.stdin.read()))"
 
 
-def until(true: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + LIMIT
-    while not (match := true()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return match
-
-
-def spec(address: str, kind: TaskType = TaskType.CLIENT_APP, *, silent: bool = False) -> ExecutionSpec:
-    return ExecutionSpec(kind, address, "t", True, None, False, 1, silent, 1, "one")
-
-
 class Node:
     """A SuperExec's executor, and what the processes that it starts write down."""
 
@@ -68,8 +54,9 @@ class Node:
     def launch(self, *, silent: bool = False) -> dict[str, Any]:
         self.number += 1
         file = self.folder / f"launched-{self.number}"
-        assert self.executor.launch(spec(str(file), silent=silent)) == LaunchResult.accepted()
-        until(file.is_file, "no process wrote anything")
+        spec = ExecutionSpec(TaskType.CLIENT_APP, str(file), "t", True, None, False, 1, silent, 1, "one")
+        assert self.executor.launch(spec) == LaunchResult.accepted()
+        assert until(file.is_file), "no process wrote anything"
         return dict(json.loads(file.read_text()))
 
 
@@ -86,16 +73,15 @@ def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_anoth
     node = Node(folder, "library")
     node.executor.reconcile()
     found = [node.launch() for _ in range(4)]
-    for result in found:
-        assert result["left"] == []
+    assert [result["left"] for result in found] == [[]] * 4
     assert len({result["pid"] for result in found}) == 4
     assert len({result["parent"] for result in found} | {os.getpid()}) == 2
-    for source in (0, 1):  # Python's and NumPy's random numbers are a new process's
-        assert len({result["drawn"][source] for result in found}) == 4
+    # Python's and NumPy's random numbers are a new process's.
+    assert all(len({*drawn}) == 4 for drawn in zip(*(result["drawn"] for result in found), strict=True))
     assert node.launch(silent=True)["parent"] == os.getpid()  # nobody wants its output: it is a new process
     server = psutil.Process(found[0]["parent"])
     server.kill()
-    until(lambda: server.status() == psutil.STATUS_ZOMBIE, "it is still there")
+    assert until(lambda: server.status() == psutil.STATUS_ZOMBIE), "it is still there"
     assert node.launch()["parent"] not in (os.getpid(), server.pid)  # there is another one
 
 
@@ -109,34 +95,29 @@ def test_where_nothing_can_be_forked_every_message_has_a_new_process(folder: Pat
 @pytest.mark.parametrize(
     ("given", "options"),
     [
-        ({"insecure": True, "certificates": None, "parent": None}, ["--insecure"]),
-        ({"insecure": False, "certificates": "ca.crt", "parent": 7}, ["--root-certificates", "ca.crt"]),
+        ((True, None, None), ["--insecure"]),
+        ((False, "ca.crt", 7), ["--root-certificates", "ca.crt", "--parent-pid", "7"]),
     ],
 )
 def test_a_task_is_worked_on_by_flowers_program_with_this_nodes_app(
-    given: dict[str, Any], options: list[str], monkeypatch: pytest.MonkeyPatch
+    given: tuple[Any, ...], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flower: Any = import_module(sources.CLIENT_APP)
     for name in ("install_from_fab", "get_load_client_app_fn", "run_clientapp"):
         monkeypatch.setattr(flower, name, getattr(flower, name))
-    seen: list[Any] = []
-
-    def ended(code: int) -> NoReturn:
-        raise SystemExit(code)
-
-    def program() -> None:
-        seen.extend([sys.argv, flower.install_from_fab, flower.get_load_client_app_fn(multi_app=True)("id", "1", "0")])
-
-    monkeypatch.setattr(sources, "program", lambda _name: program)
-    monkeypatch.setattr(fork_server.os, "_exit", ended)
+    monkeypatch.setattr(fork_server.os, "_exit", sys.exit)
     monkeypatch.setattr(sys, "argv", [])
+    seen: list[Any] = []
+    loaded = lambda: flower.get_load_client_app_fn(multi_app=True)("id", "1", "0")  # noqa: E731
+    monkeypatch.setattr(
+        sources, "program", lambda _: lambda: seen.extend([sys.argv, flower.install_from_fab, loaded()])
+    )
     with pytest.raises(SystemExit):
-        fork_server.work({"address": "a:1", "token": "-t"} | given)
-    argv, install, app = seen
-    parent = ["--parent-pid", "7"] if given["parent"] else []
-    assert argv == ["flwr-clientapp", "--runtime-api-address=a:1", "--token=-t", *options, *parent]
-    assert install is own_code.take
-    assert app is import_module("fedshift_app.client_app").app
+        fork_server.work(
+            {"address": "a:1", "token": "-t"} | dict(zip(("insecure", "certificates", "parent"), given, strict=True))
+        )
+    assert seen[0] == ["flwr-clientapp", "--runtime-api-address=a:1", "--token=-t", *options]
+    assert seen[1:] == [own_code.take, import_module("fedshift_app.client_app").app]
 
 
 def test_a_process_with_this_nodes_app_can_be_forked_from() -> None:
