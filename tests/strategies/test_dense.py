@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional as F
 
 from fedshift_strategies.methods import dense
 from fedshift_strategies.methods.dense import Floats, Network
@@ -53,32 +51,6 @@ def test_slopes_against_differences(hidden: int, bias: bool) -> None:
                 moved[place] += step
                 values.append(slow_loss(network | {name: moved}, x, y.tolist()))
             assert result[name][place] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-7)
-
-
-def test_training_is_torchs_sgd() -> None:
-    """The same batches, momentum and weight decay; a second call goes on with the momenta of the first."""
-    network, data = drawn(3, hidden=5), np.random.default_rng(4)
-    x, y = data.normal(size=(11, 4)), data.integers(0, 3, 11)
-    tensors = {name: torch.from_numpy(array.copy()).requires_grad_(True) for name, array in network.items()}
-    optimizer = torch.optim.SGD(list(tensors.values()), lr=0.1, momentum=0.9, weight_decay=0.01)
-    result, momenta = dict(network), dict[str, Floats]()
-    for call in range(2):
-        order = np.random.default_rng(call)
-        result, momenta = dense.train(
-            result, momenta, x, y, np.random.default_rng(call), epochs=2, batch=4, lr=0.1, momentum=0.9, decay=0.01
-        )
-        for _ in range(2):
-            places = order.permutation(11)
-            for some in (places[:4], places[4:8], places[8:]):
-                z = torch.from_numpy(x[some])
-                for k in (1, 2):
-                    z = F.batch_norm(z @ tensors[f"linear{k}"].T, None, None, tensors[f"scale{k}"],
-                                     tensors[f"shift{k}"], training=True).relu()  # fmt: skip
-                optimizer.zero_grad()
-                F.cross_entropy(z @ tensors["linear3"].T, torch.from_numpy(y[some])).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-    for name, tensor in tensors.items():
-        np.testing.assert_allclose(result[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
 def test_initial_weights_are_within_their_bound() -> None:

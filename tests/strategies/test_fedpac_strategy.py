@@ -4,11 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from support import ask, check_knowledge, new_strategy, node
+from support import ask, new_strategy, node
 from support import update as prototypes_of_node
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods import fedpac
@@ -35,11 +34,10 @@ def on_a_grid(n: int, h: np.ndarray, v: np.ndarray, steps: int) -> float:
     return min(objective(np.array(w) / steps, n, h, v) for w in whole)
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
-def test_no_point_of_a_grid_over_the_simplex_is_better(nodes: int, scale: float) -> None:
+def test_no_point_of_a_grid_over_the_simplex_is_better(scale: float) -> None:
     for seed in range(2):
-        h, v = statistics(seed, nodes)
+        h, v = statistics(seed, 3)
         h, v = h * np.float32(scale), v * np.float32(scale**2)
         for n, alpha in enumerate(combinations(h, v)):
             assert alpha.min() >= 0
@@ -123,21 +121,9 @@ def test_a_node_that_misses_a_round_keeps_its_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "wanted"),
-    [
-        ({}, {"prototypes", "counts", "class-features", "variance"}),
-        ({"lambda_align": 0.0}, {"class-features", "variance"}),
-        ({"combine_heads": False}, {"prototypes", "counts"}),
-        ({"combine_heads": False, "lambda_align": 0.0}, set()),
-    ],
+    ("params", "left"), [({"lambda_align": 0.0}, "head/weight"), ({"combine_heads": False}, "prototypes")]
 )
-def test_what_is_switched_off_does_not_travel(params: dict[str, object], wanted: set[str]) -> None:
+def test_what_is_switched_off_is_not_sent(params: dict[str, object], left: str) -> None:
     server = new_strategy(FedPACStrategy, **params)
-    whole = sent_by(0).knowledge
-    check_knowledge(server, {name: whole[name] for name in wanted})
-    for name in wanted:
-        with pytest.raises(Refused):
-            check_knowledge(server, {n: whole[n] for n in wanted - {name}})
     server.merge_knowledge([sent_by(0), sent_by(1)])
-    assert ("head/weight" in server.knowledge_for(node(0), ask())) == ("variance" in wanted)
-    assert ("prototypes" in server.knowledge) == ("prototypes" in wanted)
+    assert {"head/weight", "prototypes"} & set(server.knowledge_for(node(0), ask())) == {left}

@@ -5,10 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support import check_knowledge, new_strategy, refusal_of, update
+from support import new_strategy, update
 from torch import nn
 
-from fedshift_core.errors import FederationError
 from fedshift_core.seeding import generator
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedtgp import FedTGPStrategy, Floats, TrainedPrototypes, contrast, initial, margin
@@ -49,20 +48,12 @@ def slow(p: Floats, prototypes: Floats, delta: float) -> float:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.5])
-def test_loss_and_all_gradients_against_finite_differences(delta: float) -> None:
+def test_loss_against_loops(delta: float) -> None:
+    """Its gradients are held against torch's below."""
     p, one = points(), parts()
     np.testing.assert_allclose(one.made_of(one.hidden()), made_by(one), rtol=1e-12)
-    loss, slope = contrast(p, LABELS, made_by(one), delta)
+    loss, _ = contrast(p, LABELS, made_by(one), delta)
     assert loss == pytest.approx(slow(p, made_by(one), delta), rel=1e-12)
-    result, step = vars(one.gradients(one.hidden(), slope)), 1e-6
-    for name, part in vars(one).items():
-        for place in np.ndindex(*part.shape):
-            sides = []
-            for sign in (1, -1):
-                shifted = part.copy()
-                shifted[place] += sign * step
-                sides.append(slow(p, made_by(TrainedPrototypes(**vars(one) | {name: shifted})), delta))
-            assert result[name][place] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8), (name, place)
 
 
 def test_steps_against_autograd_and_sgd_of_torch() -> None:
@@ -115,16 +106,6 @@ def nodes(scale: float = 1.0, counts: tuple[int, ...] = (2, 2, 2)) -> list[Updat
     return [update(p + np.random.default_rng(i).normal(size=(C, D)) / 10, counts, i) for i in range(3)]
 
 
-def test_training_brings_each_prototype_to_its_class() -> None:
-    server = strategy(server_epochs=200, server_lr=0.1)
-    server.merge_knowledge(nodes())
-    means = np.mean([node.knowledge["prototypes"] for node in nodes()], axis=0)
-    apart = np.linalg.norm(server.knowledge["prototypes"][:, None] - means[None], axis=2)
-    assert apart.argmin(axis=1).tolist() == [0, 1, 2]
-    loss, _ = contrast(means, np.arange(C), server.knowledge["prototypes"].astype(np.float64), 0.0)
-    assert loss < 0.1
-
-
 def test_a_round_is_the_steps_that_it_says_on_what_nodes_hold() -> None:
     server = strategy()
     held = nodes(counts=(2, 0, 2))
@@ -146,33 +127,7 @@ def test_a_round_is_the_steps_that_it_says_on_what_nodes_hold() -> None:
     np.testing.assert_allclose(server.knowledge["prototypes"], one.made_of(one.hidden())[[0, 2]], rtol=1e-5, atol=1e-6)
 
 
-def test_it_goes_on_from_what_was_saved() -> None:
-    whole, begun, resumed = strategy(), strategy(), strategy()
-    for server in (whole, begun):
-        server.merge_knowledge(nodes())
-    resumed.state, resumed.knowledge = dict(begun.state), dict(begun.knowledge)
-    for server in (whole, resumed):
-        server.merge_knowledge(nodes(2.0, (0, 1, 1)))
-    assert whole.knowledge["labels"].tolist() == [0, 1, 2]  # a class that was held before keeps being sent
-    for name in whole.state:
-        assert np.array_equal(whole.state[name], resumed.state[name])
-    assert np.array_equal(whole.knowledge["prototypes"], resumed.knowledge["prototypes"])
-    assert not np.array_equal(whole.state["embedding"], begun.state["embedding"])
-
-
 def test_a_round_in_which_nobody_holds_anything_changes_nothing() -> None:
     server = strategy()
     server.merge_knowledge(nodes(counts=(0, 0, 0)))
     assert server.knowledge == server.state == {}
-
-
-def test_numbers_that_run_away_are_reported_in_one_line() -> None:
-    result = refusal_of(FederationError, strategy(server_lr=1e200).merge_knowledge, nodes())
-    assert result == (
-        "round 0: what the server trains has come to numbers that are not finite: method.server_lr=1e+200 is too large"
-    )
-
-
-def test_what_nodes_send_is_fedprotos() -> None:
-    check_knowledge(strategy(), nodes()[0].knowledge)
-    assert FedTGPStrategy.contributes == {"prototypes": ("C", "D"), "counts": ("C",)}

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from flwr.app import ArrayRecord
+from refusals import refused
 from support import ask, check_knowledge, federation, node
 
 from fedshift_clients.methods import ggeur as geometry
@@ -123,10 +123,8 @@ def test_what_is_sent_is_held_against_the_declaration() -> None:
     made = server()
     for update in (sent_by(1), again(1)):
         check_knowledge(made, update.knowledge, update.node.class_counts)
-    with pytest.raises(Refused, match="eigenvectors of shape"):
+    with refused(Refused, "eigenvectors"):
         check_knowledge(made, sent_by(1).knowledge | {"eigenvectors": np.zeros((C, 1, F), np.float32)})
-    with pytest.raises(Refused, match="unexpected knowledge"):
-        check_knowledge(server(samples=0), sent_by(1).knowledge)
 
 
 def test_statistics_of_another_width_are_left_out() -> None:

@@ -9,92 +9,26 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.clustering import finch_groups
-from fedshift_core.limits import Refused
-from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
 from fedshift_strategies.methods.prototypes import mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 
 
-def contribution(**changes: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    good: dict[str, NDArray[Any] | None] = {"prototypes": np.ones((C, D), np.float32), "counts": np.array([1, 0, 5])}
-    return {name: array for name, array in (good | changes).items() if array is not None}
-
-
-def check_prototypes(knowledge: dict[str, NDArray[Any]], classes: int, width: int) -> None:
-    """Check a contribution as the strategies with prototypes do."""
-    sizes = {"C": classes, "D": width}
-    check_contribution(knowledge, PrototypeStrategy.contributes, sizes, [9] * classes, 1e6)
-
-
-def spoiled(value: float) -> NDArray[np.float32]:
-    array = np.ones((C, D), np.float32)
-    array[1, 2] = value
-    return array
-
-
-# --- what is refused -------------------------------------------------------------------------------
-
-
-def test_good_prototypes_pass() -> None:
-    check_prototypes(contribution(), C, D)
-    check_prototypes(contribution(prototypes=np.zeros((C, D), np.float32), counts=np.zeros(C, np.int64)), C, D)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"prototypes": None}, "no 'prototypes'"),
-        ({"counts": None}, "no 'counts'"),
-        ({"prototypes": np.ones((C + 1, D), np.float32)}, r"shape \(4, 4\)"),
-        ({"prototypes": np.ones((C, D - 1), np.float32)}, r"expected \(3, 4\)"),
-        ({"prototypes": np.ones(C * D, np.float32)}, "shape"),
-        ({"prototypes": np.ones((C, D))}, "float64"),
-        ({"prototypes": np.ones((C, D), np.float16)}, "float16"),
-        ({"prototypes": np.ones((C, D), np.int64)}, "int64"),
-        ({"prototypes": np.full((C, D), "x")}, "type"),
-        ({"counts": np.ones(C - 1, np.int64)}, "counts of shape"),
-        ({"counts": np.ones((C, 1), np.int64)}, "counts of shape"),
-        ({"counts": np.ones(C, np.int32)}, "int32"),
-        ({"counts": np.ones(C)}, "float64"),
-        ({"counts": np.array([1, -1, 2])}, "negative"),
-        ({"prototypes": spoiled(np.nan)}, "prototypes holds numbers that are not finite"),
-        ({"prototypes": spoiled(np.inf)}, "not finite"),
-        ({"prototypes": spoiled(-np.inf)}, "not finite"),
-    ],
-)
-def test_bad_prototypes_are_refused(changes: dict[str, NDArray[Any] | None], says: str) -> None:
-    with pytest.raises(Refused, match=says):
-        check_prototypes(contribution(**changes), C, D)
-
-
-def test_empty_knowledge_is_refused() -> None:
-    with pytest.raises(Refused, match="no 'prototypes'"):
-        check_prototypes({}, C, D)
+def contribution(value: int) -> dict[str, NDArray[Any]]:
+    return {"prototypes": np.full((C, D), value, np.float32), "counts": np.full(C, value)}
 
 
 # --- stacking and averaging ------------------------------------------------------------------------
 
 
 def test_stack_keeps_the_order() -> None:
-    replies = [contribution(prototypes=np.full((C, D), m, np.float32), counts=np.full(C, m)) for m in (2, 0, 1)]
-    p, counts = stack_prototypes(replies)
+    p, counts = stack_prototypes([contribution(m) for m in (2, 0, 1)])
     assert (p.shape, p.dtype) == ((3, C, D), np.dtype(np.float32))
     assert (counts.shape, counts.dtype) == ((3, C), np.dtype(np.int64))
-    assert p[:, 0, 0].tolist() == [2, 0, 1]
-    assert counts[:, 1].tolist() == [2, 0, 1]
+    assert p[:, 0, 0].tolist() == counts[:, 1].tolist() == [2, 0, 1]
 
 
-def test_mean_by_hand() -> None:
-    # Class 0: nodes 0 and 2 hold it: (1 + 5) / 2 = 3, what node 1 sent is ignored. Class 1: node 1 alone.
-    # Class 2: nobody.
-    p = np.array([[[1], [0], [7]], [[99], [4], [8]], [[5], [0], [9]]], dtype=np.float32)
-    holds = np.array([[True, False, False], [False, True, False], [True, False, False]])
-    mu, held = mean_prototypes(p, holds)
-    assert mu.tolist() == [[3], [4], [0]]
-    assert held.tolist() == [True, True, False]
-    assert mu.dtype == np.float32
+# --- stacking and averaging ------------------------------------------------------------------------
 
 
 @given(m=st.integers(1, 5), c=st.integers(1, 4), d=st.integers(1, 4), seed=st.integers(0, 10**6))

@@ -79,15 +79,6 @@ def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
     assert [(name, float(array[0])) for name, array in decode(merged).items()] == [("a", 2), ("b", 2), ("c", 4)]
 
 
-def test_a_run_without_any_says_and_copies_nothing() -> None:
-    start, record = Start({}, frozenset()), encode(MOVING)
-    assert start.moving(record) is record
-    assert start.complete(record) is record
-    sent = asked(start, 7)
-    assert START not in sent
-    assert START_DIGEST not in sent.config_records[CONFIG]
-
-
 def test_a_digest_goes_by_names_types_shapes_and_numbers() -> None:
     a = {"x": np.arange(6, dtype=np.float32), "y": np.zeros(2)}
     assert digest(a) == digest({"y": np.zeros(4)[::2], "x": np.arange(6, dtype=np.float32)})
