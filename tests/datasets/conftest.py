@@ -1,13 +1,40 @@
 """What several tests of data sets need."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import worded
 
+from fedshift_core.errors import DataError
 from fedshift_datasets.base import Source
 from fedshift_datasets.io import pool, sites
+
+
+@pytest.fixture
+def refuses(tmp_path: Path) -> Callable[..., AbstractContextManager[None]]:
+    """Expect a DataError of at most two lines that names values; the wording is kept as in ``refusals.py``.
+
+    The test's folder is left out, whose number differs between runs, and what a library says of a broken file.
+    """
+
+    def without_place(text: object) -> str:
+        return str(text).replace(str(tmp_path), "ROOT")
+
+    @contextmanager
+    def refusing(*named: object) -> Iterator[None]:
+        with pytest.raises(DataError) as caught:
+            yield
+        message = without_place(caught.value)
+        assert message.count("\n") <= 1
+        missing = [name for name in map(without_place, named) if name not in message]
+        assert not missing, f"{missing} not named in: {message}"
+        worded(re.sub(r"cannot be read \((\w+): .*\)", r"cannot be read (\1)", message))
+
+    return refusing
 
 
 @pytest.fixture
