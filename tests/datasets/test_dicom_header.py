@@ -68,18 +68,6 @@ def test_rescaling_and_window_are_read_in_functional_groups(group: str, syntax: 
     assert grey(data) == SEEN
 
 
-def test_shared_and_per_frame_groups_may_hold_one_macro_each() -> None:
-    data = enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD)])}))
-    data.PerFrameFunctionalGroupsSequence = Sequence([item(**{VOI: Sequence([item(**OWN)])})])
-    assert grey(data) == SEEN
-
-
-def test_without_a_window_the_range_of_the_groups_rescaling_counts() -> None:
-    macro = item(**{RESCALE: Sequence([item(RescaleSlope=-2, RescaleIntercept=7)])})
-    top = twelve(ROW, RescaleSlope=-2, RescaleIntercept=7)
-    assert grey(twelve(ROW, **{SHARED: Sequence([macro])})) == grey(top) == [255, 193, 130, 0]
-
-
 def test_the_same_values_at_several_places_are_no_contradiction() -> None:
     macros = {RESCALE: Sequence([item(**HOUNSFIELD), item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
     data = enhanced(SHARED, item(**macros), **HOUNSFIELD, **OWN)
@@ -131,12 +119,6 @@ def test_rescaling_that_says_two_things_or_half_of_one_is_refused(
 def test_windows_that_say_two_things_are_refused_unless_the_run_states_one(data: Dataset, words: str) -> None:
     assert words in refusal(data)
     assert grey(data, (0, 4095)) == [0, 54, 66, 79]
-
-
-def test_of_several_values_of_a_window_the_first_counts_in_groups_too() -> None:
-    tags = {"WindowCenter": [1064, 60], "WindowWidth": [400, 80], "VOILUTFunction": "LINEAR_EXACT"}
-    data = enhanced(SHARED, item(**{VOI: Sequence([item(**tags)])}))
-    assert grey(data) == grey(twelve(**tags)) == SEEN
 
 
 def test_values_that_are_there_and_empty_are_not_there() -> None:

@@ -43,25 +43,19 @@ def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
         assert np.array_equal(out, np.stack([decode.decode(item, 32) for item in photos.items]))
 
 
-def test_headers_are_kept_with_the_images(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    kept = cache.headers(images)
-    assert kept is not None and sorted(kept.elements()) == sorted(checkup.headers(photos.items))
-    assert cache.headers(images.select(np.arange(3))) is None  # of other images
-
-
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
     images = cache.load(PART, photos)
+    headers = cache.headers(images)
+    assert headers is not None and sorted(headers.elements()) == sorted(checkup.headers(photos.items))
+    assert cache.headers(images.select(np.arange(3))) is None  # of other images
     pixels, sketches = findings.of(images)
     with monkeypatch.context() as patch:
         patch.setattr(pixel_statistics, "of", None)
         patch.setattr(duplicates, "_hashes", None)
         again, same = findings.of(images)
-    for name, value in vars(pixels).items():
-        assert np.array_equal(getattr(again, name), value)
-    assert np.array_equal(same.hashes, sketches.hashes)
+    assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
-    assert np.array_equal(same.greys(places), sketches.greys(places))
+    assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
 
 
 def test_a_note_that_is_damaged_is_made_again(photos: Listing) -> None:
