@@ -2,16 +2,20 @@
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from fedshift_datasets.base import Source
 from fedshift_datasets.io import cache, kept_sites, looks
+from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import folders
 
@@ -151,3 +155,36 @@ def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pyt
     monkeypatch.setattr(looks, "SETTLED", 10**12)
     found(home)
     assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
+
+
+@given(st.lists(st.sampled_from(["ask", "touch", "remove"]), max_size=8))
+def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
+    asked, now, stale = 0, 0, True
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "a"
+        folder.mkdir()
+        os.utime(folder, ns=(0, 0))
+
+        def look() -> Site:
+            nonlocal asked
+            asked += 1
+            return Site("a", "classes", folders=(folder,))
+
+        for act in acts:
+            if act == "ask":
+                before = asked
+                kept_sites.answer(name, (), look)
+                assert (asked > before) == stale
+                stale = not folder.exists()
+            elif folder.exists():
+                now, stale = now + 1, True
+                os.utime(folder, ns=(0, now)) if act == "touch" else folder.rmdir()
+
+
+def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_sites, "MOST", 2)
+    monkeypatch.setattr(kept_sites, "_known", {})
+    os.utime(tmp_path, ns=(0, 0))
+    for key in (0, 1, 2, 1, 4):
+        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
+    assert [name[:5] for name in kept_sites._known] == [f"({kept_sites.FORMAT}, {key}" for key in (1, 4)]

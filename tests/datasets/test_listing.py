@@ -39,15 +39,15 @@ def test_pieces_of_one_file_have_it_once() -> None:
 
 
 def test_pictures_by_column() -> None:
-    splits = np.array([OWN_SPLITS.index(split) for split in ("train", "test", "train")], np.uint8)  # type: ignore[arg-type]
+    splits = np.array([0, OWN_SPLITS.index("test"), 0], np.uint8)
     groups, labels = np.array(["p", "", "p"]), np.array([0, 0, 1])
     pictures = Pictures(Files(NAMES), labels, groups, splits)
     assert pictures == Pictures(Files(NAMES), labels.copy(), groups.copy(), splits)
-    others = (Pictures(Files(NAMES), 0 * labels, groups, splits), Pictures(Files(NAMES), labels, None, splits))
-    assert all(pictures != other for other in (*others, Pictures(), NAMES))
+    others = (Pictures(Files(NAMES), 0 * labels, groups, splits), Pictures(Files(NAMES), labels, None, splits), NAMES)
+    assert all(pictures != other for other in others)
     site = Site("a", "classes", pictures)
     assert site.splits == ("train", "test") and pictures.number("validation") == 0
-    assert site.listings["train"].names == (NAMES[0], NAMES[2]) and site.listings["train"].labels.tolist() == [0, 1]
+    train = site.listings["train"]
+    assert train.names == (NAMES[0], NAMES[2]) and train.labels.tolist() == [0, 1]
+    assert train.groups is not None and train.groups.tolist() == ["p", "p"]
     assert site.listings["test"].groups is None
-    of_train = site.listings["train"].groups
-    assert of_train is not None and of_train.tolist() == ["p", "p"]

@@ -30,13 +30,6 @@ def test_nodes_keep_their_sizes_and_together_their_images(mixing: float) -> None
         assert np.array_equal(np.sort(now), np.sort(before))
 
 
-def test_without_mixing_each_node_keeps_its_own() -> None:
-    homes, held = nodes()
-    for home, images, parts in zip(homes, held, exchanged(homes, held, 0.0, "train", 0), strict=True):
-        assert list(parts) == [home]
-        assert np.array_equal(parts[home], images)
-
-
 @settings(max_examples=50)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), min_size=2, max_size=8),

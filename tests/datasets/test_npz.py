@@ -165,9 +165,7 @@ def test_a_files_classes_hold_for_any_data_set(tmp_path: Path) -> None:
     ):
         assert isinstance(images, Arrays) and images.read().y.tolist() == list(range(9, -1, -1))
     marks = [trees.npz_arrays(save(tmp_path, **more) / "s2_train.npz", CLASSES).mark for more in ({}, NAMED)]
-    assert (
-        marks[1] and marks[0] == ""
-    )  # the fingerprint of plain integers is what it was before there was a key `classes`
+    assert marks[1] and marks[0] == ""  # as before there was a key `classes`
 
 
 # --- tables ----------------------------------------------------------------------------------------------
