@@ -24,14 +24,8 @@ from fedshift_strategies.contributions import (
     Declaration,
     behind,
     check_contribution,
-    of_features,
     refuse_sums,
 )
-from fedshift_strategies.methods.fedcode import FedCodeStrategy
-from fedshift_strategies.methods.fediir import FedIIRStrategy
-from fedshift_strategies.methods.fedpac import FedPACStrategy
-from fedshift_strategies.methods.fedthe import FedTHEStrategy
-from fedshift_strategies.methods.ggeur import GGEURStrategy
 
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
 RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
@@ -169,17 +163,3 @@ def test_an_array_without_a_word_has_the_strictest_and_a_setting_may_make_it_ano
     assert refuse_sums(Mine, sums, {}) == ""
     worded(refuse_sums(Mine, sums, {"option": "I"}), "step", "class")
     worded(refuse_sums(Mine, {"more": "each"}, {}), "more", "image")
-
-
-@pytest.mark.parametrize(
-    ("strategy", "names"),
-    [
-        (FedCodeStrategy, {"prototypes", "style-prototype"}),  # its heads are weights
-        (FedIIRStrategy, set()),
-        (FedPACStrategy, {"prototypes", "class-features"}),
-        (FedTHEStrategy, {"feature"}),
-        (GGEURStrategy, {"means", "eigenvectors"}),
-    ],
-)
-def test_what_is_made_of_features(strategy: Any, names: set[str]) -> None:
-    assert of_features(strategy, strategy.contributes) == names

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import ask, check_knowledge, federation, new_strategy, node, phase
 
-from fedshift_app.config import registry
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
@@ -75,24 +74,6 @@ def as_sets(pseudo: NDArray[np.int64]) -> list[set[int]]:
     return [set(np.flatnonzero(pseudo == j).tolist()) for j in np.unique(pseudo)]
 
 
-def test_two_obvious_domains() -> None:
-    # Means by hand: ((1, 0) + (2, 0.3) + (3, 0)) / 3 = (2, 0.1), and the mirror image.
-    p, pseudo = cluster_styles(np.array(BUNDLES, np.float32))
-    assert (str(p.dtype), str(pseudo.dtype)) == ("float32", "int64")
-    assert pseudo[[0, 2, 4]].tolist() == [pseudo[0]] * 3
-    assert pseudo[[1, 3, 5]].tolist() == [1 - pseudo[0]] * 3
-    np.testing.assert_allclose(p[pseudo[0]], [2, 0.1], rtol=1e-5)
-    np.testing.assert_allclose(p[pseudo[1]], [0.1, 2], rtol=1e-5)
-
-
-@pytest.mark.parametrize("partition", ["last", "first"])
-@pytest.mark.parametrize(("styles", "mean"), [([(1, 2)], (1, 2)), ([(1, 2), (3, -2)], (2, 0))])
-def test_one_or_two_nodes_are_one_domain(styles: list[tuple[int, int]], mean: tuple[int, int], partition: Any) -> None:
-    p, pseudo = cluster_styles(np.array(styles, np.float32), partition)
-    assert p.tolist() == [list(mean)]
-    assert pseudo.tolist() == [0] * len(styles)
-
-
 def test_first_partition_against_loops() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -109,15 +90,6 @@ def test_style_prototypes_are_the_means_of_their_members(seed: int, n: int, part
     assert sorted(set(pseudo.tolist())) == list(range(len(p)))
     for j, row in enumerate(p):
         np.testing.assert_allclose(row, styles[pseudo == j].astype(np.float64).mean(axis=0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("partition", ["last", "first"])
-def test_dead_style_encoders_do_not_spoil_the_clusters(partition: Any) -> None:
-    for zeros in (1, 2, 4):
-        styles = np.random.default_rng(0).uniform(0.5, 1, size=(4, D)).astype(np.float32)
-        styles[:zeros] = 0
-        p, pseudo = cluster_styles(styles, partition)
-        assert np.isfinite(p).all() and len(pseudo) == 4
 
 
 # --- pseudo-labels ---------------------------------------------------------------------------------
@@ -216,16 +188,3 @@ def test_heads_weigh_as_encoders_do_by_a_rule_that_takes_steps(rule: str) -> Non
         server.merge_knowledge(updates)
         np.testing.assert_allclose(server.knowledge["head-weight"], np.full((C, D), weights[1]), rtol=1e-6)
     assert weights[0] > weights[1]
-
-
-# --- switches, parameters and refusals -------------------------------------------------------------
-
-
-def test_the_tables_say_which_parts_only_another_setting_sends() -> None:
-    result = registry.travels(registry.get("fedcode"))
-    assert "; with method.global_model=average_heads also model: head-weight (C x D), head-bias (C); down: " in result
-    default, averaged = (FedCodeParams(**given) for given in ({}, {"global_model": "average_heads"}))
-    for params, names in ((default, set()), (averaged, set(FedCodeStrategy.optional))):
-        made = FedCodeStrategy.__new__(FedCodeStrategy)
-        made.params = params
-        assert set(made.expected()) & set(FedCodeStrategy.optional) == names

@@ -107,10 +107,3 @@ def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> 
         assert np.array_equal(scored[BUFFER], collected[0][BUFFER])
         sent = dict(collected[0])
     assert {key.split("/")[0] for key in made.state} == ({"drift", "mean"} if scores == "mean" else {"drift"})
-
-
-def test_without_alpha_the_mean_is_what_is_merged() -> None:
-    made = server(alpha=0, scores="mean")
-    made._global = encode(weights(0))
-    made._global = made.merge([update(n, weights(1 + n.index)) for n in NODES], [0.25] * 4)
-    assert made.scored_weights() is made.sent

@@ -45,15 +45,6 @@ def test_no_point_of_a_grid_over_the_simplex_is_better(scale: float) -> None:
             assert objective(alpha, n, h, v) <= on_a_grid(n, h, v, 20) * (1 + 1e-5)
 
 
-def test_two_nodes_against_the_formula() -> None:
-    """With alpha on the own head and 1 - alpha on the other: alpha = (V_2 + d) / (V_1 + V_2 + d), d their distance."""
-    h, v = statistics(5, 2)
-    d = float(((h[0].astype(np.float64) - h[1]) ** 2).sum())
-    points = combinations(h, v)
-    np.testing.assert_allclose(points[0, 0], (v[1] + d) / (v[0] + v[1] + d), rtol=1e-6)
-    np.testing.assert_allclose(points[1, 1], (v[0] + d) / (v[0] + v[1] + d), rtol=1e-6)
-
-
 def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> None:
     h = np.zeros((3, C, D), np.float32)
     h[2] = 100

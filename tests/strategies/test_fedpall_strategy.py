@@ -40,19 +40,6 @@ def sent(of: Node, seed: int = 0) -> Update:
     return Update(of, ArrayRecord(), knowledge, 12, {})
 
 
-def scores(made: FedPallStrategy, x: np.ndarray) -> np.ndarray:
-    return np.asarray(x @ made.knowledge["head/weight"].T + made.knowledge["head/bias"])
-
-
-def told_apart(made: FedPallStrategy, x: np.ndarray) -> np.ndarray:
-    h = x
-    for k in ("1", "2"):
-        h = h @ made.knowledge[f"amplifier/linear{k}"].T
-        h = (h - h.mean(axis=0)) / np.sqrt(h.var(axis=0) + 1e-5)
-        h = np.maximum(h * made.knowledge[f"amplifier/scale{k}"] + made.knowledge[f"amplifier/shift{k}"], 0)
-    return np.asarray(h @ made.knowledge["amplifier/linear3"].T)
-
-
 def test_prototypes_are_means_of_directions() -> None:
     p = np.array([[[3.0, 4], [0, 2]], [[0.0, 9], [5, 0]]], np.float32)  # two nodes, two classes
     g, held = mean_directions(p, np.array([[1, 0], [3, 2]]))
@@ -60,25 +47,6 @@ def test_prototypes_are_means_of_directions() -> None:
     assert held.tolist() == [True, True]
     g, held = mean_directions(p, np.array([[1, 0], [3, 0]]))
     assert held.tolist() == [True, False] and not g[1].any()
-
-
-def test_both_networks_learn_from_the_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real node's index is its partition-id: with 7 and 4 there are two outputs, in the order of the numbers."""
-    others = [node(i, counts=(6, 6, 0)) for i in (7, 4)]
-    monkeypatch.setattr(Roster, "nodes", property(lambda self: others))
-    made = server(server_lr=0.05)
-    updates = [sent(n) for n in others]
-    x = np.concatenate([u.knowledge["features"] for u in updates])
-    y = np.concatenate([u.knowledge["labels"] for u in updates])
-    for _ in range(8):
-        made.merge_knowledge(updates)
-    assert (scores(made, x).argmax(axis=1) == y).all()
-    assert made.state["nodes"].tolist() == [4, 7] and made.knowledge["amplifier/linear3"].shape == (2, 8)
-    assert (told_apart(made, x).argmax(axis=1) == np.repeat([1, 0], 12)).all()
-    momenta = {name: array for name, array in made.state.items() if name.startswith("momentum/")}
-    trained = {name for name in made.knowledge if name.startswith(("head/", "amplifier/"))}
-    assert {name.removeprefix("momentum/") for name in momenta} == trained
-    assert all(array.dtype == np.float32 for array in momenta.values())
 
 
 def torchs(made: FedPallStrategy) -> tuple[nn.Module, nn.Module]:

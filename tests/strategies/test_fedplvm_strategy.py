@@ -50,13 +50,6 @@ def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
     assert got[1] == [[5, 5]]
 
 
-def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
-    got = merged(strategy(cluster_globally=False), sent_by(TWO_SIDES[:2], [0, 0]), sent_by(TWO_SIDES[2:4], [0, 2]))
-    assert set(got) == {0, 2}
-    np.testing.assert_allclose(got[0], [[0, 1], [1, 0], [2, 0.3]], rtol=1e-6)
-    np.testing.assert_allclose(got[2], [[0.3, 2]], rtol=1e-6)
-
-
 def test_classes_come_and_go_with_all_their_clusters() -> None:
     server = strategy()
     first = merged(server, sent_by([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))

@@ -26,36 +26,6 @@ def parts(seed: int = 1, width: int = D) -> TrainedPrototypes:
     return TrainedPrototypes(**{name: part.astype(np.float64) for name, part in drawn.items()})
 
 
-def made_by(one: TrainedPrototypes) -> Floats:
-    """Slow: embedding by embedding through both layers."""
-    rows = []
-    for e in one.embedding:
-        inner = [max(sum(w * x for w, x in zip(row, e, strict=True)) + b, 0.0)
-                 for row, b in zip(one.weight1, one.bias1, strict=True)]  # fmt: skip
-        rows.append([sum(w * h for w, h in zip(row, inner, strict=True)) + b
-                     for row, b in zip(one.weight2, one.bias2, strict=True)])  # fmt: skip
-    return np.array(rows)
-
-
-def slow(p: Floats, prototypes: Floats, delta: float) -> float:
-    total = 0.0
-    for i in range(len(p)):
-        d = [sum((p[i][j] - row[j]) ** 2 for j in range(len(row))) ** 0.5 for row in prototypes]
-        own = int(LABELS[i])
-        others = sum(np.exp(-d[c]) for c in range(len(d)) if c != own)
-        total -= np.log(np.exp(-(d[own] + delta)) / (np.exp(-(d[own] + delta)) + others))
-    return total / len(p)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.5])
-def test_loss_against_loops(delta: float) -> None:
-    """Its gradients are held against torch's below."""
-    p, one = points(), parts()
-    np.testing.assert_allclose(one.made_of(one.hidden()), made_by(one), rtol=1e-12)
-    loss, _ = contrast(p, LABELS, made_by(one), delta)
-    assert loss == pytest.approx(slow(p, made_by(one), delta), rel=1e-12)
-
-
 def test_steps_against_autograd_and_sgd_of_torch() -> None:
     """Twenty steps at a width where ReLU cuts some; the second half on other prototypes."""
     width, rate, delta = 8, 0.5, 2.0
@@ -125,9 +95,3 @@ def test_a_round_is_the_steps_that_it_says_on_what_nodes_hold() -> None:
         np.testing.assert_allclose(server.state[name], part, rtol=1e-6, atol=1e-7)
     assert server.knowledge["labels"].tolist() == [0, 2]  # class 1 nobody ever held
     np.testing.assert_allclose(server.knowledge["prototypes"], one.made_of(one.hidden())[[0, 2]], rtol=1e-5, atol=1e-6)
-
-
-def test_a_round_in_which_nobody_holds_anything_changes_nothing() -> None:
-    server = strategy()
-    server.merge_knowledge(nodes(counts=(0, 0, 0)))
-    assert server.knowledge == server.state == {}

@@ -8,7 +8,7 @@ from support import new_strategy, update
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fpl import FPLStrategy
 
-C, D = 3, 2
+D = 2
 strategy = partial(new_strategy, FPLStrategy)
 
 
@@ -43,11 +43,3 @@ def test_classes_come_and_go_with_all_their_clusters() -> None:
     # Round 2: only class 2 is held, the others stay. Round 3: class 0 comes back as one cluster.
     assert merged(server, update([[9, 9], [9, 9], [1, 3]], [0, 0, 1])) == both | {2: [[1, 3]]}
     assert merged(server, update([[4, 4], [9, 9], [9, 9]], [1, 0, 0])) == {0: [[4, 4]], 1: both[1], 2: [[1, 3]]}
-
-
-def test_prototypes_of_length_zero() -> None:
-    updates = [update([[0.0, 0.0]] * C, [1] * C, i) for i in range(4)]
-    got = merged(strategy(), *updates)
-    assert set(got) == {0, 1, 2}
-    every = np.concatenate([np.array(rows) for rows in got.values()])
-    assert np.isfinite(every).all() and not every.any()

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import after_rounds, new_strategy, update
 
-from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_strategies.methods.i2pfl import I2PFLStrategy, reweighted_prototypes
 from fedshift_strategies.methods.prototypes import cluster_prototypes
 
@@ -65,16 +63,6 @@ def test_equal_prototypes_give_themselves() -> None:
         p = np.full((nodes, 2, 3), value, dtype=np.float32)
         g, _ = reweighted_prototypes(p, np.ones((nodes, 2), bool), squared=squared)
         assert np.array_equal(g, p[0]), (nodes, value, squared)
-
-
-@pytest.mark.parametrize("zeros", [1, 2, 4])
-def test_zero_prototypes_do_not_spoil_the_clusters(zeros: int) -> None:
-    # A dead encoder sends features of length zero, which have no direction.
-    p = np.random.default_rng(0).uniform(0.5, 1, size=(4, 1, D)).astype(np.float32)
-    p[:zeros] = 0
-    prototypes, labels = cluster_prototypes(p, np.ones((4, 1), bool))
-    assert np.isfinite(prototypes).all()
-    assert len(labels) >= 1 and not labels.any()
 
 
 @given(m=st.integers(1, 6), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-6, 1.0, 1e4]), squared=st.booleans())
@@ -161,20 +149,3 @@ def test_finch_sends_several_prototypes_of_a_class() -> None:
         server.merge_knowledge([update([[float(a), float(b)]] * C, [1, 1, 0], i) for i, (a, b) in enumerate(rows)])
         assert server.knowledge["labels"].tolist() == [0, 0, 1, 1]
         assert server.knowledge["prototypes"].shape == (4, D)
-
-
-def test_finch_keeps_the_clusters_of_a_class_that_nobody_holds_this_round() -> None:
-    server = strategy(inter_proto="finch", use_ema=False)
-    server.merge_knowledge([update(ONES, [1, 1, 0])])
-    server.merge_knowledge([update(TWOS, [1, 0, 0])])
-    result = dict(zip(server.knowledge["labels"].tolist(), server.knowledge["prototypes"].tolist(), strict=True))
-    assert result == {0: TWOS[0], 1: ONES[1]}
-
-
-# --- parameters and refusals -----------------------------------------------------------------------
-
-
-def test_finch_needs_ema_off() -> None:
-    with pytest.raises(ValidationError, match="inter_proto=finch needs use_ema=false"):
-        I2PFLParams(inter_proto="finch")
-    assert I2PFLParams(inter_proto="finch", use_ema=False).inter_proto == "finch"

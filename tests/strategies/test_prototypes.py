@@ -1,7 +1,5 @@
 """Prototypes of many nodes: what is refused, how they are stacked, averaged and grouped."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,23 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_core.clustering import finch_groups
-from fedshift_strategies.methods.prototypes import mean_prototypes, stack_prototypes
+from fedshift_strategies.methods.prototypes import mean_prototypes
 
-C, D = 3, 4
-
-
-def contribution(value: int) -> dict[str, NDArray[Any]]:
-    return {"prototypes": np.full((C, D), value, np.float32), "counts": np.full(C, value)}
-
-
-# --- stacking and averaging ------------------------------------------------------------------------
-
-
-def test_stack_keeps_the_order() -> None:
-    p, counts = stack_prototypes([contribution(m) for m in (2, 0, 1)])
-    assert (p.shape, p.dtype) == ((3, C, D), np.dtype(np.float32))
-    assert (counts.shape, counts.dtype) == ((3, C), np.dtype(np.int64))
-    assert p[:, 0, 0].tolist() == counts[:, 1].tolist() == [2, 0, 1]
+D = 4
 
 
 # --- stacking and averaging ------------------------------------------------------------------------
@@ -61,12 +45,6 @@ def test_mean_of_large_numbers_does_not_lose_the_small_ones() -> None:
 
 def groups_of(points: NDArray[np.float32]) -> set[frozenset[int]]:
     return {frozenset(group.tolist()) for group in finch_groups(points)}
-
-
-def test_finch_finds_two_obvious_groups() -> None:
-    # Three points near each axis; cosine, so that length does not matter.
-    points = np.array([[1, 0.01], [0.02, 1], [5, 0.1], [0.01, 2], [9, 0], [0, 7]], dtype=np.float32)
-    assert groups_of(points) == {frozenset({0, 2, 4}), frozenset({1, 3, 5})}
 
 
 def test_finch_takes_the_coarsest_partition() -> None:

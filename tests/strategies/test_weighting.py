@@ -74,15 +74,6 @@ def slow_weights(
 # --- Eqs 10 and 11 ---------------------------------------------------------------------------------
 
 
-def test_discrepancy_by_hand() -> None:
-    # Two domains, so G = 1/2. Class 0: 3 and 1 of 4, class 1: 0 and 2 of 2; class 2 is nobody's.
-    # Node 0: (3/4 - 1/2)^2 + (0 - 1/2)^2 = 5/16, halved 5/32. Node 1: 1/16 + 1/4, the same.
-    d = discrepancy(np.array([[3.0, 0, 0], [1, 2, 0]]), 2)
-    np.testing.assert_allclose(d, [math.sqrt(5 / 32)] * 2)
-    # As printed, sizes 3 and 3 of 6 are a half each: no discrepancy, whatever the classes.
-    np.testing.assert_array_equal(approximate_discrepancy(np.array([3.0, 3.0]), 3, 2), [0.0, 0.0])
-
-
 def test_weights_on_pacs_are_nearly_uniform() -> None:
     # Methods A7: 30 % of the training part of each domain; every class holds a seventh of a node, up to the remainder.
     pacs = {"photo": (2, 401), "art_painting": (3, 492), "cartoon": (2, 563), "sketch": (3, 943)}
@@ -148,12 +139,6 @@ def test_samples_weighs_by_images_to_the_bit() -> None:
 
 
 # --- other rules -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [(10, 30, 60), (5,), (1, 1)])
-def test_equal_gives_each_node_the_same(sizes: tuple[int, ...]) -> None:
-    given = [update("ab"[i % 2], [size, 0, 0], i) for i, size in enumerate(sizes)]
-    assert weights(given, weights="equal") == [1 / len(sizes)] * len(sizes)
 
 
 def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:

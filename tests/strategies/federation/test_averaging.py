@@ -39,18 +39,6 @@ def test_shares_sum_to_one_in_the_order_of_the_sizes(sizes: list[int]) -> None:
 # --- the average -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(), (0,), (2, 3, 3)])
-def test_average_against_numpy(shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> None:
-    rng = np.random.default_rng(0)
-    replies: list[Arrays] = [{"w": np.asarray(rng.normal(size=shape), dtype=dtype)} for _ in range(5)]
-    sizes = [int(size) for size in rng.integers(1, 1000, size=5)]
-    got = averaged(replies, shares(sizes))["w"]
-    assert (got.shape, got.dtype) == (shape, np.dtype(dtype))
-    wanted = np.average([reply["w"].astype(np.float64) for reply in replies], axis=0, weights=sizes)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5 if dtype is np.float32 else 1e-12, atol=1e-6)
-
-
 @given(
     steps=st.lists(st.integers(0, 10**9), min_size=1, max_size=8),
     sizes=st.lists(st.integers(1, 10**5), min_size=8, max_size=8),
@@ -64,13 +52,6 @@ def test_integers_are_averaged_and_rounded(steps: list[int], sizes: list[int], s
     assert (got.shape, got.dtype) == (shape, np.dtype(np.int64))
     exact = sum(step * size for step, size in zip(steps, sizes, strict=True)) / sum(sizes)
     assert np.all(np.abs(got - exact) <= 0.5 + 1e-4)
-
-
-def test_integers_are_not_truncated() -> None:
-    # (1 + 2 + 2) / 3 = 1.67, and thirds that sum to 0.999... must not turn 7 into 6.
-    assert int(averaged([{"n": np.array(n)} for n in (1, 2, 2)], [1 / 3] * 3)["n"]) == 2
-    for n in range(100):
-        assert int(averaged([{"n": np.array(n)}] * 7, [1 / 7] * 7)["n"]) == n
 
 
 @given(n=st.integers(1, 6), seed=st.integers(0, 10**6))
@@ -99,11 +80,6 @@ def test_replies_are_left_as_they_were() -> None:
     averaged(replies, [1.0, 1.0, 1.0])
     for reply in replies:
         assert all(np.array_equal(array, np.ones_like(array)) for array in reply.values())
-
-
-def test_nothing_added_is_nothing() -> None:
-    assert RunningAverage().result() == {}
-    assert RunningAverage().record() == {}
 
 
 # --- blocks ----------------------------------------------------------------------------------------

@@ -69,11 +69,6 @@ def test_partition_ids_are_the_order_whatever_the_node_ids() -> None:
     assert [node.num_examples for node in roster.nodes] == [7, 7, 7]
 
 
-def test_without_partition_ids_domains_are_the_order() -> None:
-    roster = gathered(FakeGrid(n1=("street", -1), n5=("scan", -1), n2=("scan", -1), n8=("texture", -1)))
-    assert order(roster) == [(0, "scan", 2), (1, "scan", 5), (2, "texture", 8), (3, "street", 1)]
-
-
 def test_nodes_tell_what_trains_fastest_on_their_machines() -> None:
     roster = gathered(FakeGrid(n7=("scan", 2, {"fastest": 1}), n9=("street", 0, {"fastest": 0}), n3=("texture", 1)))
     assert roster.fastest == {7: "float32/nchw", 9: "float32/channels_last"}
@@ -242,36 +237,23 @@ def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.L
     assert grid.questions == 4  # none is asked again
 
 
-def test_domains_that_no_node_holds_come_with_their_number_of_test_images() -> None:
-    class Grid(FakeGrid):
-        def _reply(self, message: Message) -> Message:
-            reply = super()._reply(message)
-            reply.content.metric_records["metrics"]["unheld-test/street"] = 12
-            return reply
-
-    (node,) = gathered(Grid(n7=("scan", 0))).nodes
-    assert [node.tests_of(domain) for domain in DOMAINS] == [5, 0, 12]
-
-
-def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places() -> None:
+def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places(monkeypatch: pytest.MonkeyPatch) -> None:
     number = 2 * MOST_ASKED + 3
     asked: list[int] = []
+    send = FakeGrid.send_and_receive
 
-    class Counting(FakeGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-            asked.append(len(messages))
-            return super().send_and_receive(messages, timeout=timeout)
+    def counted(grid: FakeGrid, messages: Any, **more: Any) -> list[Message]:
+        asked.append(len(messages))
+        return send(grid, messages, **more)
 
-    grid = Counting()
+    monkeypatch.setattr(FakeGrid, "send_and_receive", counted)
+    grid = FakeGrid()
     grid.nodes = {7 * i: (DOMAINS[i % 3], number - 1 - i, {"shared-test": 1}) for i in range(number)}
     roster = gathered(grid, engine="simulation")
-    assert asked == [MOST_ASKED, MOST_ASKED, 3]
-    assert [node.index for node in roster.nodes] == list(range(number))
-    assert [node.node_id for node in roster.nodes] == [7 * (number - 1 - i) for i in range(number)]
-    assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}
-    assert roster.nodes is roster.nodes
     roster.online(grid, 0.05)  # type: ignore[arg-type]
-    assert len(asked) == 3
+    assert asked == [MOST_ASKED, MOST_ASKED, 3]
+    assert [(node.index, node.node_id) for node in roster.nodes] == [(i, 7 * (number - 1 - i)) for i in range(number)]
+    assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}
 
 
 def test_the_order_of_nodes_is_made_anew_when_one_comes() -> None:

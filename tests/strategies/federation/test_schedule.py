@@ -47,15 +47,6 @@ def test_client_models_are_scored_when_asked_for() -> None:
     assert with_clients(7, "every") == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_as_a_section_of_the_configuration() -> None:
-    assert resolve({}).evaluate == EvaluateConfig(every=1, client_models="off")
-    result = resolve({"set": "evaluate.every=5 evaluate.client_models=off"}).evaluate
-    assert (result.every, result.client_models) == (5, "off")
-    assert resolve({"evaluate-every": 3, "evaluate-fraction": 0.25}).evaluate == EvaluateConfig(every=3, fraction=0.25)
-    assert resolve({"evaluate-every": 3, "set": "evaluate.every=2"}).evaluate.every == 2
-    assert resolve({"set": "evaluate.client_models=last"}).evaluate.client_models == "last"
-
-
 @pytest.mark.parametrize(
     "text",
     ["every=0", "every=1.5", "last=0", "last=6", "fraction=0", "fraction=1.5", "client_models=on", "clients=last"],

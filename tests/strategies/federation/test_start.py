@@ -11,7 +11,6 @@ from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.federation.one_time_payload import Start
-from fedshift_strategies.federation.updates import num_bytes
 
 FROZEN = {"encoder.w": np.arange(6, dtype=np.float32).reshape(2, 3), "encoder.n": np.asarray(4)}
 MOVING = {"classifier.w": np.ones(3, np.float32)}
@@ -61,13 +60,6 @@ def test_an_answer_to_an_earlier_question_does_not_count() -> None:
     start = Start(FROZEN, frozenset(FROZEN))
     start.record_answers([answer(7)])
     assert START in asked(start, 7)
-
-
-def test_its_bytes_count_where_it_is_sent() -> None:
-    start = Start(FROZEN, frozenset(FROZEN))
-    first = num_bytes(asked(start, 7))
-    start.record_answers([answer(7)])
-    assert first - num_bytes(asked(start, 7)) == sum(len(array.data) for array in encode(FROZEN).values())
 
 
 def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
