@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from kept_photos import PART, SIZE, draw, drawn, listed, load, originals, part_of
 from support import ROOT, SmallDisk
 
 from fedshift_core import private_files
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import cache, kept, trees
+from fedshift_datasets.io import cache, kept
 from fedshift_datasets.listing import Listing
-
-CLASSES = ("cat", "dog")
-PART = cache.Part("pets", "photo", "train", 8)
 
 
 @pytest.fixture(autouse=True)
@@ -32,36 +29,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    for number in range(10):
-        folder = tmp_path / "photos" / CLASSES[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.png")
-    return tmp_path / "photos"
-
-
-def listed(photos: Path) -> Listing:
-    return trees.list_folders(photos, CLASSES)
-
-
-def originals(photos: Path) -> np.ndarray:
-    return np.stack([np.asarray(Image.open(item.path).convert("RGB")) for item in listed(photos).items])
-
-
-def load(photos: Path, images: Listing | None = None) -> tuple[ImageSet, int]:
-    """Return the images, and how many were decoded for it."""
-    finished: list[int] = []
-    images = listed(photos) if images is None else images
-    return cache.load(PART, images, workers=2, progress=finished.append), sum(finished)
+    return drawn(tmp_path / "photos")
 
 
 def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("[!.]*"))
-
-
-def part_of(folder: Path) -> Path:
-    (part,) = parts(folder)
-    return part
 
 
 def digest_of(images: ImageSet) -> str:
@@ -83,14 +55,14 @@ def test_images_are_decoded_once_and_are_the_files_pixels(photos: Path) -> None:
 @pytest.mark.parametrize("change", ["time", "content", "added", "removed"])
 def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Path, folder: Path, change: str) -> None:
     load(photos)
-    file = photos / "cat" / "0.png"
+    file = photos / "cat" / "0.bmp"
     if change == "time":
         os.utime(file, (1, 1))
     elif change == "content":
-        Image.new("RGB", (8, 8), "red").save(file)
+        draw(file, 99)
         os.utime(file, (2, 2))
     elif change == "added":
-        shutil.copy(file, photos / "dog" / "x.png")
+        shutil.copy(file, photos / "dog" / "x.bmp")
     else:
         file.unlink()
     images, decoded = load(photos)
@@ -108,7 +80,7 @@ def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, folder:
         decoded = [load(photos, images)[1] for images in some]
         assert decoded == ([0] * 5 if again else [10, 9, 9, 5, 10])
     assert len(parts(folder)) == 5
-    shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
+    shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
     assert load(photos)[1] == 11
     assert len(parts(folder)) == 1
 
@@ -125,7 +97,7 @@ def test_room_for_parts_of_other_splits_is_bounded(photos: Path, folder: Path, m
 def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, folder: Path) -> None:
     load(photos)
     with private_files.locked(kept.lock_of(part_of(folder))):
-        shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
+        shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
         load(photos)
     assert len(parts(folder)) == 2
 
@@ -171,7 +143,7 @@ def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path) -> None:
     for item in listed(photos).items:
         os.utime(item.path, (1, 1))  # decoded again, to the same images
     assert cache.content(PART, listed(photos)) == mark
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(photos / "cat" / "2.png")
+    draw(photos / "cat" / "2.bmp", 99)
     assert cache.content(PART, listed(photos)) == digest_of(load(photos)[0]) != mark
 
 
@@ -191,10 +163,10 @@ def test_what_cannot_be_kept_is_named_and_leaves_nothing(
         patch.setattr(os, "posix_fallocate", full)
         load(photos)
     with monkeypatch.context() as patch, refuses("below", "FEDSHIFT_CACHE"):
-        patch.setenv(cache.CACHE_DIR, str(photos / "cat" / "0.png" / "below"))
+        patch.setenv(cache.CACHE_DIR, str(photos / "cat" / "0.bmp" / "below"))
         load(photos)
-    (photos / "cat" / "2.png").write_bytes(b"no image")
-    with refuses("cat/2.png"):
+    (photos / "cat" / "2.bmp").write_bytes(b"no image")
+    with refuses("cat/2.bmp"):
         load(photos)
     assert [path.name for path in folder.iterdir() if not path.name.endswith(".lock")] == []
 
@@ -261,10 +233,10 @@ def test_a_cache_folder_that_is_there_keeps_its_rights(folder: Path, photos: Pat
 def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> None:
     """What decides where a part lies, written down: another format means that all parts are decoded once more."""
     lines = listed(photos)
-    assert cache.Part("pets", "photo", "train", 8).stem == "pets-photo-train-8px"
-    digest = hashlib.sha256(f"5 8 {len(lines)}\n".encode())
+    assert PART.stem == "pets-photo-train-64px"
+    digest = hashlib.sha256(f"5 {SIZE} {len(lines)}\n".encode())
     digest.update("\0".join(item.name for item in lines.items).encode())
     stats = [item.path.stat() for item in lines.items]
     digest.update(np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64).tobytes())
     digest.update(lines.labels.tobytes())
-    assert cache.fingerprint(lines, 8) == digest.hexdigest()
+    assert cache.fingerprint(lines, SIZE) == digest.hexdigest()

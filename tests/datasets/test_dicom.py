@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from digit_files import noise
 from PIL import Image
-from pydicom import Dataset, Sequence
+from pydicom import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.pixels import apply_modality_lut, apply_windowing
 from pydicom.uid import (
@@ -80,15 +80,6 @@ def test_a_stated_window_takes_the_place_of_the_files() -> None:
     assert np.array_equal(pixels(inverted, (-160, 240))[..., 0], 255 - wanted)
     of_8_bits = np.rint(np.clip((noise(12, 9) - 64.0) / 128, 0, 1) * 255)
     assert np.array_equal(pixels(dicom_files.made(noise(12, 9)), (64, 192))[..., 0], of_8_bits), "DICOM of any depth"
-
-
-def test_a_modalitys_table_is_gone_through() -> None:
-    table = Dataset()
-    table.LUTDescriptor, table.ModalityLUTType = [256, 0, 16], "US"
-    table["LUTDescriptor"].VR = "US"
-    table.add_new("LUTData", "US", (np.arange(256) ** 2).tolist())
-    data = dicom_files.made(noise(12, 9), ModalityLUTSequence=Sequence([table]))
-    assert np.array_equal(pixels(data)[..., 0], np.rint(noise(12, 9).astype(float) ** 2 / 65535 * 255))
 
 
 def test_colour_and_other_encodings_give_the_pixels() -> None:

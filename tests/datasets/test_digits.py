@@ -1,12 +1,10 @@
 """The digits: every layout on small trees, every refusal, and the real files where they are."""
 
 import bz2
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import image_trees
 import numpy as np
 import pytest
 import torchvision  # type: ignore[import-untyped]
@@ -18,8 +16,6 @@ from fedshift_datasets.base import ImageSet, Source, Split
 from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
 from fedshift_datasets.sets import digits
-
-REAL = image_trees.REAL / "digits"
 
 
 def check_small(images: ImageSet) -> None:
@@ -55,20 +51,6 @@ def test_folders_as_found_in_the_field(tmp_path: Path, refuses: Any, folder: str
 
 
 # --- layouts
-
-
-def test_mnist_and_svhn_are_read_as_torchvision_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for split in SPLITS:
-        write_mnist(tmp_path, split)
-    mnist = torchvision.datasets.MNIST(tmp_path, train=False)
-    images = load(tmp_path, "mnist", "test")
-    assert np.array_equal(images.x, files.resize(mnist.data.numpy(), 32))
-    assert images.y.tolist() == mnist.targets.tolist()
-    path = write_svhn(tmp_path, "test")
-    md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    monkeypatch.setitem(torchvision.datasets.SVHN.split_list, "test", ["", path.name, md5])
-    svhn, images = torchvision.datasets.SVHN(tmp_path, split="test"), load(tmp_path, "svhn", "test")
-    assert np.array_equal(images.x, svhn.data.transpose(0, 2, 3, 1)) and images.y.tolist() == svhn.labels.tolist()
 
 
 def test_svhn_of_a_single_image(tmp_path: Path) -> None:
@@ -192,17 +174,3 @@ def test_failed_download_names_domain_and_cause(
     monkeypatch.setattr(torchvision.datasets, domain.upper(), fail)
     with refuses(f"{domain} train", tmp_path, "<urlopen error no route>"):
         load(tmp_path, domain, download=True)
-
-
-# --- the real files
-
-
-real = pytest.mark.skipif(not REAL.is_dir(), reason=f"real digits are not at {REAL}")
-
-
-@real
-@pytest.mark.parametrize(("domain", "count"), [("mnist", 10000), ("usps", 2007), ("mnistm", 6000)])
-def test_real_test_splits(domain: str, count: int) -> None:
-    images = load(REAL, domain, "test")
-    assert images.x.shape == (count, 32, 32, 3) and images.x.dtype == np.uint8
-    assert set(images.y.tolist()) == set(range(10))

@@ -73,9 +73,10 @@ def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, w
     dealt = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
     together = dealt.everything()
     assert len(np.unique(together)) == len(together)
-    assert all(len(parts.train) > 0 for parts in dealt.parts)
+    sizes = [len(parts.train) for parts in dealt.parts]
+    assert min(sizes) > 0 and (ways["label_skew"] is not None or max(sizes) - min(sizes) <= 1)
     # All of the domain, or as many as the share says.
-    assert len(together) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
+    assert sum(sizes) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
 
 
 @given(counts=ample_counts, nodes=st.integers(1, 3), seed=seeds, skewed=st.booleans(), cover=st.booleans())
@@ -179,13 +180,6 @@ def test_a_small_concentration_gives_each_node_few_classes() -> None:
 
     assert largest(even) == pytest.approx(0.2)
     assert largest(skewed) > 0.8
-
-
-@given(nodes=st.integers(1, 8), more=st.integers(0, 3), seed=seeds)
-def test_skew_leaves_no_node_empty(nodes: int, more: int, seed: int) -> None:
-    dealt = deal([nodes + more], nodes, seed, label_skew=1e-3)
-    assert all(len(parts.train) >= 1 for parts in dealt.parts)
-    assert np.array_equal(np.sort(dealt.everything()), np.arange(nodes + more))
 
 
 # --- a node's own test and validation part ---------------------------------------------------------------

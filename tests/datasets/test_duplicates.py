@@ -92,18 +92,3 @@ def test_parts_of_hashes_find_what_all_with_all_finds(monkeypatch: pytest.Monkey
     monkeypatch.delattr(np, "bitwise_count", raising=False)  # before NumPy 2
     way = duplicates._by_parts(hashes, 2)
     assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
-
-
-def test_grey_means_are_computed_once_and_only_of_similar_images(images: Images) -> None:
-    some = np.concatenate([images, images[3:5]])
-    sketches, asked = duplicates.sketches(some), list[int]()
-
-    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
-        asked.extend(places.tolist())
-        return sketches.greys(places)
-
-    halves = [duplicates.Sketches(sketches.hashes[:40], greys)]
-    halves.append(duplicates.Sketches(sketches.hashes[40:], lambda places: sketches.greys(places + 40)))
-    pairs = duplicates.pairs(duplicates.joined(halves))
-    assert [3, 90] in pairs.places.tolist() and [4, 91] in pairs.places.tolist()
-    assert 3 in asked and len(asked) == len(set(asked)) < 40

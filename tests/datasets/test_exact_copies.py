@@ -38,11 +38,6 @@ def test_the_same_pixels_with_two_labels() -> None:
     worded(*exact_copies.lines(result, sets, str), "1 pair", "(0, 0) = (1, 0)")
 
 
-def test_images_of_other_sizes_are_no_copies() -> None:
-    wide = ImageSet(np.full((1, 16, 32, 3), 5, np.uint8), np.zeros(1, np.int64))
-    assert exact_copies.find([Role("a", False, images(5)), Role("a", True, wide)]).trained == ()
-
-
 def test_many_sets_are_compared_as_one_by_one() -> None:
     rng = np.random.default_rng(0)
     pool = rng.integers(0, 256, (6, 8, 8, 3), np.uint8)

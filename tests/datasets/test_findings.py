@@ -58,18 +58,6 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
 
 
-def test_a_note_that_is_damaged_is_made_again(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    pixels, _ = findings.of(images)
-    assert images.kept_in is not None
-    file = images.kept_in.path
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    assert images.kept_in.note(findings.NOTE) is None
-    assert findings.of(images)[0].mean.tolist() == pixels.mean.tolist()
-    assert file.read_bytes() == whole and images.kept_in.note(findings.NOTE) is not None
-
-
 def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
     images = cache.load(PART, photos)
     sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]

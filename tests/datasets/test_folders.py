@@ -58,13 +58,6 @@ def write_table(path: Path, lines: list[str], header: str = "file,label,domain")
 # --- folders ----------------------------------------------------------------------------------------
 
 
-def test_domains_and_classes_are_those_of_the_folders(root: Path) -> None:
-    names = folders.names(Source(root))
-    assert names.domains == ("Aachen", "Bonn")
-    assert names.classes == CLASSES  # MALIGNANT of Bonn's test folder is malignant
-    assert folders.names(Source(root), ("Bonn",)).domains == ("Bonn",)
-
-
 def test_sites_may_have_different_layouts(root: Path) -> None:
     train, test = split_of(root, "Aachen")
     assert (len(train), len(test)) == (12, 3)

@@ -66,19 +66,6 @@ def test_loaded_part_keeps_the_promise(domain: str, split: Split) -> None:
     assert set(images.y.tolist()) == set(range(10))
 
 
-def test_upsampled_ink_is_the_source_in_more_pixels() -> None:
-    source = (load_digits().images[:60] / 16).astype(np.float32)
-    ink = upsample(source)
-    assert ink.shape == (60, SIZE, SIZE)
-    assert ink.dtype == np.float32
-    assert ink.min() >= 0.0
-    assert ink.max() <= 1.0
-    for small, large in zip(source, ink, strict=True):
-        padded = np.pad(small, 1)
-        nearest = padded[np.ix_(*2 * [(np.arange(SIZE) * 10) // SIZE])]
-        assert np.corrcoef(nearest.ravel(), large.ravel())[0, 1] > 0.85
-
-
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
@@ -120,30 +107,6 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
         assert right in values
         assert own not in (left, right)
         assert np.all(strip[:, SIZE : 2 * pitch] == own)
-
-
-def test_texture_inverts_a_background_of_its_own_per_image() -> None:
-    ink = ink_of("texture", 40)
-    ground = RENDERERS["texture"](np.zeros_like(ink), generator(0, "test")).astype(int)
-    drawn = RENDERERS["texture"](ink, generator(0, "test")).astype(int)
-    expected = np.abs(ground - 255 * ink[..., None])
-    assert np.abs(drawn - expected).max() <= 1
-    means = ground.mean(axis=(1, 2))
-    gaps = np.abs(means[:, None] - means[None]).max(axis=-1)
-    assert np.all(gaps[~np.eye(len(means), dtype=bool)] > 0)
-
-
-def test_colours_set_the_domains_apart() -> None:
-    sets = {domain: draw(domain, "train", 0).x.astype(float) for domain in DOMAINS}
-    spread = {domain: np.ptp(x, axis=-1).mean() for domain, x in sets.items()}
-    mean = {domain: x.mean() for domain, x in sets.items()}
-    slopes = {domain: np.abs(np.diff(x, axis=2)).mean() for domain, x in sets.items()}
-    assert spread["scan"] == spread["sketch"] == 0
-    assert spread["street"] > 40
-    assert spread["texture"] > spread["street"] + 30
-    assert mean["scan"] + 40 < min(mean["street"], mean["texture"])
-    assert mean["sketch"] - 40 > max(mean["street"], mean["texture"])
-    assert slopes["texture"] > 2 * slopes["street"]
 
 
 def test_folder_is_read_instead_of_drawing(tmp_path: Path, refuses: Any) -> None:

@@ -4,13 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from image_trees import fill
 
 from fedshift_datasets import catalog
-from fedshift_datasets.base import OWN_SPLITS, ImageSet, Source
-from fedshift_datasets.io import files, split_names, trees
+from fedshift_datasets.base import OWN_SPLITS, Source
+from fedshift_datasets.io import split_names, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.sets import folders
 
@@ -68,14 +67,6 @@ def test_a_site_in_split_folders(tmp_path: Path, spelled: str) -> None:
         assert isinstance(images, Listing) and len(images) == count
     assert catalog.gives("pacs", "a", "validation", source(tmp_path), own=True)
     assert not catalog.gives("pacs", "a", "validation", source(tmp_path), own=False)
-
-
-def test_npz_files_in_other_spellings(tmp_path: Path) -> None:
-    for name, count in (("Training", 4), ("val", 3), ("test", 2)):
-        images = ImageSet(np.zeros((count, 8, 8, 3), np.uint8), np.arange(count, dtype=np.int64) % 2)
-        files.write_npz(tmp_path / f"a_{name}.npz", images)
-    assert numbers(tmp_path) == {"train": 4, "validation": 3, "test": 2}
-    assert folders.names(source(tmp_path)).domains == ("a",)
 
 
 @pytest.mark.parametrize(

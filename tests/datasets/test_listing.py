@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedshift_datasets.base import OWN_SPLITS
-from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files, Item, Listing
 
 NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
@@ -36,18 +34,3 @@ def test_pieces_of_one_file_have_it_once() -> None:
     pieces = Listing([Item(Path("/a.tar"), f"{place}.png", 512 * place, 100) for place in range(3)], np.zeros(3, int))
     assert pieces.sources == ("/a.tar",) and pieces.paths == (Path("/a.tar"),)
     assert pieces.names == ("0.png", "1.png", "2.png")
-
-
-def test_pictures_by_column() -> None:
-    splits = np.array([0, OWN_SPLITS.index("test"), 0], np.uint8)
-    groups, labels = np.array(["p", "", "p"]), np.array([0, 0, 1])
-    pictures = Pictures(Files(NAMES), labels, groups, splits)
-    assert pictures == Pictures(Files(NAMES), labels.copy(), groups.copy(), splits)
-    others = (Pictures(Files(NAMES), 0 * labels, groups, splits), Pictures(Files(NAMES), labels, None, splits), NAMES)
-    assert all(pictures != other for other in others)
-    site = Site("a", "classes", pictures)
-    assert site.splits == ("train", "test") and pictures.number("validation") == 0
-    train = site.listings["train"]
-    assert train.names == (NAMES[0], NAMES[2]) and train.labels.tolist() == [0, 1]
-    assert train.groups is not None and train.groups.tolist() == ["p", "p"]
-    assert site.listings["test"].groups is None

@@ -60,16 +60,14 @@ def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Pat
 
 def test_numbers_of_more_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inodes of 64 bits, and times after the year 2262."""
-    numbers = {"a": 2**64 - 1, "b": 2**63, "c": 2**63 - 1}
 
     def stat(file: str) -> SimpleNamespace:
-        number = numbers[file]
+        number = 2**63 + int(file)
         return SimpleNamespace(st_dev=1, st_ino=number, st_size=3, st_mtime_ns=5, st_ctime_ns=number + 7)
 
     monkeypatch.setattr(looks, "os", SimpleNamespace(stat=stat))
-    seen = looks.at(("a", "b", "c"))
-    assert seen[:, looks.INODE].tolist() == [-1, -(2**63), 2**63 - 1]
-    assert len(set(seen[:, looks.CHANGED].tolist())) == 3 and (seen[:, looks.SIZE] == 3).all()
+    seen = looks.at(("-1", "0", "5"))
+    assert len(set(seen[:, looks.INODE].tolist())) == len(set(seen[:, looks.CHANGED].tolist())) == 3
     assert len({integrity.stamp(seen[[place]]) for place in range(3)}) == 3
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from digit_files import noise
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,7 +20,7 @@ from fedshift import cli
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_PATH, shown
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, decode, files, mat, trees
+from fedshift_datasets.io import decode, files, mat, trees
 from fedshift_datasets.listing import Item
 from fedshift_datasets.sets import domainnet
 
@@ -104,18 +103,6 @@ def test_lists(tmp_path: Path, refuses: Any) -> None:
 
 
 # --- use
-
-
-def test_images_of_any_name_are_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "kept"))
-    for name in CLASSES:
-        path = folder_of(tmp_path / EVIL, name) / name / f"{EVIL}.png"
-        Image.fromarray(noise(8, 8, 3)).save(path, "PNG")
-    part = cache.Part("any", "art", "train", 8)
-    for _ in range(2):
-        images = cache.load(part, trees.list_folders(tmp_path / EVIL, CLASSES))
-        assert images.y.tolist() == [0, 1, 2] and np.array_equal(images.x[0], noise(8, 8, 3))
-    assert len([path for path in (tmp_path / "kept").iterdir() if not path.name.startswith(".")]) == 1
 
 
 def test_the_command_prints_an_error_and_a_place_of_any_name(

@@ -135,14 +135,6 @@ def test_signed_numbers_need_a_window(order: str, packed: bool, bits: int) -> No
         assert look(content, (-100, 100))[:, 0].tolist() == [0, 128, 191, 255]
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_8_bits_lie_in_any_order(order: str, apart: bool) -> None:
-    planes = [[0, 50, 100, 255], [1, 2, 3, 4], [9, 8, 7, 6]]
-    values = look(tiff(planes, photo=2, bits=8, order=order, apart=apart))
-    assert values.T.tolist() == planes
-
-
 def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows() -> None:
     x = noise(13, 11).astype(np.uint16) * 257 + noise(13, 11)[::-1]
     four = np.stack([x >> 8, x & 255, noise(13, 11), noise(13, 11)], axis=2).astype(np.uint8)

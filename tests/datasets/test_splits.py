@@ -43,48 +43,6 @@ def shares_by_domain(
 # --- what a node holds -----------------------------------------------------------------------------------
 
 
-@given(counts=counts_of_domains, num_examples=st.integers(5, 400), seed=st.integers(0, 2**31))
-def test_equal_shares_are_disjoint_and_complete(counts: dict[str, int], num_examples: int, seed: int) -> None:
-    allocation = Allocation(counts=counts, share="equal")
-    dealt = allocation.deal(DOMAINS, sum(counts.values()), 0)
-    for parts in shares_by_domain(allocation, dealt, num_examples, seed).values():
-        together = np.concatenate(parts)
-        # Every image exactly once, and nobody has more than one image above anybody else.
-        assert np.array_equal(np.sort(together), np.arange(num_examples))
-        sizes = [len(part) for part in parts]
-        assert max(sizes) - min(sizes) <= 1
-
-
-@given(
-    nodes=st.integers(1, 6),
-    portion=st.floats(0.05, 1.0),
-    num_examples=st.integers(1, 400),
-    seed=st.integers(0, 2**31),
-)
-def test_numeric_shares_are_disjoint_and_of_exact_size(
-    nodes: int, portion: float, num_examples: int, seed: int
-) -> None:
-    share = portion / nodes
-    size = round(share * num_examples)
-    assume(size > 0)
-    assume(size * nodes <= num_examples)  # the others: test_rounding_alone_never_asks_for_too_much
-    allocation = Allocation(counts={"a": nodes}, share={"a": share})
-    parts = shares_by_domain(allocation, allocation.deal(DOMAINS, nodes, 0), num_examples, seed)["a"]
-    assert [len(part) for part in parts] == [size] * nodes
-    together = np.concatenate(parts)
-    assert len(np.unique(together)) == size * nodes
-    assert together.min() >= 0
-    assert together.max() < num_examples
-
-
-@given(seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=2, unique=True))
-def test_another_seed_deals_other_images(seeds: list[int]) -> None:
-    allocation = Allocation(counts={"a": 2}, share="equal")
-    # 100 of 200 images: two draws are equal with probability 1 / C(200, 100), about 1e-59.
-    first, second = (node_share(allocation, ("a", "a"), 0, 200, seed) for seed in seeds)
-    assert not np.array_equal(first, second)
-
-
 def test_share_of_one_domain_alone_leaves_the_others_equal() -> None:
     allocation = Allocation(counts={"a": 2, "b": 2}, share={"a": 0.1})
     dealt = allocation.deal(DOMAINS, 4, 0)

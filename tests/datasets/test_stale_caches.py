@@ -13,15 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from kept_photos import COUNT, PART, draw, drawn, listed, load, originals, part_of
 
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import cache, kept, looks, table, trees
-from fedshift_datasets.listing import Arrays, Listing
-
-CLASSES = ("cat", "dog")
-PART = cache.Part("pets", "photo", "train", 64)
-COUNT = 200
+from fedshift_datasets.io import cache, kept, looks, table
+from fedshift_datasets.listing import Arrays
 
 
 @pytest.fixture(autouse=True)
@@ -33,36 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Return a folder of BMP files: of one size in bytes, whatever their pixels are."""
-    rng = np.random.default_rng(0)
-    for number in range(COUNT):
-        draw(tmp_path / "photos" / CLASSES[number % 2] / f"{number:03d}.bmp", rng)
-    return tmp_path / "photos"
-
-
-def draw(path: Path, rng: np.random.Generator) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(path)
-
-
-def listed(photos: Path) -> Listing:
-    return trees.list_folders(photos, CLASSES)
-
-
-def originals(photos: Path) -> np.ndarray:
-    return np.stack([np.asarray(Image.open(item.path).convert("RGB")) for item in listed(photos).items])
-
-
-def load(photos: Path) -> tuple[ImageSet, int]:
-    """Return the images, and how many were decoded for it."""
-    finished: list[int] = []
-    images = cache.load(PART, listed(photos), workers=2, progress=finished.append)
-    return images, sum(finished)
-
-
-def part_of(home: Path) -> Path:
-    (part,) = home.glob(f"{PART.stem}-*")
-    return part
+    return drawn(tmp_path / "photos")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -88,8 +55,8 @@ def switched_link(path: Path, other: bytes) -> None:
 def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
     photos: Path, home: Path, tmp_path: Path, replace: Callable[[Path, bytes], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = photos / "cat" / "000.bmp"
-    draw(tmp_path / "other.bmp", np.random.default_rng(1))
+    file = photos / "cat" / "0.bmp"
+    draw(tmp_path / "other.bmp", 99)
     load(photos)
     mark, before = cache.content(PART, listed(photos)), file.stat()
     replace(file, (tmp_path / "other.bmp").read_bytes())
@@ -123,7 +90,7 @@ def test_a_file_that_changes_while_it_is_decoded_is_decoded_again_the_next_time(
     def change(_: int) -> None:
         if not changed:
             changed.append(1)
-            (photos / "dog" / "199.bmp").chmod(0o600)
+            (photos / "dog" / "9.bmp").chmod(0o600)
 
     with looks.handed_on() if one_look else nullcontext():
         cache.load(PART, listed(photos), progress=change)
@@ -182,8 +149,8 @@ def test_digests_are_compared_only_of_a_file_that_nobody_knows(
     kept._checked.clear()  # another process
     load(photos)
     assert checks == []
-    shutil.copy2(part_of(home), home / "copy")  # another inode
-    (home / "copy").replace(part_of(home))
+    shutil.copy2(part := part_of(home), home / "copy")  # another inode
+    (home / "copy").replace(part)
     load(photos)
     assert (COUNT, 64, 64, 3) in checks
     checks.clear()
@@ -206,7 +173,7 @@ def test_who_may_not_write_there_takes_a_sound_cache(
     photos: Path, home: Path, checks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(photos)
-    (photos / "cat" / "000.bmp").chmod(0o600)  # another time of change
+    (photos / "cat" / "0.bmp").chmod(0o600)  # another time of change
     kept._checked.clear()
     kept.lock_of(part_of(home)).unlink()
     checks.clear()
@@ -221,7 +188,7 @@ def test_who_may_not_write_there_takes_a_sound_cache(
 
 def _build_slowly(photos: str, home: str) -> None:
     os.environ[cache.CACHE_DIR] = home
-    cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(0.2))
+    cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(1))
 
 
 def building_in_a_process(photos: Path, home: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:

@@ -43,14 +43,6 @@ def refusal(content: bytes) -> str:
     return message
 
 
-@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits"])
-@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3), (9, 7, 4)])
-def test_each_lossless_compression_gives_the_pixels(compression: str | None, shape: tuple[int, ...]) -> None:
-    x = noise(*shape)
-    wanted = np.asarray(Image.fromarray(x).convert("RGB"))
-    assert np.array_equal(pixels(tif(x, compression=compression)), wanted)
-
-
 def test_12_bits_have_the_range_of_12_bits() -> None:
     values = np.arange(64) * 65  # 0 to 4095
     bits = "".join(f"{value:012b}" for value in values.tolist())

@@ -14,7 +14,7 @@ from support import refusal_of
 
 from fedshift_core.errors import DataError
 from fedshift_datasets.io import trees
-from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.listing import Item
 
 CLASSES = ("dog", "cat", "owl")
 NAMES = [f"art/{name}/{number}.jpg" for name in ("owl", "dog", "cat") for number in (2, 10, 1)]
@@ -137,11 +137,3 @@ def test_counts_that_differ_are_reported_by_name() -> None:
     assert trees.compare_counts({"dog": 2, "cow": 9}, {"dog": 2}) is None
     report = trees.compare_counts({"dog": 180, "cat": 201, "owl": 5}, {"dog": 189, "cat": 199, "owl": 5, "cow": 3})
     worded(str(report), "dog: 180 of 189", "cat: 201 of 199", "cow: 0 of 3")
-
-
-@given(count=st.integers(0, 200))
-def test_split_by_tens_takes_the_last_two_of_every_ten(count: int) -> None:
-    whole = Listing(tuple(Item(Path(str(i)), str(i)) for i in range(count)), np.arange(count))
-    parts = {split: trees.split_by_tens(whole, split).labels.tolist() for split in ("train", "test")}
-    assert parts["test"] == [i for i in range(count) if i % 10 in (8, 9)]
-    assert sorted(parts["train"] + parts["test"]) == list(range(count))

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import ask, check_knowledge, federation, new_strategy, node, phase
+from support import ask, federation, new_strategy, node, phase
 
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_core.methods.fedcode import FedCodeParams
@@ -158,19 +158,6 @@ def test_first_partition_reaches_the_nodes() -> None:
 
 
 # --- weights and heads -----------------------------------------------------------------------------
-
-
-def test_heads_are_averaged_by_share_of_images_for_scoring() -> None:
-    # (10 * 1 + 30 * 2) / 40 = 1.75
-    server = strategy(global_model="average_heads")
-    updates = [update(ONES, ALL, index=0, examples=10, head=1.0), update(ONES, ALL, index=1, examples=30, head=2.0)]
-    for each in updates:
-        check_knowledge(server, each.knowledge)
-    server.merge_knowledge(updates)
-    sent = server.knowledge_for(node(0), ask())
-    np.testing.assert_allclose(sent["head-weight"], np.full((C, D), 1.75))
-    np.testing.assert_allclose(sent["head-bias"], np.full(C, -1.75))
-    assert sent["head-weight"].dtype == np.float32
 
 
 @pytest.mark.parametrize("rule", ["afl", "ga"])

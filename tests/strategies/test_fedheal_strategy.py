@@ -115,16 +115,6 @@ def test_where_nobody_moves_all_weigh_the_same() -> None:
     assert all(np.array_equal(merged[name], sent[name]) for name in NAMES)
 
 
-def test_switched_off_it_is_fedavg_bit_for_bit_and_keeps_nothing() -> None:
-    off = strategy(use_mask=False, use_fair=False)
-    plain = DomainStrategy(federation(), DomainStrategy.params_model(), lambda *_: None)
-    replies = {n: arrays(n + 1, n) for n in range(3)}
-    (weights, merged), (wanted, average) = (played(server, arrays(0), replies) for server in (off, plain))
-    assert weights == wanted
-    assert all(merged[name].tobytes() == average[name].tobytes() for name in NAMES)
-    assert off.state == {}
-
-
 def test_each_switch_alone() -> None:
     sent, replies = arrays(0), {n: arrays(n + 1) for n in range(3)}
     masks = strategy(use_fair=False)

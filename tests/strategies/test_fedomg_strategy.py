@@ -10,7 +10,6 @@ from torch import nn, optim, tensor
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedomg import FedOMGParams
 from fedshift_core.wire.records import decode, encode
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedomg import SMALL, FedOMGStrategy, least, mixture
 
@@ -91,16 +90,6 @@ def test_gamma_is_sought_as_torch_would() -> None:
             schedule.step()
     assert best is not None
     np.testing.assert_allclose(least(a, b, radius, params), best, rtol=1e-9)
-
-
-def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
-    made, sent = server(kappa=0), weights(0)
-    made._global = encode(sent)
-    came = updates(sent)
-    assert made.node_weights(came) == [n.num_examples / 9 for n in NODES]
-    plain = decode(DomainStrategy.merge(made, updates(sent), [0.2, 0.3, 0.5]))
-    arrays = decode(made.merge(came, [0.2, 0.3, 0.5]))
-    assert all(np.array_equal(arrays[name], array) for name, array in plain.items())
 
 
 def test_updates_of_zeros_move_nothing() -> None:

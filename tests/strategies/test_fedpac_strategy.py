@@ -10,7 +10,6 @@ from support import update as prototypes_of_node
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods import fedpac
 from fedshift_strategies.methods.fedpac import LEAST, FedPACStrategy, Floats, combinations
 
 C, D = 3, 2
@@ -54,16 +53,6 @@ def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> Non
     np.testing.assert_array_equal(combinations(h[:2], np.zeros(2, np.float32)), np.eye(2))
     np.testing.assert_array_equal(combinations(h[:2], np.full(2, -1, np.float32)), np.eye(2))
     np.testing.assert_array_equal(combinations(h[:1], np.ones(1, np.float32)), [[1]])
-
-
-def test_where_all_weights_are_small_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of more than a thousand nodes that are alike, here by a bound for few."""
-    monkeypatch.setattr(fedpac, "LEAST", 0.3)
-    alike = np.zeros((4, C, D), np.float32)
-    np.testing.assert_allclose(combinations(alike, np.ones(4, np.float32)), np.full((4, 4), 0.25))
-    monkeypatch.setattr(fedpac, "LEAST", 0.2)
-    alike[3] = 100
-    np.testing.assert_allclose(combinations(alike, np.ones(4, np.float32))[3], [0, 0, 0, 1], atol=1e-3)
 
 
 # --- rounds ----------------------------------------------------------------------------------------

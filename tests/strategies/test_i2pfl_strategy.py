@@ -140,12 +140,3 @@ def test_switches_reach_the_prototypes(params: dict[str, Any], answer: float) ->
     updates = [update([[offset, 10.0]] * C, [size] * C, index) for index, (offset, size) in offsets]
     got = after_rounds(strategy(**params), updates)
     np.testing.assert_allclose(list(got.values()), [[answer, 10]] * C, rtol=1e-5, atol=1e-6)
-
-
-def test_finch_sends_several_prototypes_of_a_class() -> None:
-    server = strategy(inter_proto="finch", use_ema=False)
-    rows = [(1, 0), (0, 1), (2, 0.1), (0.1, 2), (3, 0), (0, 3)]
-    for _ in range(2):
-        server.merge_knowledge([update([[float(a), float(b)]] * C, [1, 1, 0], i) for i, (a, b) in enumerate(rows)])
-        assert server.knowledge["labels"].tolist() == [0, 0, 1, 1]
-        assert server.knowledge["prototypes"].shape == (4, D)

@@ -59,14 +59,3 @@ def test_classes_come_and_go(name: str) -> None:
 def test_each_node_that_has_a_class_counts_once_however_many_images_it_has(name: str) -> None:
     first, second = update([[3, 0], [2, 2], [9, 9]], [30, 1, 0]), update([[11, 0], [9, 9], [9, 9]], [1, 0, 0], 1)
     assert after_rounds(strategy(name), [first, second]) == {0: [7, 0], 1: [2, 2]}
-
-
-@pytest.mark.parametrize("name", MEANS)
-def test_mean_against_loops(name: str) -> None:
-    rng = np.random.default_rng(0)
-    p, counts = rng.normal(size=(5, C, D)).astype(np.float32), rng.integers(0, 3, size=(5, C))
-    got = after_rounds(strategy(name), [update(p[n], counts[n].tolist(), n) for n in range(5)])
-    assert list(got) == [k for k in range(C) if counts[:, k].any()]
-    for k, prototype in got.items():
-        members = [p[n, k].astype(np.float64) for n in range(5) if counts[n, k] > 0]
-        np.testing.assert_allclose(prototype, sum(members) / len(members), rtol=1e-5, atol=1e-6)

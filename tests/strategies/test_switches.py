@@ -2,12 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 from support import ask, new_strategy, node
 
 from fedshift_app.config import registry
+from fedshift_core.wire.records import decode, encode
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.feddyn import FedDynStrategy
+from fedshift_strategies.methods.fedheal import FedHEALStrategy
+from fedshift_strategies.methods.fedomg import FedOMGStrategy
 
 PROTOTYPES, STATISTICS = {"prototypes", "counts"}, {"class-features", "variance"}
 STYLES, HEADS = PROTOTYPES | {"style-prototype"}, {"head-weight", "head-bias"}
@@ -46,3 +52,29 @@ def test_what_is_switched_off_does_not_travel(method: str, params: dict[str, Any
     if not names:
         server.merge_knowledge([Update(node(0), ArrayRecord(), {}, 3, {})])
         assert server.knowledge == server.state == server.knowledge_for(node(0), ask(2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (FedOMGStrategy, {"kappa": 0}),
+        (FedDynStrategy, {"alpha": 0}),
+        (FedHEALStrategy, {"use_mask": False, "use_fair": False}),
+    ],
+)
+def test_switched_off_it_is_fedavgs_average_to_the_bit(kind: type[DomainStrategy[Any]], params: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    sent, *came = (
+        {"w": rng.normal(size=(3, 2)).astype(np.float32), "bn.num_batches_tracked": np.array(number)}
+        for number in range(4)
+    )
+    results = []
+    for made in (new_strategy(kind, **params), new_strategy(DomainStrategy)):
+        made._global = encode(sent)
+        nodes = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]
+        updates = [Update(of, encode(arrays), {}, of.num_examples, {}) for of, arrays in zip(nodes, came, strict=True)]
+        weights = made.node_weights(updates)
+        merged = decode(made.merge(updates, weights))
+        results.append((weights, {name: (array.dtype, array.tobytes()) for name, array in merged.items()}))
+        assert made.state == {}
+    assert results[0] == results[1]

@@ -18,7 +18,6 @@ from fedshift_core.params import Params
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.f2dc import approximate_discrepancy, discrepancy
 from fedshift_strategies.weighting import check_weights
 
 
@@ -74,18 +73,6 @@ def slow_weights(
 # --- Eqs 10 and 11 ---------------------------------------------------------------------------------
 
 
-def test_weights_on_pacs_are_nearly_uniform() -> None:
-    # Methods A7: 30 % of the training part of each domain; every class holds a seventh of a node, up to the remainder.
-    pacs = {"photo": (2, 401), "art_painting": (3, 492), "cartoon": (2, 563), "sketch": (3, 943)}
-    nodes = [
-        (domain, [size // 7 + (c < size % 7) for c in range(7)]) for domain, (n, size) in pacs.items() for _ in range(n)
-    ]
-    result = weights(updates(*nodes))
-    assert sum(result) == pytest.approx(1)
-    assert [round(result[i], 3) for i in (0, 2, 5, 7)] == [0.097, 0.098, 0.099, 0.105]
-    np.testing.assert_allclose(weights(updates(*nodes), balance="exact"), result, atol=1e-3)
-
-
 @given(
     counts=st.integers(1, 6).flatmap(
         lambda k: st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=k, max_size=k)
@@ -106,13 +93,6 @@ def test_weights_against_loops(
     balance = "approximate" if approximate else "exact"
     result = weights(given, domains=domains, alpha=alpha, beta=beta, balance=balance)
     np.testing.assert_allclose(result, slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9)
-
-
-def test_approximation_has_the_papers_closed_form() -> None:
-    # sqrt(C / 2) |n_k / N - 1 / Q|, with sizes 12 and 4 of 16, C = 3, Q = 2: |3/4 - 1/2| and |1/4 - 1/2|.
-    d = approximate_discrepancy(np.array([12.0, 4.0]), 3, 2)
-    np.testing.assert_allclose(d, [math.sqrt(1.5) / 4] * 2)
-    np.testing.assert_allclose(d, discrepancy(np.array([[12.0] * 3, [4.0] * 3]), 2))
 
 
 def test_domains_are_the_federations_and_not_those_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,37 +156,34 @@ def test_a_killed_node_for_which_superlink_answers_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"class-counts": [3, 4, 5]}, [3, 2]),
-        ({"class-counts": 3}, ["training images"]),
-        ({"class-counts": [0, 0]}, [0]),
-        ({"class-counts": [3, -4]}, ["class-counts", -4]),
-        ({"class-counts": [3.0, math.inf]}, ["class-counts", "inf"]),
-        ({"num-test": math.nan}, ["num-test", "nan"]),
-        ({"num-test": 10**15}, ["num-test", "1e+15"]),
-        ({"partition-id": 10**9}, ["partition-id", "1e+09"]),
-        ({"shared-test": 1}, ["test sets"]),
-        ({"unheld-test/photo": 1}, ["unheld-test/photo"]),
-        ({"num-validation": -1}, ["num-validation", -1]),
-        ({"fastest": 4}, ["fastest", 4]),
-        ({"\x1b[2J": 1}, [" [2J"]),
-        ({"x" * 5_000_000: 1}, ["xxx"]),
-        ({f"n{i}": i for i in range(20_000)}, [20005]),
-        ({"class-counts": list(range(1_000_000))}, [1000000, 2]),
-        ({"num-test": list(range(1_000_000))}, ["num-test"]),
+        ({"class-counts": [3, 4, 5]}, "3 2"),
+        ({"class-counts": 3}, "training images"),
+        ({"class-counts": [0, 0]}, "0"),
+        ({"class-counts": [3, -4]}, "class-counts -4"),
+        ({"num-test": math.nan}, "num-test nan"),
+        ({"partition-id": 10**9}, "partition-id 1e+09"),
+        ({"shared-test": 1}, "test sets"),
+        ({"unheld-test/photo": 1}, "unheld-test/photo"),
+        ({"num-validation": -1}, "num-validation -1"),
+        ({"fastest": 4}, "fastest 4"),
+        ({"\x1b[2J": 1}, " [2J"),
+        ({"x" * 5_000_000: 1}, "xxx"),
+        ({f"n{i}": i for i in range(20_000)}, "20005"),
+        ({"class-counts": list(range(1_000_000))}, "1000000 2"),
     ],
 )
 def test_a_node_that_says_nonsense_of_itself_is_left_out_and_the_others_start(
-    change: dict[str, Any], named: list[object], caplog: pytest.LogCaptureFixture
+    change: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     roster = gathered(FakeGrid(n5=("scan", 0, change), n6=("texture", 1)))
     assert order(roster) == [(1, "texture", 6)]
     (record,) = caplog.records
     assert vars(record)["event"] == "refused_node"
-    worded(caplog.messages[0], *named)
+    worded(caplog.messages[0], *named.split())
     assert caplog.messages[0].isprintable() and len(caplog.messages[0]) < 300
     # Simulated nodes have one configuration: what is wrong with one is the user's own mistake, and stops the run.
     if "shared-test" not in change:
-        with refused(FederationError, *named):
+        with refused(FederationError, *named.split()):
             gathered(FakeGrid(n5=("scan", 0, change), n6=("texture", 1)), engine="simulation")
 
 
@@ -254,15 +251,3 @@ def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places(mo
     assert asked == [MOST_ASKED, MOST_ASKED, 3]
     assert [(node.index, node.node_id) for node in roster.nodes] == [(i, 7 * (number - 1 - i)) for i in range(number)]
     assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}
-
-
-def test_the_order_of_nodes_is_made_anew_when_one_comes() -> None:
-    grid = FakeGrid(n5=("street", 4), n6=("texture", 2))
-    roster = gathered(grid, 2)
-    before, most = roster.nodes, roster.most_images
-    grid.nodes[9] = ("scan", 3, {"class-counts": [30, 40]})
-    roster.online(grid, 0.05)  # type: ignore[arg-type]
-    assert [node.index for node in before] == [2, 4]
-    assert [node.index for node in roster.nodes] == [2, 3, 4]
-    roster.max_images = 2
-    assert (most, roster.most_images) == (math.inf, 14)
