@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def slow_finch(points: list[NDArray[Any]], *, first: bool = False) -> list[set[int]]:
-    """Join first neighbours, then those of the clusters' means, and so on, however far apart (no early exit); or ``first`` ones alone."""
+    """Join first neighbours, then those of the clusters' means and so on (no early exit); or the ``first`` alone."""
 
     def joined(means: list[NDArray[Any]]) -> list[set[int]]:
         unit = [m / np.linalg.norm(m) for m in means]

@@ -50,16 +50,6 @@ def test_brighter_or_mirrored_is_not_the_same(images: Images) -> None:
     assert not any(second - first == 30 for first, second in found(np.concatenate([images[:30], images[:30, :, ::-1]])))
 
 
-def test_each_is_compared_with_each_as_one_by_one(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow and obvious: two images at a time; blocks and chunks of the fast way end inside the set."""
-    some = np.concatenate([images[:25], saved_again(images[:25], 60, 64)])
-    slow = {(i, j) for i in range(len(some)) for j in range(i + 1, len(some)) if found(some[[i, j]]) == {(0, 1)}}
-    monkeypatch.setattr(duplicates, "_BLOCK", 7)
-    monkeypatch.setattr(duplicates, "_CHUNK", 3)
-    assert found(some) == slow
-    assert slow
-
-
 def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     flat = np.repeat(np.array([0, 5, 200], np.uint8), 3)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
     black, white = set(range(6)), {6, 7, 8}  # 0 and 5 levels are hardly different

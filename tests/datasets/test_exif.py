@@ -49,13 +49,6 @@ def test_an_orientation_is_ignored_or_applied_as_pillow_does(tmp_path: Path, suf
     assert np.array_equal(pixels(path, APPLY), np.asarray(right.resize((6, 6), Image.Resampling.BILINEAR)))
 
 
-@pytest.mark.parametrize("mode", ["L", "I;16", "RGBA", "P"])
-def test_every_mode_is_turned(tmp_path: Path, mode: str) -> None:
-    upright, turned = picture(tmp_path / "a.png", None, mode), picture(tmp_path / "b.png", 3, mode)
-    assert np.array_equal(pixels(turned, APPLY), pixels(upright, APPLY)[::-1, ::-1])
-    assert np.array_equal(pixels(turned, PLAIN), pixels(upright, PLAIN))
-
-
 @pytest.mark.parametrize("exif", [0, 1, 9, 300, b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", b""])
 def test_an_unknown_orientation_or_a_damaged_block_turns_nothing(tmp_path: Path, exif: int | bytes) -> None:
     path = tmp_path / "a.jpg"

@@ -82,37 +82,18 @@ def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (own_cache, store.path.parent)} == {0o700}
 
 
-def test_an_interrupted_computation_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_store, "FLUSHED", 10)
-    images, calls, done = _images(45), list[int](), list[tuple[int, int]]()
-    compute = _means(images, calls)
-
-    def stopped(index: NDArray[np.int64]) -> NDArray[Any]:
-        if sum(calls) >= 20:
-            raise KeyboardInterrupt
-        return compute(index)
-
-    with pytest.raises(KeyboardInterrupt):
-        FeatureStore(KIND).places(images.marks, stopped)
-    store = FeatureStore(KIND)
-    places = store.places(images.marks, compute, lambda n, of: done.append((n, of)))
-    assert sum(calls) == 45 and done == [(10, 25), (20, 25), (25, 25)]
-    np.testing.assert_array_equal(store.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
-
-
 @pytest.mark.parametrize("left", [-5, -100, 0, 10])
 def test_what_a_killed_process_left_half_written_is_computed_again(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_store, "FLUSHED", 4)
-    images = _images(6)
+    images, done = _images(6), list[tuple[int, int]]()
     old = FeatureStore(KIND)
     old.places(images.marks, _means(images))
-    rows = old.rows.copy()
     os.truncate(old.path, left if left >= 0 else old.path.stat().st_size + left)
     store = FeatureStore(KIND)
-    assert store.missing(images.marks) == (2 if left < 0 else 6)
-    places = store.places(images.marks, _means(images))
+    places = store.places(images.marks, _means(images), lambda n, of: done.append((n, of)))
+    assert done == ([(2, 2)] if left < 0 else [(4, 6), (6, 6)])
     np.testing.assert_array_equal(store.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
-    assert len(rows) == len(store.rows) and _damage() == [0]
+    assert _damage() == [0]
 
 
 def _damage() -> list[int]:

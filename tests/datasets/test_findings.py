@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_core.errors import DataError
 from fedshift_datasets.io import cache, decode, integrity, kept, trees
 from fedshift_datasets.listing import Listing
-from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
-from fedshift_datasets.quality.exact_copies import Role
+from fedshift_datasets.quality import checkup, duplicates, findings, pixel_statistics
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 32)
@@ -56,23 +54,6 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
-
-
-def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = cache.load(PART, photos)
-    sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]
-    copies = exact_copies.find(sets)
-    assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)] and images.kept_in is not None
-    with monkeypatch.context() as patch:
-        patch.setattr(exact_copies, "_ROWS", 0)  # images would all have the same numbers
-        assert len(set(exact_copies._keys_of(images).tolist())) == 70
-    monkeypatch.setattr(kept.Kept, "add_note", refuse)
-    monkeypatch.setattr(kept.Kept, "note", lambda *_: None)
-    assert exact_copies.find(sets) == copies
-
-
-def refuse(*_: object) -> None:
-    raise DataError("no")
 
 
 def test_a_note_on_other_pixels_is_neither_taken_nor_kept(photos: Listing) -> None:

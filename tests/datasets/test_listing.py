@@ -21,15 +21,6 @@ def test_files_are_items_that_are_made_when_they_are_asked_for() -> None:
         files[3]
 
 
-def test_a_listing_of_files_is_as_one_of_items() -> None:
-    labels, index = np.array([0, 0, 1]), np.array([2, 0])
-    of_files, of_items = Listing(Files(NAMES), labels), Listing(ITEMS, labels)
-    for one, other in ((of_files, of_items), (of_files.select(index), of_items.select(index))):
-        assert one.names == other.names and one.sources == other.sources and one.paths == other.paths
-        assert one.items == other.items and np.array_equal(one.labels, other.labels) and len(one) == len(other)
-    assert isinstance(of_files.select(index).items, Files) and of_files.select(index).names == (NAMES[2], NAMES[0])
-
-
 def test_pieces_of_one_file_have_it_once() -> None:
     pieces = Listing([Item(Path("/a.tar"), f"{place}.png", 512 * place, 100) for place in range(3)], np.zeros(3, int))
     assert pieces.sources == ("/a.tar",) and pieces.paths == (Path("/a.tar"),)

@@ -1,21 +1,14 @@
 """Looks at files: what is seen of one, one that is not there, and one look for a whole start, and not for longer."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from fedshift_datasets import catalog
-from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, integrity, looks, same_file
-
-CLASSES = ("cat", "dog")
+from fedshift_datasets.io import integrity, looks
 
 
 @pytest.fixture
@@ -95,44 +88,3 @@ def test_what_was_seen_is_handed_on_within_a_block_and_not_after_it(files: tuple
     asked.clear()
     looks.at(files)
     assert len(asked) == 3
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setattr(looks, "SETTLED", 0)  # what has just been written is listed once, too
-    rng = np.random.default_rng(0)
-    for site in ("north", "south"):
-        for kind in CLASSES:
-            (tmp_path / "data" / site / kind).mkdir(parents=True)
-            for number in range(10):
-                pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "data" / site / kind / f"{number}.png")
-    yield Source(tmp_path / "data", classes=CLASSES)
-    catalog.load.cache_clear()
-
-
-PARTS = [(site, split) for site in ("north", "south") for split in ("train", "test")]
-
-
-def start(source: Source) -> list[str | None]:
-    """Do what a run does before its first round, and return the hashes of its images."""
-    catalog.check_files("folders", PARTS, source)  # type: ignore[arg-type]
-    for site, split in PARTS:
-        catalog.load("folders", site, split, source)  # type: ignore[arg-type]
-    catalog.load.cache_clear()
-    catalog.check_files("folders", PARTS, source)  # type: ignore[arg-type]
-    marks = [catalog.content("folders", site, split, source) for site, split in PARTS]  # type: ignore[arg-type]
-    for site, split in PARTS:
-        catalog.load("folders", site, split, source)  # type: ignore[arg-type]
-    catalog.load.cache_clear()
-    return marks
-
-
-def test_a_start_looks_at_each_file_once(home: Source, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = start(home)
-    monkeypatch.setattr(same_file, "identity", None)
-    asked.clear()
-    with looks.handed_on():
-        assert start(home) == first
-    assert len(asked) == len(set(asked)) == 40

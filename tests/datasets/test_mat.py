@@ -27,15 +27,12 @@ def save(folder: Path, compressed: bool = False, **content: Any) -> Path:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("kind", ["u1", "i2", "u8", "f4", "f8"])
-def test_arrays_come_as_they_were_saved(tmp_path: Path, compressed: bool, kind: str) -> None:
-    others = {"before": np.arange(5.0), "text": "hello", "record": {"a": 1, "b": np.array([1, "x"], object)}}
-    for shape in ((32, 32, 3, 5), (2, 3, 1, 7), (0, 2, 3, 1)):
-        own = {"X": noise(*shape).astype(kind), "y": np.arange(shape[-1], dtype=kind)[:, None]}
-        result = mat.read(save(tmp_path, compressed, **others | own | {"after": [1, 2]}), ("X", "y"))
-        assert result.keys() == {"X", "y"}
-        assert all(
-            array.dtype == own[name].dtype and np.array_equal(array, own[name]) for name, array in result.items()
-        )
+@pytest.mark.parametrize("shape", [(32, 32, 3, 5), (2, 3, 1, 7), (0, 2, 3, 1)])
+def test_arrays_come_as_they_were_saved(tmp_path: Path, compressed: bool, kind: str, shape: tuple[int, ...]) -> None:
+    own = noise(*shape).astype(kind)
+    content = {"before": np.arange(5.0), "record": {"b": np.array([1, "x"], object)}, "X": own, "after": [1, 2]}
+    (result,) = mat.read(save(tmp_path, compressed, **content), ("X", "y")).values()
+    assert result.dtype == own.dtype and np.array_equal(result, own)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -6,7 +6,6 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +18,8 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_PATH, shown
-from fedshift_datasets.base import Source
 from fedshift_datasets.io import decode, files, mat, trees
 from fedshift_datasets.listing import Item
-from fedshift_datasets.sets import domainnet
 
 CLASSES = ("dog", "cat", "owl")
 #: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.
@@ -91,15 +88,6 @@ def test_archives(tmp_path: Path) -> None:
         with tarfile.open(tmp_path / "a.tar", "w") as archive:
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
         refused(trees.list_tar, tmp_path / "a.tar", ("art",), CLASSES)
-
-
-def test_lists(tmp_path: Path, refuses: Any) -> None:
-    folder_of(tmp_path, "clipart")
-    evil, safe = "a\x1b[31m\u202e", r"a\x1b[31m\u202e"
-    for line in (f"clipart/{evil}/a.jpg 0", f"clipart/dog/{evil}.jpg 0"):
-        (tmp_path / "clipart_train.txt").write_text(line + "\n")
-        with refuses(safe):
-            domainnet.find("clipart", "train", Source(tmp_path))
 
 
 # --- use

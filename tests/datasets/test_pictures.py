@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from digit_files import noise
-from image_trees import write_tar
 from PIL import EpsImagePlugin, Image
 from refusals import worded
 
@@ -108,14 +107,6 @@ def test_what_lies_in_any_folder_is_no_reason_to_speak(tmp_path: Path, caplog: p
     (tmp_path / "dog" / "more.gif").mkdir()
     assert len(trees.list_folders(tmp_path, CLASSES, complete=False)) == 1
     assert warnings(caplog) == []
-
-
-def test_members_of_a_tar_that_are_not_taken_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    taken = [f"art/{name}/1.jpg" for name in CLASSES]
-    write_tar(tmp_path / "art.tar", [*taken, "art/dog/2.gif", "art/dog/._2.gif", "art/list.txt"])
-    for _ in range(2):
-        assert len(trees.list_tar(tmp_path / "art.tar", ("art",), CLASSES)) == 3
-    assert [text.split(";")[0] for text in warnings(caplog)] == [f"{tmp_path}/art.tar: 1 file is not taken: .gif (1)"]
 
 
 @pytest.mark.parametrize("complete", [True, False])

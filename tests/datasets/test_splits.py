@@ -82,19 +82,6 @@ def test_sizes_are_those_of_the_authors_loop(nodes: int, share: float, num_examp
     assert together.max() < num_examples
 
 
-@pytest.mark.parametrize(
-    ("share", "num_examples", "nearest", "down"),
-    [(0.3, 1336, 401, 400), (0.2, 899, 180, 179), (0.01, 7291, 73, 72), (0.3, 1640, 492, 492)],
-)
-@pytest.mark.parametrize("more", [{}, {"with_replacement": True}, {"last_takes_rest": True}])
-def test_rounding(share: float, num_examples: int, nearest: int, down: int, more: dict[str, bool]) -> None:
-    """Photo, Caltech, USPS, art: we round, the authors' int() does not; who takes the rest does not matter there."""
-    for rounding, size in (("nearest", nearest), ("down", down)):
-        allocation = Allocation(counts={"a": 2}, share=share, rounding=rounding, **more)  # type: ignore[arg-type]
-        parts = shares_by_domain(allocation, ("a", "a"), num_examples, 0)["a"]
-        assert [len(part) for part in parts] == [size] * 2
-
-
 @pytest.mark.parametrize(("nodes", "num_examples"), [(2, 7291), (2, 3), (4, 7291), (4, 359)])
 def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -> None:
     """Two nodes with half of USPS each (7291 images): 3645.5 rounds to 3646, twice that is one too many."""

@@ -5,14 +5,11 @@ import struct
 
 import numpy as np
 import pytest
-from digit_files import noise
 from PIL import Image
 from support import refusal_of
 
 from fedshift_core.errors import DataError
 from fedshift_datasets.io import pictures, tiff
-
-GREY = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040  # 0 to 65520
 
 
 def tif(image: np.ndarray, **options: object) -> bytes:
@@ -48,12 +45,6 @@ def test_12_bits_have_the_range_of_12_bits() -> None:
     bits = "".join(f"{value:012b}" for value in values.tolist())
     result = pixels(made(int(bits, 2).to_bytes(96, "big"), t258=12))
     assert np.array_equal(result[..., 0].ravel(), np.rint(values / 4095 * 255))
-
-
-def test_a_window_is_what_becomes_black_and_white() -> None:
-    wanted = np.rint(np.clip((GREY - 1000.0) / 3000, 0, 1) * 255)
-    assert np.array_equal(pixels(made(GREY.tobytes()), (1000, 4000))[..., 1], wanted)
-    assert np.array_equal(pixels(tif(noise(8, 8)), (0, 50)), pixels(tif(noise(8, 8))))  # 8 bits are as they are
 
 
 @pytest.mark.parametrize(

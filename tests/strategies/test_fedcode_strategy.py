@@ -1,6 +1,5 @@
 """FedCode on the server: Eqs 4 and 9 by hand and against loops, pseudo-labels, classes and nodes that come and go."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from slow_finch import slow_finch
 from support import ask, federation, new_strategy, node, phase
 
 from fedshift_app.config.sections import AggregationConfig
@@ -50,26 +50,6 @@ ALL = [1] * C
 BUNDLES = [(1, 0), (0, 1), (2, 0.3), (0.3, 2), (3, 0), (0, 3)]
 
 
-def first_partition(points: NDArray[np.float32]) -> list[set[int]]:
-    """FINCH, Eq. 1: i and j belong together if one is the other's nearest, or both have the same nearest."""
-    n = len(points)
-
-    def cosine(a: Array, b: Array) -> float:
-        dot = sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
-        return dot / (math.sqrt(sum(float(x) ** 2 for x in a)) * math.sqrt(sum(float(y) ** 2 for y in b)))
-
-    nearest = [max((j for j in range(n) if j != i), key=lambda j, i=i: cosine(points[i], points[j])) for i in range(n)]  # type: ignore[misc]
-    groups = [{i} for i in range(n)]
-    for i in range(n):
-        for j in range(n):
-            if nearest[i] == j or nearest[j] == i or nearest[i] == nearest[j]:
-                one, other = (next(g for g in groups if member in g) for member in (i, j))
-                if one is not other:
-                    groups.remove(other)
-                    one |= other
-    return groups
-
-
 def as_sets(pseudo: NDArray[np.int64]) -> list[set[int]]:
     return [set(np.flatnonzero(pseudo == j).tolist()) for j in np.unique(pseudo)]
 
@@ -79,7 +59,8 @@ def test_first_partition_against_loops() -> None:
         rng = np.random.default_rng(seed)
         styles = rng.uniform(size=(int(rng.integers(3, 25)), 4)).astype(np.float32)
         _, pseudo = cluster_styles(styles, "first")
-        assert sorted(map(sorted, as_sets(pseudo))) == sorted(map(sorted, first_partition(styles)))
+        slow = slow_finch(list(styles.astype(float)), first=True)
+        assert sorted(map(sorted, as_sets(pseudo))) == sorted(map(sorted, slow))
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 12), partition=st.sampled_from(["last", "first"]))

@@ -70,16 +70,6 @@ def test_it_lies_among_the_members_whatever_their_order_and_length_of_all(seed: 
     np.testing.assert_allclose(by_similarity(4 * members, tau), 4 * result, rtol=1e-5)
 
 
-def test_each_domain_has_prototypes_of_its_own_nodes() -> None:
-    got = merged(
-        strategy(),
-        sent("a", [[1, 0], [9, 9], [9, 9]], (3, 0, 0), 0),
-        sent("c", [[5, 5], [2, 2], [9, 9]], (1, 1, 0), 1),
-        sent("a", [[0, 1], [4, 2], [9, 9]], (1, 1, 0), 2),
-    )
-    assert got == {(0, "a"): [0.5, 0.5], (1, "a"): [4, 2], (0, "c"): [5, 5], (1, "c"): [2, 2]}
-
-
 def test_the_mean_takes_each_node_alike() -> None:
     rows = ([1, 0], [0, 1], [0, 2])
     updates = [sent("b", [row, [9, 9], [9, 9]], (10**i, 0, 0), i) for i, row in enumerate(rows)]

@@ -98,12 +98,3 @@ def test_a_node_that_misses_a_round_keeps_its_head() -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before) and before
     assert not own_head(server, 3)
     assert server.knowledge["nodes"].tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("params", "left"), [({"lambda_align": 0.0}, "head/weight"), ({"combine_heads": False}, "prototypes")]
-)
-def test_what_is_switched_off_is_not_sent(params: dict[str, object], left: str) -> None:
-    server = new_strategy(FedPACStrategy, **params)
-    server.merge_knowledge([sent_by(0), sent_by(1)])
-    assert {"head/weight", "prototypes"} & set(server.knowledge_for(node(0), ask())) == {left}

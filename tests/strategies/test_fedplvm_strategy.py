@@ -37,19 +37,6 @@ def merged(server: FedPLVMStrategy, *knowledge: Arrays) -> dict[int, list[list[f
     return {int(k): sorted(prototypes[labels == k].round(4).tolist()) for k in np.unique(labels)}
 
 
-def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
-    # Class 0: two, one and three prototypes of three nodes. Class 1: one node alone. Class 2: nobody.
-    got = merged(
-        strategy(),
-        sent_by([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]),
-        sent_by([TWO_SIDES[2]], [0]),
-        sent_by(TWO_SIDES[3:], [0] * 3),
-    )
-    assert set(got) == {0, 1}
-    np.testing.assert_allclose(got[0], [[0.1, 2], [2, 0.1]], rtol=1e-5)
-    assert got[1] == [[5, 5]]
-
-
 def test_classes_come_and_go_with_all_their_clusters() -> None:
     server = strategy()
     first = merged(server, sent_by([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))

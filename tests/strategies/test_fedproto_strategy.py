@@ -1,6 +1,5 @@
 """FedProto on the server: the mean over images or nodes against loops, and classes that come and go."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -63,12 +63,6 @@ def order(roster: Roster) -> list[tuple[int, str, int]]:
     return [(node.index, node.domain, node.node_id) for node in roster.nodes]
 
 
-def test_partition_ids_are_the_order_whatever_the_node_ids() -> None:
-    roster = gathered(FakeGrid(n7=("scan", 2), n9=("street", 0), n3=("texture", 1)))
-    assert order(roster) == [(0, "street", 9), (1, "texture", 3), (2, "scan", 7)]
-    assert [node.num_examples for node in roster.nodes] == [7, 7, 7]
-
-
 def test_nodes_tell_what_trains_fastest_on_their_machines() -> None:
     roster = gathered(FakeGrid(n7=("scan", 2, {"fastest": 1}), n9=("street", 0, {"fastest": 0}), n3=("texture", 1)))
     assert roster.fastest == {7: "float32/nchw", 9: "float32/channels_last"}
