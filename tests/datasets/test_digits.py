@@ -118,7 +118,7 @@ X = noise(32, 32, 3, 2)
         ("svhn", mat_of(X=X, y=np.array([[1.0], [2.0]])), "train_32x32.mat"),
         ("svhn", mat_of(X=X, y=np.array(["a", "b"], object)), "train_32x32.mat"),
     ],
-)  # fmt: skip
+)
 def test_native_files_of_other_content_are_refused(
     tmp_path: Path, refuses: Any, domain: str, make: Callable[[Path], object], named: str
 ) -> None:

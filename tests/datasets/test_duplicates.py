@@ -50,6 +50,15 @@ def test_brighter_or_mirrored_is_not_the_same(images: Images) -> None:
     assert not any(second - first == 30 for first, second in found(np.concatenate([images[:30], images[:30, :, ::-1]])))
 
 
+@pytest.mark.parametrize("number", [50, 500, 3000])
+def test_copies_are_found_among_few_and_very_many(number: int) -> None:
+    """Which are compared all with all, or by parts of their hashes: the way must not show."""
+    rng = np.random.default_rng(0)
+    many = rng.integers(0, 256, (number, 8, 8, 3), np.uint8).repeat(4, axis=1).repeat(4, axis=2)
+    again = (many[:40].astype(int) + rng.integers(-6, 7, (40, 32, 32, 3))).clip(0, 255).astype(np.uint8)
+    assert found(np.concatenate([many, again])) == {(i, number + i) for i in range(40)}
+
+
 def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     flat = np.repeat(np.array([0, 5, 200], np.uint8), 3)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
     black, white = set(range(6)), {6, 7, 8}  # 0 and 5 levels are hardly different
@@ -57,28 +66,3 @@ def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch
     monkeypatch.setattr(duplicates, "_MOST", 5)
     monkeypatch.setattr(duplicates, "_CHUNK", 3)
     assert not duplicates.pairs(duplicates.sketches(flat)).complete
-
-
-def test_parts_of_hashes_find_what_all_with_all_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashes that differ in few bits, at any places; one by one is the slow and obvious way."""
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 2, (12, duplicates.BITS))
-    some = np.concatenate([bits ^ (rng.random(bits.shape) < share) for share in (0, 0.03, 0.09, 0.12)])
-    padded = np.zeros((len(some), 128), bool)
-    padded[:, : duplicates.BITS] = some
-    hashes = np.packbits(padded, axis=1).view(np.uint64)
-    slow = [
-        [i, j]
-        for i in range(len(some))
-        for j in range(i + 1, len(some))
-        if (some[i] != some[j]).sum() <= duplicates.MOST_BITS
-    ]
-    monkeypatch.setattr(duplicates, "_BLOCK", 7)
-    monkeypatch.setattr(duplicates, "_CHUNK", 5)
-    ways = *(duplicates._by_parts(hashes, together) for together in (1, 2)), duplicates._all_with_all(hashes)
-    for way in ways:
-        assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
-    assert len(slow) > 15
-    monkeypatch.delattr(np, "bitwise_count", raising=False)  # before NumPy 2
-    way = duplicates._by_parts(hashes, 2)
-    assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow

@@ -147,10 +147,11 @@ def changed(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda content, at=at: content[:at] for at in (0, 1, 10, 400, -1)), changed,
+        *(lambda content, at=at: content[:at] for at in (0, 1, 10, 400, -1)),
+        changed,
         *(lambda _, text=text: text for text in (b"x,y\n1,2\n", b"\x93NUMPY", b"PK\x03\x04 not really")),
     ],
-)  # fmt: skip
+)
 def test_damaged_npz_is_refused_by_name(tmp_path: Path, refuses: Any, damage: Callable[[bytes], bytes]) -> None:
     path = savez(tmp_path, x=X, y=Y)
     path.write_bytes(damage(path.read_bytes()))

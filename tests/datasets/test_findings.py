@@ -8,7 +8,8 @@ from PIL import Image
 
 from fedshift_datasets.io import cache, decode, integrity, kept, trees
 from fedshift_datasets.listing import Listing
-from fedshift_datasets.quality import checkup, duplicates, findings, pixel_statistics
+from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
+from fedshift_datasets.quality.exact_copies import Role
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 32)
@@ -46,11 +47,13 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     headers = cache.headers(images)
     assert headers is not None and sorted(headers.elements()) == sorted(checkup.headers(photos.items))
     assert cache.headers(images.select(np.arange(3))) is None  # of other images
-    pixels, sketches = findings.of(images)
-    with monkeypatch.context() as patch:
-        patch.setattr(pixel_statistics, "of", None)
-        patch.setattr(duplicates, "_hashes", None)
-        again, same = findings.of(images)
+    sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]
+    (pixels, sketches), copies = findings.of(images), exact_copies.find(sets)
+    assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)]
+    for module, name in ((pixel_statistics, "of"), (duplicates, "_hashes")):
+        monkeypatch.setattr(module, name, None)
+    again, same = findings.of(images)
+    assert exact_copies.find(sets) == copies
     assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))

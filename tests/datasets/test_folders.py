@@ -69,9 +69,9 @@ def test_sites_may_have_different_layouts(root: Path) -> None:
     assert all(label == ("malignant" in name) for name, label in labels.items())
 
 
-@pytest.mark.parametrize("name", ["Bonn/extra", "train", "C=1", "Worst", "-c"])
+@pytest.mark.parametrize("name", ["Bonn/extra", "train", "C=1", "Worst", "-c", "loose"])
 def test_folders_that_are_no_sites(root: Path, refuses: Any, name: str) -> None:
-    fill(root / name, COUNTS)
+    fill(root / name, {"": 2} if name == "loose" else COUNTS)
     with refuses(Path(name).name):
         folders.names(Source(root))
 
@@ -204,8 +204,9 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     survey = folders.survey(Source(root))
     assert survey.classes == (*CLASSES, "rare")
     assert [(site.domain, site.layout, len(pictures(site))) for site in survey.sites] == [
-        ("Aachen", "classes", 16), ("Bonn", "splits", 20),
-    ]  # fmt: skip
+        ("Aachen", "classes", 16),
+        ("Bonn", "splits", 20),
+    ]
     assert [path.name for path in survey.sites[0].not_taken] == ["scan.heic"]
     assert ["old" in note or "rare" in note for note in survey.sites[0].notes] == [True, True]
     assert [path.name for path in survey.others] == ["docs", "notes.txt"]

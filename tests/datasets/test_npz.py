@@ -84,13 +84,6 @@ def test_a_nodes_copy_of_the_public_set_is_read_by_the_same_rule(tmp_path: Path,
 # --- they are stated -----------------------------------------------------------------------------------
 
 
-def test_integers_are_places_in_stated_classes(tmp_path: Path) -> None:
-    save(tmp_path)
-    assert labels(tmp_path, CLASSES) == [0, 1, 2]
-    assert labels(tmp_path, CLASSES[::-1]) == [0, 1, 2]
-    assert folders.survey(Source(tmp_path, classes=CLASSES)).sites[0].layout == "npz"
-
-
 @pytest.mark.parametrize(
     ("classes", "place", "name"),
     [
@@ -152,6 +145,7 @@ def test_a_file_with_classes_of_its_own_is_read_by_their_names(tmp_path: Path) -
 
 
 def test_a_class_without_an_image_may_be_unknown_to_the_run(tmp_path: Path) -> None:
+    assert labels(save(tmp_path), CLASSES) == labels(tmp_path, CLASSES[::-1]) == [0, 1, 2]  # places in stated classes
     save(tmp_path, classes=np.array([*CLASSES, "rare"]))
     assert labels(tmp_path, CLASSES) == [0, 1, 2]
 

@@ -201,12 +201,14 @@ def images_with(*groups: str) -> ImageSet:
 
 def test_patients_on_several_sides_and_sites_are_counted_and_not_named() -> None:
     none = images_with()
-    told = patients.lines([
-        Part("a", "train", images_with("Doe", "7", "", "x")),
-        Part("a", "test", images_with("doe ", "007", "y")),
-        Part("b", "train", images_with("X")),
-        Part("c", "test", none),
-    ])  # fmt: skip
+    told = patients.lines(
+        [
+            Part("a", "train", images_with("Doe", "7", "", "x")),
+            Part("a", "test", images_with("doe ", "007", "y")),
+            Part("b", "train", images_with("X")),
+            Part("c", "test", none),
+        ]
+    )
     for line, named in zip(told, ("2 4 a train test", "1 7 a", "c", "1"), strict=True):
         worded(line, *named.split())
     assert "doe" not in " ".join(told).lower()

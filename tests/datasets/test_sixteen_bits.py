@@ -121,8 +121,10 @@ def test_what_would_be_read_as_other_values_is_refused(content: bytes, words: st
 def test_signed_numbers_need_a_window(order: str, packed: bool, bits: int) -> None:
     for apart in (False, True):
         content = tiff([[-100, 0, 50, 100]], kind=2, bits=bits, order=order, packed=packed, apart=apart)
-        assert "with dataset.window=[low,high]" in refusal_of(DataError, pictures.read, content, "x")
+        assert "dataset.window=[low,high]" in refusal_of(DataError, pictures.read, content, "x")
         assert look(content, (-100, 100))[:, 0].tolist() == [0, 128, 191, 255]
+    unsigned = tiff([[0, 10**9, 2 * 10**9, 4 * 10**9]], bits=32, packed=packed)
+    assert look(unsigned, (0, 4e9))[:, 0].tolist() == [0, 64, 128, 255]
 
 
 def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows() -> None:

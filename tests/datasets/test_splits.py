@@ -178,6 +178,7 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], named: str) -> No
         ({"share": {"moon": 0.1}}, "allocation.share 'moon' a, b, c"),
         ({"held_out": ("moon",)}, "allocation.held_out 'moon' a, b, c"),
         ({"held_out": DOMAINS}, "allocation.held_out"),
+        ({"counts": {"a": 2}, "held_out": ("a",)}, "'a' 2"),
         ({"counts": {"random": 2}}, "allocation.counts 2 3 a, b, c"),
         ({"counts": {"b": 3}, "share": 0.4}, "'b' 3 40 120"),
         ({"counts": {"b": 3}, "share": {"b": 0.4}}, "'b' 3 40 120"),

@@ -107,12 +107,14 @@ def test_tar_whose_member_ends_before_it_begins_is_refused(tmp_path: Path, size:
     ("names", "mode", "named"),
     [
         *((NAMES, f"w:{kind}", "compressed") for kind in ("gz", "bz2", "xz")),
-        *(([*NAMES, name], "w", f"{name} <domain>/<class>/<file>")
-          for name in ("photo/dog/1.jpg", "dog/1.jpg", "art/dog/more/1.jpg", "1.jpg")),
+        *(
+            ([*NAMES, name], "w", f"{name} <domain>/<class>/<file>")
+            for name in ("photo/dog/1.jpg", "dog/1.jpg", "art/dog/more/1.jpg", "1.jpg")
+        ),
         ([*NAMES, "art/cow/1.jpg"], "w", "art/cow/1.jpg dog, cat, owl"),
         (NAMES[:6], "w", "2 3 cat"),
     ],
-)  # fmt: skip
+)
 def test_tar_of_other_content_is_refused(tmp_path: Path, refuses: Any, names: list[str], mode: str, named: str) -> None:
     write_tar(tmp_path / "art.tar", names, mode=mode)
     with refuses(tmp_path / "art.tar", *named.split()):

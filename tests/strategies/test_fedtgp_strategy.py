@@ -93,5 +93,9 @@ def test_a_round_is_the_steps_that_it_says_on_what_nodes_hold() -> None:
     assert {name: array.dtype.name for name, array in server.state.items()} == dict.fromkeys(vars(one), "float32")
     for name, part in vars(one).items():
         np.testing.assert_allclose(server.state[name], part, rtol=1e-6, atol=1e-7)
-    assert server.knowledge["labels"].tolist() == [0, 2]  # class 1 nobody ever held
+    assert server.knowledge["labels"].tolist() == [
+        0,
+        2,
+    ]  # class 1 nobody ever held
+    server.merge_knowledge(nodes(counts=(0, 0, 0)))  # changes nothing
     np.testing.assert_allclose(server.knowledge["prototypes"], one.made_of(one.hidden())[[0, 2]], rtol=1e-5, atol=1e-6)

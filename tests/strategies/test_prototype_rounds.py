@@ -21,14 +21,18 @@ from fedshift_strategies.methods.i2pfl import I2PFLStrategy
 C, D = 3, 2
 #: Those whose global prototype is the plain mean over the nodes that hold a class.
 MEANS: dict[str, tuple[type[DomainStrategy[Any]], dict[str, Any]]] = {
-    "fedcode": (FedCodeStrategy, {}), "fedmlp": (FedMLPStrategy, {}), "fedproc": (FedProcStrategy, {}),
-    "fedproto": (FedProtoStrategy, {"prototype_mean": "plain"}), "fedseproto": (FedSeProtoStrategy, {}),
-}  # fmt: skip
+    "fedcode": (FedCodeStrategy, {}),
+    "fedmlp": (FedMLPStrategy, {}),
+    "fedproc": (FedProcStrategy, {}),
+    "fedproto": (FedProtoStrategy, {"prototype_mean": "plain"}),
+    "fedseproto": (FedSeProtoStrategy, {}),
+}
 #: Those for which one or two nodes give their mean.
 PAIRS = MEANS | {
-    "fpl": (FPLStrategy, {}), "i2pfl": (I2PFLStrategy, {"use_ema": False}),
+    "fpl": (FPLStrategy, {}),
+    "i2pfl": (I2PFLStrategy, {"use_ema": False}),
     "i2pfl-finch": (I2PFLStrategy, {"use_ema": False, "inter_proto": "finch"}),
-}  # fmt: skip
+}
 ALL = PAIRS | {"fedproto-weighted": (FedProtoStrategy, {})}
 
 

@@ -59,6 +59,10 @@ def test_a_node_of_a_held_out_domain_takes_no_part(caplog: pytest.LogCaptureFixt
     assert "allocation.held_out" in caplog.text
 
 
+def online(roster: Roster, grid: FakeGrid) -> list[tuple[int, int]]:
+    return [(node.index, node.node_id) for node in roster.online(grid, timeout=0.05)]  # type: ignore[arg-type]
+
+
 def order(roster: Roster) -> list[tuple[int, str, int]]:
     return [(node.index, node.domain, node.node_id) for node in roster.nodes]
 
@@ -83,7 +87,7 @@ def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old
     roster = gathered(grid)
     grid.nodes[50] = ("scan", 0)  # 5 was killed, and counts as connected for a minute
     for _ in range(2):
-        assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+        assert online(roster, grid) == [(0, 50), (1, 6)]
     assert grid.questions == 3
 
 
@@ -91,13 +95,13 @@ def test_without_partition_ids_a_node_that_returns_waits_for_its_place_and_takes
     grid = FakeGrid(n5=("scan", -1), n6=("texture", -1))
     roster = gathered(grid)
     grid.nodes[50] = ("scan", -1)  # 5 was killed, and counts as connected for a while
-    assert [n.node_id for n in roster.online(grid, timeout=1)] == [5, 6]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 5), (1, 6)]
     del grid.nodes[5]
-    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=0)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 50), (1, 6)]
     grid.nodes[7] = ("street", -1)
     del grid.nodes[50]
     grid.nodes[51] = ("scan", -1)
-    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=0)] == [(0, 51), (1, 6), (2, 7)]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 51), (1, 6), (2, 7)]
 
 
 def test_a_run_that_goes_on_expects_the_nodes_of_before() -> None:
@@ -106,11 +110,11 @@ def test_a_run_that_goes_on_expects_the_nodes_of_before() -> None:
     del grid.nodes[6]
     roster = gathered(grid)
     roster.expect(before)
-    assert [n.index for n in roster.online(grid, timeout=1)] == [0]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 5)]
     assert [str(n) for n in roster.nodes] == ["node 0 (scan)", "node 1 (texture)"]
     assert roster.why_absent(roster.nodes[1]) == "it is not connected"
     grid.nodes[60] = ("texture", 1)
-    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 5), (1, 60)]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 5), (1, 60)]
 
 
 def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,10 +122,10 @@ def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(cap
     roster = gathered(grid)
     grid.nodes[7] = ("street", 0)
     for _ in range(2):
-        assert [n.node_id for n in roster.online(grid, timeout=1)] == [5, 6]  # type: ignore[arg-type]
+        assert online(roster, grid) == [(0, 5), (1, 6)]
     worded(*caplog.messages, "partition-id 0", "scan", "street")
     del grid.nodes[5]
-    assert [n.node_id for n in roster.online(grid, timeout=1)] == [7, 6]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 7), (1, 6)]
 
 
 def test_a_round_waits_for_nodes_with_a_message_and_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +208,7 @@ def test_of_two_nodes_with_one_partition_id_one_waits(first: int, caplog: pytest
     with refused(FederationError, *named):
         gathered(grid, engine="simulation")
     del grid.nodes[first]
-    assert [n.node_id for n in roster.online(grid, timeout=1)] == [8, 6]  # type: ignore[arg-type]
+    assert online(roster, grid) == [(0, 8), (1, 6)]
 
 
 def test_an_error_tells_two_of_many_reasons_and_the_number_of_nodes() -> None:
@@ -212,6 +216,8 @@ def test_an_error_tells_two_of_many_reasons_and_the_number_of_nodes() -> None:
     with refused(FederationError, "0 of 1", 50, 19) as caught:
         gathered(FakeGrid(**nodes))
     assert len(str(caught.value)) < 1300
+    with refused(FederationError, "2 of 3", "federation.min_nodes"):
+        gathered(FakeGrid(n5=("scan", 0), n6=("texture", 1)), at_least=3)
 
 
 def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -224,8 +230,10 @@ def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.L
     assert order(roster) == [(0, "scan", 7)]
     assert [message.rpartition(": ")[2] for message in caplog.messages] == ["bad labels", "no images"]
     assert caplog.messages[1].startswith("2 nodes")
-    roster.online(grid, timeout=1)  # type: ignore[arg-type]
-    assert grid.questions == 4  # none is asked again
+    grid.nodes[9] = "gone"
+    for _ in range(2):
+        assert online(roster, grid) == [(0, 7)]
+    assert grid.questions == 5  # none is asked again
 
 
 def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places(monkeypatch: pytest.MonkeyPatch) -> None:

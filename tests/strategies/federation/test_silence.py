@@ -14,7 +14,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation import silence
+from fedshift_strategies.federation import roster, silence
 from fedshift_strategies.federation.roster import Listener
 from fedshift_strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
 
@@ -190,13 +190,14 @@ def test_a_node_that_never_said_what_it_is_costs_no_round_anything() -> None:
     assert server.round() == [0, 1, 2]
 
 
-def test_a_newcomer_is_waited_for_shortly() -> None:
+def test_a_newcomer_is_waited_for_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.1)  # real ones, for who is back
     server = Server(node_timeout=120.0)
     server.gather()
     server.grid.ids.append(103)
     server.grid.deaf[103] = {QUERY}
     assert server.round() == [0, 1, 2]
-    assert server.grid.waited == [(QUERY, 15.0)]
+    assert server.grid.waited == [(QUERY, roster.NEWCOMER_SECONDS)]
     server.round()
     assert len(server.grid.waited) == 1
 
