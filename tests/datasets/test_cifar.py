@@ -69,14 +69,12 @@ def test_batches(tmp_path: Path, base: str, kind: str, split: Split) -> None:
     folder = write(tmp_path / base.format(kind=kind), kind)
     result = cifar.find("cifar10", split, Source(tmp_path))
     assert result.files == tuple(folder / f"{name}{KINDS[kind][0]}" for name in FILES[split])
+    data, labels = zip(*map(values, FILES[split]), strict=True)
     images = result.read()
-    count = 3 * len(FILES[split])
-    assert images.x.shape == (count, 32, 32, 3) and images.x.dtype == np.uint8 and images.y.dtype == np.int64
-    for at, name in enumerate(FILES[split]):
-        data, labels = values(name)
-        assert images.y[3 * at : 3 * at + 3].tolist() == labels
-        # A row holds the red plane, then the green and the blue one, each by rows.
-        assert images.x[3 * at + 1, 5, 7].tolist() == [data[1, plane * 1024 + 5 * 32 + 7] for plane in range(3)]
+    # A row holds the red plane, then the green and the blue one, each by rows.
+    assert np.array_equal(images.x, np.concatenate(data).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    assert images.x.dtype == np.uint8 and images.y.dtype == np.int64
+    assert images.y.tolist() == [label for some in labels for label in some]
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])

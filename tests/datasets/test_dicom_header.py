@@ -153,22 +153,14 @@ def test_a_table_and_rescaling_are_refused_but_for_one_that_changes_nothing() ->
     assert "ModalityLUTSequence has 2 tables that differ" in refusal(two)
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape", "inverted"),
-    [
-        ("MONOCHROME2", "", False), ("MONOCHROME2", "IDENTITY", False), ("MONOCHROME2", "INVERSE", True),
-        ("MONOCHROME1", "", True), ("MONOCHROME1", "INVERSE", True),
-    ],
-)  # fmt: skip
-def test_what_is_black_follows_from_two_tags(kind: str, shape: str, inverted: bool) -> None:
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("shape", ["", "IDENTITY", "INVERSE", "LIN OD"])
+def test_what_is_black_follows_from_two_tags(kind: str, shape: str) -> None:
     data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
-    assert grey(data) == ([255, 193, 130, 0] if inverted else [0, 62, 125, 255])
-
-
-@pytest.mark.parametrize(("kind", "shape"), [("MONOCHROME1", "IDENTITY"), ("MONOCHROME2", "LIN OD")])
-def test_a_presentation_that_contradicts_the_image_is_refused(kind: str, shape: str) -> None:
-    data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
-    assert f"PresentationLUTShape {shape} of a {kind} image; allowed are INVERSE" in refusal(data)
+    if (kind, shape) in (("MONOCHROME1", "IDENTITY"), (kind, "LIN OD")):  # a presentation that contradicts the image
+        assert f"PresentationLUTShape {shape} of a {kind} image" in refusal(data)
+    else:
+        assert grey(data) == ([255, 193, 130, 0] if "INVERSE" in shape or kind == "MONOCHROME1" else [0, 62, 125, 255])
 
 
 @pytest.mark.parametrize("high", [11, 12, 15])

@@ -1,5 +1,7 @@
 """Exact copies among decoded images: counted by hand."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from refusals import worded
@@ -43,22 +45,17 @@ def test_many_sets_are_compared_as_one_by_one() -> None:
     pool = rng.integers(0, 256, (6, 8, 8, 3), np.uint8)
     pool[1] = pool[0]
     pool[1, 0, 0, 0] ^= 1  # in no row that is looked at first
-    sets = []
+    sets, first, first_trained = [], dict[bytes, Any](), dict[bytes, Any]()
     for number in range(5):
         chosen = rng.integers(0, 6, 7)
         sets.append(Role("ab"[number % 2], number % 3 == 0, ImageSet(pool[chosen], rng.integers(0, 2, 7))))
-    places = [(number, place) for number in range(5) for place in range(7)]
-
-    def same(a: tuple[int, int], b: tuple[int, int]) -> bool:
-        return np.array_equal(sets[a[0]].images.x[a[1]], sets[b[0]].images.x[b[1]])
-
-    trained = [
-        (a, next(b for b in places if not sets[b[0]].is_test and same(a, b)))
-        for a in places
-        if sets[a[0]].is_test and any(not sets[b[0]].is_test and same(a, b) for b in places)
-    ]
-    firsts = {a: next(b for b in places if same(a, b)) for a in places}
-    labels = {(number, place): int(sets[number].images.y[place]) for number, place in places}
-    two_labels = [(first, a) for a, first in firsts.items() if labels[a] != labels[first]]
+    images = [((s, i), role, role.images.x[i].tobytes()) for s, role in enumerate(sets) for i in range(7)]
+    for place, role, pixels in images:
+        first.setdefault(pixels, place)
+        if not role.is_test:
+            first_trained.setdefault(pixels, place)
+    trained = [(a, first_trained[pixels]) for a, role, pixels in images if role.is_test and pixels in first_trained]
+    labels = {place: role.images.y[place[1]] for place, role, _ in images}
+    two_labels = sorted((first[pixels], a) for a, _, pixels in images if labels[a] != labels[first[pixels]])
     result = exact_copies.find(sets)
-    assert (list(result.trained), list(result.two_labels)) == (trained, sorted(two_labels)) and trained and two_labels
+    assert (list(result.trained), list(result.two_labels)) == (trained, two_labels) and trained and two_labels

@@ -1,7 +1,6 @@
 """FedProto on the server: the mean over images or nodes against loops, and classes that come and go."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import after_rounds, new_strategy, update
@@ -16,7 +15,7 @@ C, D = 3, 2
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
 @settings(max_examples=60)
-def test_weighted_mean_against_loops(seed: int, n: int, scale: float) -> None:
+def test_weighted_mean_against_numpy(seed: int, n: int, scale: float) -> None:
     """By default, each image counts once, whoever has it."""
     rng = np.random.default_rng(seed)
     p = (scale * rng.normal(size=(n, C, D))).astype(np.float32)
@@ -24,8 +23,7 @@ def test_weighted_mean_against_loops(seed: int, n: int, scale: float) -> None:
     p[counts == 0] = 1e6  # what a node sends of a class it does not hold must not matter
     updates = [update(p[m], counts[m].tolist(), m) for m in range(n)]
     g = after_rounds(new_strategy(FedProtoStrategy, personal=True), updates)
-    assert list(g) == [k for k in range(C) if counts[:, k].any()]
+    assert list(g) == np.flatnonzero(counts.any(axis=0)).tolist()
     for k, prototype in g.items():
-        for d in range(D):
-            expected = sum(int(counts[m, k]) * float(p[m, k, d]) for m in range(n)) / sum(counts[:, k].tolist())
-            assert prototype[d] == pytest.approx(expected, rel=1e-5, abs=1e-6 * scale)
+        wanted = np.average(p[:, k].astype(np.float64), axis=0, weights=counts[:, k])
+        np.testing.assert_allclose(prototype, wanted, rtol=1e-5, atol=1e-6 * scale)

@@ -1,7 +1,6 @@
 """I2PFL on the server: Eq. 3 to 5 against loops, and what happens to classes that come and go."""
 
 import itertools
-import math
 from functools import partial
 from typing import Any
 
@@ -22,19 +21,11 @@ C, D = 3, 2
 
 
 def slow_reweighted(p: NDArray[np.float32], holds: NDArray[np.bool_], squared: bool) -> NDArray[np.float64]:
-    m, c, d = p.shape
-    g = np.zeros((c, d))
-    for k in range(c):
-        nodes = [node for node in range(m) if holds[node, k]]
-        mu = [sum(float(p[node, k, i]) for node in nodes) / max(len(nodes), 1) for i in range(d)]
-        squares = [sum((float(p[node, k, i]) - mu[i]) ** 2 for i in range(d)) for node in nodes]
-        distances = [square if squared else math.sqrt(square) for square in squares]
-        for i in range(d):
-            if sum(distances) < 1e-12:
-                g[k, i] = mu[i]
-            else:
-                for node, distance in zip(nodes, distances, strict=True):
-                    g[k, i] += distance / sum(distances) * float(p[node, k, i])
+    g = np.zeros(p.shape[1:])
+    for k in np.flatnonzero(holds.any(axis=0)):
+        members = p[holds[:, k], k].astype(np.float64)
+        distances = np.linalg.norm(members - members.mean(axis=0), axis=1) ** (1 + squared)
+        g[k] = np.average(members, axis=0, weights=distances if len(members) > 1 else None)
     return g
 
 

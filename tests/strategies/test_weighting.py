@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from scipy.special import expit
 from support import federation
 
 from fedshift_app.config.sections import AggregationConfig
@@ -44,30 +45,16 @@ def updates(*nodes: tuple[str, list[int]]) -> list[Update]:
 # --- the slow versions -----------------------------------------------------------------------------
 
 
-def slow_discrepancy(counts: list[list[int]], domains: int, *, approximate: bool = False) -> list[float]:
-    total = sum(sum(row) for row in counts)
-    collected = []
-    for row in counts:
-        squares = 0.0
-        for c in range(len(row)):
-            of_class = sum(other[c] for other in counts)
-            if approximate:
-                squares += (sum(row) / total - 1 / domains) ** 2
-            elif of_class > 0:
-                squares += (row[c] / of_class - 1 / domains) ** 2
-        collected.append(math.sqrt(squares / 2))
-    return collected
-
-
-def slow_weights(
-    counts: list[list[int]], domains: int, alpha: float, beta: float, *, approximate: bool = False
-) -> list[float]:
-    total = sum(sum(row) for row in counts)
-    d = slow_discrepancy(counts, domains, approximate=approximate)
-    scores = []
-    for row, far in zip(counts, d, strict=True):
-        scores.append(1 / (1 + math.exp(-(alpha * sum(row) / total - beta * far))))
-    return [score / sum(scores) for score in scores]
+def slow_weights(counts: list[list[int]], domains: int, alpha: float, beta: float, *, approximate: bool = False) -> Any:
+    table = np.array(counts, np.float64)
+    share = table.sum(axis=1) / table.sum()
+    if approximate:
+        parts = np.repeat(share[:, None], table.shape[1], axis=1)
+    else:
+        parts = table / np.where(table.sum(axis=0) > 0, table.sum(axis=0), np.nan)  # nobody's classes count nothing
+    far = np.sqrt(np.nansum((parts - 1 / domains) ** 2, axis=1) / 2)
+    scores = expit(alpha * share - beta * far)
+    return scores / scores.sum()
 
 
 # --- Eqs 10 and 11 ---------------------------------------------------------------------------------
