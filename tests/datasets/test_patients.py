@@ -121,17 +121,19 @@ def in_pairs(path: Path) -> str:
     return f"{path.parent.name[0]}{int(path.stem) // 2}"
 
 
+def list_all(root: Path) -> None:
+    lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in images_of(root)]
+    (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
+
+
 @pytest.mark.parametrize("table", ["none", "patients", "labels"])
 def test_a_dicom_file_tells_its_patient(root: Path, table: str) -> None:
     as_dicom(root, lambda path: "" if table == "patients" and path.parent.name == "ill" else f" {in_pairs(path)}\0")
-    paths = images_of(root)
     if table == "labels":
-        lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in paths]
-        (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
+        list_all(root)
     if table == "patients":  # of those whose header does not tell
-        (root / "north" / "patients.csv").write_text(
-            "file;patient\n" + rows(paths[:10], lambda path: f"ill/{path.name}", in_pairs)
-        )
+        text = "file;patient\n" + rows(images_of(root)[:10], lambda path: f"ill/{path.name}", in_pairs)
+        (root / "north" / "patients.csv").write_text(text)
     site = site_of(root)
     check_whole(site)
     assert site.patients_by == (("north/patients.csv", "PatientID") if table == "patients" else ("PatientID",))
@@ -160,19 +162,14 @@ def test_dicom_without_patients_is_said_with_a_remedy(root: Path, name: str) -> 
     assert site.pictures.groups is None and site.pictures.number("test") == before.number("test")
 
 
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let files count as old."""
-    monkeypatch.setattr(looks, "SETTLED", -1_000_000_000)
-
-
-@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("table", [False, True])
-def test_headers_are_read_once_and_again_where_a_file_changes(root: Path, table: bool, given: list[str]) -> None:
+def test_headers_are_read_once_and_again_where_a_file_changes(
+    root: Path, table: bool, given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "SETTLED", -1_000_000_000)  # files count as old
     as_dicom(root, in_pairs)
     if table:
-        lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in images_of(root)]
-        (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
+        list_all(root)
     first = site_of(root)
     for _ in range(2):
         kept_sites._known.clear()  # as another process
@@ -183,8 +180,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(root: Path, table:
         file.write(written(made(DCM, PatientID="w0")))
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
-        (group,) = {picture.group for picture in pictures(site_of(root)) if picture.path == changed}
-        assert group == "w0"
+        assert [picture.group for picture in pictures(site_of(root)) if picture.path == changed] == ["w0"]
         kept_sites._known.clear()
     kept = [path for path in cache.cache_dir().iterdir() if path.suffix in (".json", ".list")]
     assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)

@@ -110,13 +110,6 @@ def test_class_folders_of_sites_are_one_class(tmp_path: Path, refuses: Any, firs
         folders.survey(Source(tmp_path), ("Linux",))
 
 
-def test_the_order_of_classes_does_not_depend_on_the_form_of_accents(tmp_path: Path) -> None:
-    for name, kind in (("nfc", COMPOSED), ("nfd", DECOMPOSED)):
-        fill(tmp_path / name / "site", {kind: 2, "Lunge": 2})
-    names = [folders.names(Source(tmp_path / name)).classes for name in ("nfc", "nfd")]
-    assert names[0] == names[1] == ("Lunge", COMPOSED)
-
-
 def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path, refuses: Any) -> None:
     for kind in CLASSES:
         fill(tmp_path / DECOMPOSED / kind, {"": 10})

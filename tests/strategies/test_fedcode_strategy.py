@@ -99,10 +99,6 @@ def test_each_node_gets_its_own_cluster_and_nothing_of_the_others() -> None:
         np.testing.assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
 
 
-def test_round_1_sends_nothing() -> None:
-    assert strategy().knowledge_for(node(0), ask()) == strategy().tell(node(0), ask()) == {}
-
-
 def test_a_node_that_has_not_contributed_has_no_pseudo_label() -> None:
     server = strategy()
     server.merge_knowledge(bundle(0, 1, 2, 3, 4))
