@@ -40,7 +40,8 @@ def places(questions: Questions) -> dict[int, list[tuple[int, int]]]:
     return {node.index: [(part.start, part.stop) for part in parts] for node, parts in questions.items()}
 
 
-def reply(node: Node, **values: float) -> Message:
+def reply(node: Node, **values: Any) -> Message:
+    """Return an answer; the first ``_`` of a name stands for a ``/``."""
     identify_process()
     question = Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate")
     if not values:
@@ -213,22 +214,14 @@ def test_a_share_of_each_test_set_is_scored() -> None:
 # --- what a node may answer --------------------------------------------------------------------------
 
 
-def answered(lie: dict[str, Any], **more: Any) -> str:
+def answered(lie: dict[str, Any]) -> str:
     """Return why the answer of the only node of scan is refused that changes it so; empty if it is taken."""
     one = nodes("scan", shared=False)
-    evaluation = Evaluation(DOMAINS, one, personal=False, scores=("global",), **more)
+    evaluation = Evaluation(DOMAINS, one, personal=False, scores=("global",))
     evaluation.first()
     heard: list[Node] = []
-    right = {
-        "correct/scan": 3,
-        "count/scan": 9,
-        "loss-sum/scan": 4.5,
-        "other-correct/global/scan": 2,
-        "num-examples": 9,
-    }
-    fields = {name: value for name, value in (right | lie).items() if value is not None}
-    question = Message(RecordDict({"arrays": ArrayRecord()}), one[0].node_id, "evaluate")
-    came = Message(RecordDict({"metrics": MetricRecord(fields)}), reply_to=question)
+    right = {"correct/scan": 3, "count/scan": 9, "loss-sum/scan": 4.5, "other-correct/global/scan": 2}
+    came = reply(one[0], **{name: value for name, value in (right | lie).items() if value is not None})
     problems = evaluation.read([came], lambda node, metrics: heard.append(node))
     assert evaluation.tally().accuracy()["scan"] == (None if problems else 100 * 3 / 9)
     assert heard == ([] if problems else one)
@@ -237,9 +230,8 @@ def answered(lie: dict[str, Any], **more: Any) -> str:
 
 
 def test_a_whole_answer_is_taken() -> None:
-    identify_process()
-    assert answered({}) == ""
-    assert answered({"other-correct/global/scan": None, "num-examples": None, "seconds/data": 1.0, "process": 3}) == ""
+    assert answered({"num-examples": 9}) == ""
+    assert answered({"other-correct/global/scan": None, "seconds/data": 1.0, "process": 3}) == ""
 
 
 @pytest.mark.parametrize(
@@ -255,13 +247,12 @@ def test_a_whole_answer_is_taken() -> None:
         ({"other-correct/global/scan": 10}, "other-correct/global/scan 10 9"),
         ({"other-correct/mine/scan": 1}, "other-correct/mine/scan"),
         ({"other-correct/\x1b[2J\nwell/scan": 1}, "other-correct/ [2J well/scan"),
-        ({f"other-correct/{i}/scan": 1 for i in range(20_000)}, "20005"),
+        ({f"other-correct/{i}/scan": 1 for i in range(20_000)}, "20004"),
         ({"correct/texture": 1}, "correct/texture"),
         ({"loss/ce": 1.0}, "loss/ce"),
     ],
 )
 def test_anything_else_is_refused_whole(lie: dict[str, Any], named: str) -> None:
-    identify_process()
     result = answered(lie)
     worded(result, *named.split())
     assert result.isprintable() and len(result) < 200
