@@ -59,11 +59,9 @@ def test_it_lies_among_the_members_whatever_their_order_and_length_of_all(seed: 
 
 
 def test_the_mean_takes_each_node_alike() -> None:
-    rows = ([1, 0], [0, 1], [0, 2])
-    updates = [sent("b", [row, [9, 9], [9, 9]], (10**i, 0, 0), i) for i, row in enumerate(rows)]
+    updates = [sent("b", [row, [9, 9], [9, 9]], (10**i, 0, 0), i) for i, row in enumerate(([1, 0], [0, 1], [0, 2]))]
     (value,) = merged(strategy(merge_by="mean"), *updates).values()
-    assert value == pytest.approx([1 / 3, 1])
-    assert value != pytest.approx(*merged(strategy(), *updates).values())
+    assert value == pytest.approx([1 / 3, 1]) and value != pytest.approx(*merged(strategy(), *updates).values())
 
 
 def test_pairs_come_and_go() -> None:

@@ -60,15 +60,6 @@ def whole(*nodes: int) -> np.ndarray:
     return np.stack(made)
 
 
-def test_pooled_is_the_covariance_of_all_features_together() -> None:
-    made = server()
-    made.merge_knowledge([sent_by(i) for i in range(4)])
-    np.testing.assert_allclose(covariances(made), whole(0, 1, 2, 3), atol=1e-4)
-    assert {str(array.dtype) for array in made.knowledge.values()} == {"float32"}
-    values = made.knowledge["eigenvalues"]
-    assert (values[:, :-1] >= values[:, 1:]).all()
-
-
 def test_nodes_that_tell_later_are_pooled_with_those_before_and_nobody_counts_twice() -> None:
     made = server()
     made.merge_knowledge([sent_by(3), sent_by(1)])
@@ -77,12 +68,12 @@ def test_nodes_that_tell_later_are_pooled_with_those_before_and_nobody_counts_tw
     assert made.knowledge is first
     made.merge_knowledge([sent_by(0), sent_by(1), sent_by(2), again(3)])
     np.testing.assert_allclose(covariances(made), whole(0, 1, 2, 3), atol=1e-4)
+    values = made.knowledge["eigenvalues"]
+    assert values.dtype == np.float32 and (values[:, :-1] >= values[:, 1:]).all()
     assert made.state["nodes"].tolist() == [0, 1, 2, 3]
     f, y = (np.concatenate(parts) for parts in zip(images(2), images(3), strict=True))
     np.testing.assert_allclose(made.state["means"][1, 0], f[y == 0].mean(axis=0), rtol=1e-5)
-    assert made.state["counts"].tolist() == [
-        np.bincount(np.concatenate([images(i)[1] for i in pair]), minlength=C).tolist() for pair in ((0, 1), (2, 3))
-    ]
+    assert made.state["counts"][1].tolist() == np.bincount(y, minlength=C).tolist()
 
 
 def test_principal_components_that_travel_are_the_first_of_numpy() -> None:
