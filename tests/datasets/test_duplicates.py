@@ -56,7 +56,8 @@ def test_copies_are_found_among_few_and_very_many(number: int) -> None:
     rng = np.random.default_rng(0)
     many = rng.integers(0, 256, (number, 8, 8, 3), np.uint8).repeat(4, axis=1).repeat(4, axis=2)
     again = (many[:40].astype(int) + rng.integers(-6, 7, (40, 32, 32, 3))).clip(0, 255).astype(np.uint8)
-    assert found(np.concatenate([many, again])) == {(i, number + i) for i in range(40)}
+    parts = duplicates.joined([duplicates.sketches(many), duplicates.sketches(again)])
+    assert {*map(tuple, duplicates.pairs(parts).places.tolist())} == {(i, number + i) for i in range(40)}
 
 
 def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

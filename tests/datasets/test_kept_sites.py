@@ -179,3 +179,12 @@ def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
             elif folder.exists():
                 now, stale = now + 1, True
                 os.utime(folder, ns=(0, now)) if act == "touch" else folder.rmdir()
+
+
+def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_sites, "MOST", 2)
+    monkeypatch.setattr(kept_sites, "_known", {})
+    os.utime(tmp_path, ns=(0, 0))
+    for key in range(4):
+        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
+    assert len(kept_sites._known) == 2

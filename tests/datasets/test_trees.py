@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from image_trees import fill, write_tar
+from refusals import worded
 from support import refusal_of
 
 from fedshift_core.errors import DataError
@@ -121,3 +122,9 @@ def test_other_files_called_tar_are_refused(tmp_path: Path, refuses: Any, conten
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :] if content is None else content)
     with refuses(path, "4 members" if content is None else ""):
         trees.list_tar(path, ("art",), CLASSES)
+
+
+def test_counts_that_differ_are_reported_by_name() -> None:
+    assert trees.compare_counts({"dog": 2, "cow": 9}, {"dog": 2}) is None
+    report = trees.compare_counts({"dog": 180, "cat": 201, "owl": 5}, {"dog": 189, "cat": 199, "owl": 5, "cow": 3})
+    worded(str(report), "dog: 180 of 189", "cat: 201 of 199", "cow: 0 of 3")
