@@ -1,4 +1,4 @@
-"""FINCH's last partition by its definition, with cosine distance, point by point."""
+"""FINCH's partitions by their definition, with cosine distance, point by point."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def slow_finch(points: list[NDArray[Any]]) -> list[set[int]]:
-    """Join first neighbours, then those of the clusters' means, and so on, however far apart (no early exit)."""
+def slow_finch(points: list[NDArray[Any]], *, first: bool = False) -> list[set[int]]:
+    """Join first neighbours, then those of the clusters' means and so on (no early exit); or the ``first`` alone."""
 
     def joined(means: list[NDArray[Any]]) -> list[set[int]]:
         unit = [m / np.linalg.norm(m) for m in means]
@@ -20,7 +20,7 @@ def slow_finch(points: list[NDArray[Any]]) -> list[set[int]]:
         return groups
 
     result = joined(points)
-    while len(result) > 1:
+    while len(result) > 1 and not first:
         above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in result])
         fewer = len(result) - len(above)
         if len(above) == 1 or not fewer:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support import refusal_of
 
 from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
@@ -34,20 +33,17 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     return Source(tmp_path, classes=("a", "b"))
 
 
-def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source) -> None:
-    refusal_of(DataError, catalog.load, "folders", "site", "train", source)
-    images = catalog.load("folders", "site", "train", replace(source, skip_broken=True), 16)
-    assert images.y.tolist() == [0] * 4 + [1] * 4
-    own = catalog.load_own("folders", "site", "train", replace(source, skip_broken=True), 16)
-    assert np.array_equal(own.x, images.x)
-
-
-def test_broken_images_are_named_with_their_reasons(source: Source) -> None:
+def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source, refuses: Any) -> None:
+    with refuses("1.png"):
+        catalog.load("folders", "site", "train", source)
     assert catalog.skipped("folders", "site", "train", source) == ()
-    result = catalog.skipped("folders", "site", "train", replace(source, skip_broken=True))
+    without = replace(source, skip_broken=True)
+    images = catalog.load("folders", "site", "train", without, 16)
+    assert images.y.tolist() == [0] * 4 + [1] * 4
+    assert np.array_equal(catalog.load_own("folders", "site", "train", without, 16).x, images.x)
+    result = catalog.skipped("folders", "site", "train", without)
     assert [Path(one.name).name for one in result] == ["1.png", "3.png"]
-    assert "by its content it is no" in result[0].reason
-    assert all(str(source.data_dir) not in one.reason for one in result)
+    assert all(one.reason and str(source.data_dir) not in one.reason for one in result)
 
 
 def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[str]) -> None:
@@ -68,28 +64,24 @@ def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypa
     """The cause may have been this machine: a package that is installed since, its memory, its disk."""
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
+    tried = pool.tried
 
     def without(work: Any, items: list[Item], workers: int) -> Iterator[Any]:
         for item, made in zip(items, tried(work, items, workers), strict=True):
-            yield (
-                DataError("a DICOM file, which needs pydicom")
-                if isinstance(item, Item) and item.path.name == "4.png"
-                else made
-            )
+            yield DataError("needs pydicom") if "4.png" in str(item) else made
 
-    tried = pool.tried
     with monkeypatch.context() as patch:
         patch.setattr(pool, "tried", without)
-        assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
-        assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
+        for _ in range(2):
+            assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
     assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
     (file,) = cache.cache_dir().glob("broken-*.list")
     assert kept.read(file).about["broken"] == [1, 8]
 
 
-def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:
+def test_a_site_of_broken_images_alone_is_refused(source: Source, refuses: Any) -> None:
     assert source.data_dir is not None
     for path in source.data_dir.rglob("*.png"):
         path.write_bytes(b"no image")
-    result = refusal_of(DataError, catalog.load, "folders", "site", "train", replace(source, skip_broken=True))
-    assert "none of the 10 images there can be read" in result
+    with refuses(10):
+        catalog.load("folders", "site", "train", replace(source, skip_broken=True))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.base import ImageSet
@@ -30,19 +31,9 @@ def test_cells_are_the_corrupted_images() -> None:
     assert sheet.mode == "RGB"
 
 
-def test_fewer_images_than_asked_for_are_all_shown() -> None:
-    few = corruption_sheet(some_images(2), ("fog",), count=4)
-    assert few.size == corruption_sheet(some_images(2), ("fog",), count=2).size
-
-
-def test_all_corruptions_are_shown_by_default() -> None:
-    sheet = corruption_sheet(some_images(1), count=1, scale=1)
-    assert sheet.height >= 15 * (32 + PAD)
-
-
 def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rain"):
+    with refused(ConfigError, "rain"):
         corruption_sheet(some_images(1), ("rain",))
-    for nothing in (lambda: corruption_sheet(some_images(1), ()), lambda: corruption_sheet(some_images(1), count=0)):
+    for more in ({"names": ()}, {"count": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            nothing()
+            corruption_sheet(some_images(1), **more)

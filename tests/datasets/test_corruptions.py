@@ -4,24 +4,21 @@ import colorsys
 import io
 import itertools
 import math
-import tarfile
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
-from image_trees import REAL
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
+from refusals import refused
 from sklearn.datasets import load_digits
 
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
-from fedshift_datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
-from fedshift_datasets.corruptions.frost_texture import frost_textures
+from fedshift_datasets.corruptions import CORRUPTIONS, blur, corrupt, levels, random_corruption
+from fedshift_datasets.corruptions.arrays import Draws, convolved, trailed, zoomed
 
 Pixels = NDArray[np.uint8]
-Reals = NDArray[np.float64]
 
 SEVERITIES = range(1, 6)
 SIZES = (28, 32, 64, 128, 224)
@@ -32,16 +29,12 @@ KEEP_FLAT = (*CORRUPTIONS[3:7], *CORRUPTIONS[11:])
 COUNTS = {28: 24, 32: 40, 64: 12, 128: 10, 224: 5}
 
 
-def resized(images: Pixels, size: int) -> Pixels:
-    """Images of shape (N, H, W, 3) at another size."""
-    pictures = (Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC) for image in images)
-    return np.stack([np.asarray(picture) for picture in pictures])
-
-
 def digits(count: int, size: int) -> Pixels:
     """Real handwritten digits, light on dark, with a margin."""
     ink = np.pad(load_digits().images[:count], ((0, 0), (1, 1), (1, 1))) * (255 / 16)
-    return resized(ink.astype(np.uint8)[..., None].repeat(3, axis=-1), size)
+    images = ink.astype(np.uint8)[..., None].repeat(3, axis=-1)
+    pictures = (Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC) for image in images)
+    return np.stack([np.asarray(picture) for picture in pictures])
 
 
 @cache
@@ -58,32 +51,11 @@ def textures(count: int, size: int) -> Pixels:
     return result
 
 
-def gradients(count: int, size: int) -> Pixels:
-    """Ramps of colour in several directions."""
-    line = np.linspace(0, 1, size)
-    turns = np.linspace(0, np.pi / 2, count)[:, None, None]
-    ramp = (line[:, None] * np.sin(turns) + line * np.cos(turns)) / math.sqrt(2)
-    return (np.stack([ramp, 1 - ramp, ramp**2], axis=-1) * 255).astype(np.uint8)
-
-
 @cache
 def mixture(size: int) -> Pixels:
-    """Half digits, a few ramps, the rest textures."""
-    count = COUNTS[size]
-    kinds = [digits(count // 2, size), gradients(2, size), textures(count - count // 2 - 2, size)]
-    return np.concatenate(kinds)
-
-
-@cache
-def photos() -> Pixels:
-    """Ten photographs of PACS of 128 x 128 pixels, spread over its classes."""
-    path = REAL / "PACS" / "photo.tar"
-    if not path.is_file():
-        pytest.skip(f"the real PACS photographs are not at {REAL}/PACS (FEDSHIFT_TEST_DATA names another folder)")
-    with tarfile.open(path) as tar:
-        members = [member for member in tar.getmembers() if member.isfile()]
-        files = [tar.extractfile(member) for member in members[:: len(members) // 9]]
-        return np.stack([np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB")) for file in files if file])
+    """Half digits, half textures."""
+    half = COUNTS[size] // 2
+    return np.concatenate([digits(half, size), textures(half, size)])
 
 
 def keys_of(x: Pixels) -> NDArray[np.int64]:
@@ -95,35 +67,17 @@ def difference(x: Pixels, y: Pixels) -> float:
     return float(np.sqrt(np.mean((x.astype(float) - y) ** 2, axis=(1, 2, 3))).mean())
 
 
-def dissimilarity(x: Pixels, y: Pixels) -> float:
-    """1 - SSIM (Wang et al. 2004) of the grey images, mean over images."""
-
-    def window(values: Reals) -> Reals:
-        smooth: Reals = ndimage.gaussian_filter(values, 1.5, axes=(1, 2))
-        return smooth
-
-    a, b = x.mean(axis=-1) / 255, y.mean(axis=-1) / 255
-    mean_a, mean_b = window(a), window(b)
-    var_a, var_b = window(a * a) - mean_a**2, window(b * b) - mean_b**2
-    both = window(a * b) - mean_a * mean_b
-    same = (2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4)
-    return float(1 - (same / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))).mean())
+def unlikeness(x: Pixels, y: Pixels) -> float:
+    """Return 1 - the correlation of pixels, mean over images."""
+    return 1 - float(np.mean([np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(x, y, strict=True)]))
 
 
 def check_growth(x: Pixels, name: str) -> None:
-    # More frost covers the image but darkens it too: squares of differences see the light, similarity the cover.
-    distance = dissimilarity if name == "frost" else difference
+    # More frost covers the image but darkens it too: squares of differences see the light, a correlation the cover.
+    distance = unlikeness if name == "frost" else difference
     grown = [distance(x, corrupt(x, name, severity, keys_of(x))) for severity in SEVERITIES]
     assert grown[0] > 0
     assert all(less < more for less, more in itertools.pairwise(grown)), grown
-
-
-def test_names_are_the_papers_in_its_order() -> None:
-    assert len(CORRUPTIONS) == 15
-    assert CORRUPTIONS[:3] == ("gaussian_noise", "shot_noise", "impulse_noise")
-    assert CORRUPTIONS[3:7] == ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
-    assert CORRUPTIONS[7:11] == ("snow", "frost", "fog", "brightness")
-    assert CORRUPTIONS[11:] == ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES[2:], marks=pytest.mark.long)])
@@ -131,24 +85,6 @@ def test_names_are_the_papers_in_its_order() -> None:
 def test_distance_grows_with_severity(name: str, sizes: tuple[int, ...]) -> None:
     for size in sizes:
         check_growth(mixture(size), name)
-
-
-@pytest.mark.parametrize("size", [32, pytest.param(128, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_distance_grows_with_severity_on_photographs(name: str, size: int) -> None:
-    check_growth(resized(photos(), size), name)
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_every_image_is_changed_and_the_argument_is_not(name: str) -> None:
-    for size, severity in (*itertools.product((28, 45), SEVERITIES), (224, 1), (224, 5)):
-        x = textures(2, size)
-        before = x.copy()
-        y = corrupt(x, name, severity, keys_of(x))
-        assert y.shape == x.shape
-        assert y.dtype == np.uint8
-        assert np.array_equal(x, before)
-        assert all(not np.array_equal(a, b) for a, b in zip(x, y, strict=True))
 
 
 @pytest.mark.parametrize("severities", [(5,), pytest.param((1, 4), marks=pytest.mark.long)])
@@ -197,18 +133,13 @@ def test_black_and_white_images_raise_no_warnings(name: str) -> None:
             assert np.abs(y.astype(int) - value).max() <= 1
 
 
-def test_no_images_give_none() -> None:
-    x = np.zeros((0, 32, 32, 3), np.uint8)
-    for name in CORRUPTIONS:
-        assert corrupt(x, name, 3, keys_of(x)).shape == x.shape
-    assert random_corruption(x, 3, keys_of(x)).shape == x.shape
-
-
-def test_severity_0_changes_nothing() -> None:
+def test_severity_0_changes_nothing_and_no_images_give_none() -> None:
     x = textures(3, 32)
     for name in CORRUPTIONS:
         assert np.array_equal(corrupt(x, name, 0, keys_of(x)), x)
+        assert corrupt(x[:0], name, 3, keys_of(x[:0])).shape == (0, 32, 32, 3)
     assert np.array_equal(random_corruption(x, 0, keys_of(x)), x)
+    assert random_corruption(x[:0], 3, keys_of(x[:0])).shape == (0, 32, 32, 3)
 
 
 # Random corruptions.
@@ -225,66 +156,42 @@ def test_random_corruption_is_one_of_the_15_for_each_image() -> None:
     assert same.sum(axis=1).max() <= 22
 
 
-def test_random_corruption_goes_by_seed_and_key() -> None:
-    x = textures(40, 32)
-    y = random_corruption(x, 5, keys_of(x), seed=0)
-    order = np.random.default_rng(1).permutation(40)
-    assert np.array_equal(random_corruption(x[order], 5, order, seed=0), y[order])
-    assert np.array_equal(random_corruption(x[7:9], 5, np.array([7, 8]), seed=0), y[7:9])
-    assert not np.array_equal(random_corruption(x, 5, keys_of(x), seed=1), y)
-
-
 # What is not allowed.
 
 
-def test_errors_name_what_is_wrong_and_what_is_allowed() -> None:
-    x = textures(2, 32)
-    keys = keys_of(x)
-    with pytest.raises(ConfigError, match=r"'rain'.*gaussian_noise, .*, jpeg_compression"):
-        corrupt(x, "rain", 3, keys)
-    for severity in (-1, 6):
-        with pytest.raises(ConfigError, match=rf"severity: {severity} .*0 to 5"):
-            corrupt(x, "fog", severity, keys)
-        with pytest.raises(ConfigError, match=rf"severity: {severity} .*0 to 5"):
-            random_corruption(x, severity, keys)
-    with pytest.raises(ConfigError, match=r"seed: -1 .*0 and above"):
-        corrupt(x, "fog", 3, keys, seed=-1)
-
-
-@pytest.mark.parametrize("shape", [(2, 27, 27, 3), (2, 225, 225, 3), (2, 32, 31, 3), (2, 32, 32), (2, 32, 32, 1)])
-def test_images_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=rf"{shape[1]}.*28 to 224".replace("(", r"\(")):
-        corrupt(np.zeros(shape, np.uint8), "fog", 3, np.arange(2))
-
-
-def test_images_of_other_types_are_refused() -> None:
-    with pytest.raises(DataError, match=r"float32.*uint8"):
-        corrupt(np.zeros((2, 32, 32, 3), np.float32), "fog", 3, np.arange(2))  # type: ignore[arg-type]
-
-
-def test_other_keys_are_refused() -> None:
-    x = textures(2, 32)
-    with pytest.raises(DataError, match=r"keys.*\(3,\).*\(2,\)"):
-        corrupt(x, "fog", 3, np.arange(3))
-    with pytest.raises(DataError, match=r"keys.*float64.*int64"):
-        random_corruption(x, 3, np.zeros(2))  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"keys.*-1.*0 and above"):
-        corrupt(x, "fog", 3, np.array([0, -1]))
+@pytest.mark.parametrize(
+    ("error", "named", "given"),
+    [
+        (ConfigError, "rain gaussian_noise jpeg_compression", {"name": "rain"}),
+        (ConfigError, "severity -1", {"severity": -1}),
+        (ConfigError, "severity 6", {"severity": 6}),
+        (ConfigError, "seed -1", {"seed": -1}),
+        (DataError, "27 28 224", {"x": np.zeros((2, 27, 27, 3), np.uint8)}),
+        (DataError, "225 28 224", {"x": np.zeros((2, 225, 225, 3), np.uint8)}),
+        (DataError, "32 31", {"x": np.zeros((2, 32, 31, 3), np.uint8)}),
+        (DataError, "32 1", {"x": np.zeros((2, 32, 32, 1), np.uint8)}),
+        (DataError, "float32 uint8", {"x": np.zeros((2, 32, 32, 3), np.float32)}),
+        (DataError, "keys (3,) (2,)", {"keys": np.arange(3)}),
+        (DataError, "keys float64 int64", {"keys": np.zeros(2)}),
+        (DataError, "keys -1", {"keys": np.array([0, -1])}),
+    ],
+)
+def test_what_cannot_be_corrupted_is_refused(error: type[Exception], named: str, given: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"x": textures(2, 32), "severity": 3, "keys": np.arange(2)}
+    with refused(error, *named.split()):
+        corrupt(**usual | {"name": "fog"} | given)
+    if "name" not in given:
+        with refused(error, *named.split()):
+            random_corruption(**usual | given)
 
 
 # Constants.
 
 
-def test_tables_have_five_rows_of_each_corruption() -> None:
-    for table in (levels.SMALL, levels.LARGE):
-        assert tuple(table) == CORRUPTIONS
-        assert all(len(rows) == 5 for rows in table.values())
-        assert all(value > 0 for rows in table.values() for row in rows for value in row)
-
-
 def test_constants_are_the_papers_at_32_and_224_and_between_them_elsewhere() -> None:
-    assert levels.constants("shot_noise", 5, 32) == (50,)
-    assert levels.constants("shot_noise", 5, 28) == (50,)
+    for table in (levels.SMALL, levels.LARGE):
+        assert tuple(table) == CORRUPTIONS and {len(rows) for rows in table.values()} == {5}
+    assert levels.constants("shot_noise", 5, 32) == levels.constants("shot_noise", 5, 28) == (50,)
     assert levels.constants("shot_noise", 5, 224) == (3,)
     # Halfway on a logarithmic scale: sqrt(32 * 224) = 84.66 pixels, sqrt(50 * 3) = 12.25 photons.
     assert levels.constants("shot_noise", 5, 85)[0] == pytest.approx(12.25, rel=0.01)
@@ -326,8 +233,7 @@ def test_impulse_noise_strikes_its_share_black_and_white() -> None:
 def test_disk_is_round_and_keeps_light() -> None:
     kernel = blur._disk(3.0, 0.5)
     assert kernel.sum() == pytest.approx(1, abs=1e-6)
-    assert np.allclose(kernel, kernel.T)
-    assert np.allclose(kernel, kernel[::-1])
+    assert np.allclose(kernel, kernel.T) and np.allclose(kernel, kernel[::-1])
     # The disk has a radius of 3 pixels, so its middle has about 1 / (9 pi) of the light.
     assert kernel[4, 4] == pytest.approx(1 / (9 * math.pi), rel=0.02)
     image = np.zeros((1, 32, 32, 1), np.float32)
@@ -350,15 +256,6 @@ def test_glass_moves_pixels_as_the_papers_loop_does(delta: float, turns: float) 
                     down, right = moves[image, turn, row - reach - 1, column - reach - 1]
                     expected[row, column] = expected[row + down, column + right]
         assert np.array_equal(places[image], expected)
-
-
-def test_glass_moves_a_share_of_pixels_in_a_broken_turn() -> None:
-    whole = blur._shuffled(64, 1.0, 1.0, Draws(0, "test", np.arange(4)))
-    part = blur._shuffled(64, 1.0, 0.5, Draws(0, "test", np.arange(4)))
-    start = np.arange(whole.size).reshape(whole.shape)
-    # Three of four moves lead elsewhere (both steps are 0 or -1).
-    assert np.mean(whole != start) == pytest.approx(0.75 * (62 / 64) ** 2, abs=0.03)
-    assert np.mean(part != start) == pytest.approx(0.375 * (62 / 64) ** 2, abs=0.03)
 
 
 def test_motion_draws_a_fading_line() -> None:
@@ -388,25 +285,6 @@ def test_snow_and_frost_lighten_and_fog_keeps_the_brightest_value() -> None:
     assert np.all(most > x.max(axis=(1, 2, 3)) * 0.7)
 
 
-def test_plasma_fills_0_to_1_and_is_rougher_with_less_decay() -> None:
-    smooth = weather._plasma(64, 3.0, Draws(0, "test", np.arange(5)))
-    rough = weather._plasma(64, 1.5, Draws(0, "test", np.arange(5)))
-    for clouds in (smooth, rough):
-        assert clouds.shape == (5, 64, 64, 1)
-        assert np.all(clouds.min(axis=(1, 2)) == 0)
-        assert np.all(clouds.max(axis=(1, 2)) == 1)
-    assert np.abs(np.diff(rough, axis=1)).mean() > 2 * np.abs(np.diff(smooth, axis=1)).mean()
-
-
-def test_frost_pictures_differ_and_have_bright_needles_on_a_darker_ground() -> None:
-    pictures = frost_textures(0.5).astype(float)
-    assert len(np.unique(pictures.mean(axis=(1, 2, 3)))) == len(pictures)
-    assert np.all(pictures[..., 2].mean(axis=(1, 2)) > pictures[..., 0].mean(axis=(1, 2)))
-    low, high = np.percentile(pictures, [5, 95])
-    assert low < 90
-    assert high > 190
-
-
 def test_brightness_is_the_value_of_hsv() -> None:
     x = textures(1, 32).copy()
     x[0, 0, 0] = 0
@@ -422,38 +300,6 @@ def test_contrast_draws_each_channel_to_its_mean() -> None:
     mean = x.mean(axis=(1, 2), keepdims=True)
     y = corrupt(x, "contrast", 5, keys_of(x))
     assert np.abs(y - (mean + (x - mean) * 0.15)).max() <= 0.51
-
-
-def test_tilt_moves_three_points_as_drawn() -> None:
-    size = 31
-    moves = Draws(0, "test", np.arange(2)).uniform(-2, 2, 3, 2, 1, 1)[..., 0, 0]
-    tilt = digital._tilt(size, Draws(0, "test", np.arange(2)), 2.0)
-    middle, arm = 15, size // 3
-    for point, (row, column) in enumerate([(1, 1), (1, -1), (-1, -1)]):
-        at = tilt[:, :, middle + row * arm, middle + column * arm]
-        assert np.allclose(at, moves[:, point], atol=1e-4)
-
-
-def test_elastic_displacements_have_their_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    real = digital.sampled
-
-    def spy(x: NDArray[np.float32], rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen.append(rows - np.arange(x.shape[1], dtype=np.float32)[:, None])
-        return real(x, rows, columns)
-
-    monkeypatch.setattr(digital, "sampled", spy)
-    monkeypatch.setattr(digital, "_tilt", lambda size, draws, longest: np.float32(0))
-    digital.elastic_transform(textures(6, 128), (0.02, 0.03, 0.01), Draws(0, "test", np.arange(6)))
-    assert np.std(seen[0]) == pytest.approx(0.02 * 128, rel=0.05)
-
-
-def test_sampling_is_bilinear_and_mirrored() -> None:
-    image = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
-    rows = np.array([[[0.0, 1.5, 3.0, -1.0]]], np.float32)
-    columns = np.array([[[0.0, 2.25, 3.0, 4.0]]], np.float32)
-    # The last: row -1 is row 1, column 4 is column 2.
-    assert sampled(image, rows, columns)[0, 0, :, 0].tolist() == [0, 8.25, 15, 6]
 
 
 def test_pixelate_leaves_few_pixels() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_core.errors import DataError
 from fedshift_datasets.io import cache, decode, integrity, kept, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
@@ -43,54 +42,21 @@ def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
         assert np.array_equal(out, np.stack([decode.decode(item, 32) for item in photos.items]))
 
 
-def test_headers_are_kept_with_the_images(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    kept = cache.headers(images)
-    assert kept is not None and sorted(kept.elements()) == sorted(checkup.headers(photos.items))
-    assert cache.headers(images.select(np.arange(3))) is None  # of other images
-
-
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
     images = cache.load(PART, photos)
-    pixels, sketches = findings.of(images)
-    with monkeypatch.context() as patch:
-        patch.setattr(pixel_statistics, "of", None)
-        patch.setattr(duplicates, "_hashes", None)
-        again, same = findings.of(images)
-    for name, value in vars(pixels).items():
-        assert np.array_equal(getattr(again, name), value)
-    assert np.array_equal(same.hashes, sketches.hashes)
-    places = np.arange(0, 70, 3)
-    assert np.array_equal(same.greys(places), sketches.greys(places))
-
-
-def test_a_note_that_is_damaged_is_made_again(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    pixels, _ = findings.of(images)
-    assert images.kept_in is not None
-    file = images.kept_in.path
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    assert images.kept_in.note(findings.NOTE) is None
-    assert findings.of(images)[0].mean.tolist() == pixels.mean.tolist()
-    assert file.read_bytes() == whole and images.kept_in.note(findings.NOTE) is not None
-
-
-def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = cache.load(PART, photos)
+    headers = cache.headers(images)
+    assert headers is not None and sorted(headers.elements()) == sorted(checkup.headers(photos.items))
+    assert cache.headers(images.select(np.arange(3))) is None  # of other images
     sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]
-    copies = exact_copies.find(sets)
-    assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)] and images.kept_in is not None
-    with monkeypatch.context() as patch:
-        patch.setattr(exact_copies, "_ROWS", 0)  # images would all have the same numbers
-        assert len(set(exact_copies._keys_of(images).tolist())) == 70
-    monkeypatch.setattr(kept.Kept, "add_note", refuse)
-    monkeypatch.setattr(kept.Kept, "note", lambda *_: None)
+    (pixels, sketches), copies = findings.of(images), exact_copies.find(sets)
+    assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)]
+    for module, name in ((pixel_statistics, "of"), (duplicates, "_hashes")):
+        monkeypatch.setattr(module, name, None)
+    again, same = findings.of(images)
     assert exact_copies.find(sets) == copies
-
-
-def refuse(*_: object) -> None:
-    raise DataError("no")
+    assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
+    places = np.arange(0, 70, 3)
+    assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
 
 
 def test_a_note_on_other_pixels_is_neither_taken_nor_kept(photos: Listing) -> None:

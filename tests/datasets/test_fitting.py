@@ -61,12 +61,6 @@ def test_arrays_are_fitted_as_files_are(how: str, channels: tuple[int, ...]) -> 
     assert np.array_equal(files.resize(x, 16, how), np.stack([np.asarray(each) for each in wanted]))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("how", ["crop", "pad"])
-def test_a_square_array_is_as_ever(how: str) -> None:
-    x = noise(3, 30, 30)
-    assert np.array_equal(files.resize(x, 16, how), files.resize(x, 16))  # type: ignore[arg-type]
-
-
 def test_levels_are_linear_between_the_ends_and_rounded() -> None:
     values = np.arange(-50, 350)
     wanted = [round(255 * min(max((value + 10) / 200, 0), 1)) for value in values.tolist()]

@@ -1,17 +1,15 @@
 """The embedded digits: who gets which source image, and what each domain draws of it."""
 
-from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 from fedshift_datasets.base import SPLITS, Source, Split, checked
-from fedshift_datasets.catalog import DATASETS
 from fedshift_datasets.listing import Arrays
 from fedshift_datasets.sets import handwritten_styles
 from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
@@ -26,35 +24,22 @@ def ink_of(domain: str, count: int) -> NDArray[np.float32]:
     return upsample((load_digits().images[index] / 16).astype(np.float32))
 
 
-def test_data_set_says_what_it_is() -> None:
-    assert (DATASETS["handwritten"].name, DATASETS["handwritten"].size, DATASETS["handwritten"].domains) == (
-        "handwritten",
-        32,
-        ("scan", "texture", "street", "sketch"),
-    )
-    assert DATASETS["handwritten"].classes == tuple(str(digit) for digit in range(10))
-    assert "\n" not in DATASETS["handwritten"].title
-
-
 @pytest.mark.parametrize("seed", [0, 1, 12345])
 def test_every_source_digit_is_used_exactly_once(seed: int) -> None:
     dealt = source_indices(seed)
     assert set(dealt) == set(PARTS)
     assert np.array_equal(np.sort(np.concatenate(list(dealt.values()))), np.arange(1797))
-    for one, other in combinations(PARTS, 2):
-        assert not set(dealt[one].tolist()) & set(dealt[other].tolist())
 
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_classes_are_dealt_evenly(seed: int) -> None:
-    dealt = source_indices(seed)
-    for label in range(10):
-        whole = list(LABELS).count(label)
-        for domain in DOMAINS:
-            train, test = (int(np.sum(LABELS[dealt[domain, split]] == label)) for split in ("train", "test"))
-            assert abs(train + test - whole / 4) < 1
-            assert abs(test - 0.2 * (train + test)) <= 0.5
-    totals = [sum(len(dealt[domain, split]) for split in SPLITS) for domain in DOMAINS]
+    counts = {part: np.bincount(LABELS[index], minlength=10) for part, index in source_indices(seed).items()}
+    totals = []
+    for domain in DOMAINS:
+        train, test = (counts[domain, split] for split in SPLITS)
+        assert (np.abs(train + test - np.bincount(LABELS) / 4) < 1).all()
+        assert (np.abs(test - 0.2 * (train + test)) <= 0.5).all()
+        totals.append(sum(train) + sum(test))
     assert max(totals) - min(totals) <= 4
 
 
@@ -72,53 +57,16 @@ def test_split_is_shuffled_and_seeded() -> None:
 def test_loaded_part_keeps_the_promise(domain: str, split: Split) -> None:
     images = draw(domain, split, 0)
     assert checked(images, classes=len(CLASSES), size=SIZE, where=domain) is images
-    assert images.y.dtype == np.int64
     assert np.array_equal(images.y, LABELS[source_indices(0)[domain, split]])
-    assert set(images.y.tolist()) == set(range(10))
-
-
-@pytest.mark.parametrize(("domain", "split"), PARTS)
-def test_seed_decides_the_images(domain: str, split: Split) -> None:
-    first, again, other = (draw(domain, split, seed) for seed in (5, 5, 6))
-    assert np.array_equal(first.x, again.x)
-    assert np.array_equal(first.y, again.y)
-    assert not np.array_equal(first.y, other.y)
-    assert not np.array_equal(first.x[:50], other.x[:50])
-
-
-def test_images_of_a_part_are_all_different() -> None:
-    for domain in DOMAINS:
-        train, test = (draw(domain, split, 0).x for split in SPLITS)
-        everything = np.concatenate([train, test])
-        assert len(np.unique(everything.reshape(len(everything), -1), axis=0)) == len(everything)
-
-
-def test_upsampled_ink_is_the_source_in_more_pixels() -> None:
-    source = (load_digits().images[:60] / 16).astype(np.float32)
-    ink = upsample(source)
-    assert ink.shape == (60, SIZE, SIZE)
-    assert ink.dtype == np.float32
-    assert ink.min() >= 0.0
-    assert ink.max() <= 1.0
-    for small, large in zip(source, ink, strict=True):
-        padded = np.pad(small, 1)
-        nearest = padded[np.ix_(*2 * [(np.arange(SIZE) * 10) // SIZE])]
-        assert np.corrcoef(nearest.ravel(), large.ravel())[0, 1] > 0.85
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_renderers_draw_batches_of_any_size(domain: str, count: int) -> None:
-    images = RENDERERS[domain](ink_of(domain, count), generator(0, "test"))
-    assert images.shape == (count, SIZE, SIZE, 3)
-    assert images.dtype == np.uint8
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_renderers_leave_their_ink_alone(domain: str) -> None:
-    ink = ink_of(domain, 5)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
+    ink = ink_of(domain, count)
     before = ink.copy()
     first = RENDERERS[domain](ink, generator(0, "test"))
+    assert (first.shape, first.dtype) == ((count, SIZE, SIZE, 3), np.uint8)
     assert np.array_equal(ink, before)
     assert np.array_equal(first, RENDERERS[domain](ink, generator(0, "test")))
 
@@ -128,16 +76,11 @@ def test_load_shows_the_renderer_nothing_but_its_own_digits(
     domain: str, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[NDArray[np.float32]] = []
-
-    def spy(ink: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:
-        seen.append(ink)
-        return np.zeros((*ink.shape, 3), np.uint8)
-
-    monkeypatch.setitem(RENDERERS, domain, spy)
+    images = draw(domain, split, 0).x
+    monkeypatch.setitem(RENDERERS, domain, lambda ink, rng: [seen.append(ink), images][1])
     draw(domain, split, 0)
     own = load_digits().images[source_indices(0)[domain, split]]
-    assert len(seen) == 1
-    assert np.array_equal(seen[0], upsample((own / 16).astype(np.float32)))
+    assert len(seen) == 1 and np.array_equal(seen[0], upsample((own / 16).astype(np.float32)))
 
 
 def test_street_takes_neighbours_from_its_batch_only() -> None:
@@ -148,98 +91,16 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
     pitch = handwritten_styles.STREET_PITCH
     assert strips.shape == (5, SIZE, SIZE + 2 * pitch)
     for own, strip in zip(values, strips, strict=True):
-        left, right = strip[0, 0], strip[0, -1]
-        assert left in values
-        assert right in values
-        assert own not in (left, right)
+        assert {strip[0, 0], strip[0, -1]} <= {*values} - {own}
         assert np.all(strip[:, SIZE : 2 * pitch] == own)
 
 
-def test_street_shows_pieces_of_neighbours_at_the_edges() -> None:
-    ink = ink_of("street", 100)
-    alone = np.pad(ink, ((0, 0), (0, 0), 2 * (handwritten_styles.STREET_PITCH,)))
-    seen = handwritten_styles._look_at(handwritten_styles._strips(ink, generator(0, "test")), generator(0, "look"))
-    without = handwritten_styles._look_at(alone, generator(0, "look"))
-    added = (seen - without).max(axis=1)
-    assert np.mean(np.maximum(added[:, :4], added[:, -4:]).max(axis=1) > 0.3) > 0.8
-    assert np.mean(added[:, 12:20] > 0.3) < 0.02
-
-
-def test_scan_is_light_grey_ink_on_black() -> None:
-    ink = ink_of("scan", 200)
-    images = RENDERERS["scan"](ink, generator(0, "test"))
-    assert np.all(images == images[..., :1])
-    assert images[ink == 0].mean() < 10
-    assert images[ink > 0.95].mean() > 200
-
-
-def test_sketch_is_dark_outline_on_white() -> None:
-    ink = ink_of("sketch", 200)
-    images = RENDERERS["sketch"](ink, generator(0, "test"))
-    grey = images[..., 0]
-    assert np.all(images == images[..., :1])
-    assert grey[ink < 0.02].mean() > 225
-    assert np.all(grey.min(axis=(1, 2)) < 130)
-    assert 0.05 < np.mean(grey < 150) < 0.3
-    # Inside thick strokes the paper is left white.
-    assert grey[ink > 0.95].mean() > grey[(ink > 0.3) & (ink < 0.5)].mean() + 50
-
-
-def test_texture_inverts_a_background_of_its_own_per_image() -> None:
-    ink = ink_of("texture", 40)
-    ground = RENDERERS["texture"](np.zeros_like(ink), generator(0, "test")).astype(int)
-    drawn = RENDERERS["texture"](ink, generator(0, "test")).astype(int)
-    expected = np.abs(ground - 255 * ink[..., None])
-    assert np.abs(drawn - expected).max() <= 1
-    means = ground.mean(axis=(1, 2))
-    gaps = np.abs(means[:, None] - means[None]).max(axis=-1)
-    assert np.all(gaps[~np.eye(len(means), dtype=bool)] > 0)
-
-
-def test_texture_has_several_kinds_of_fields() -> None:
-    assert len(handwritten_styles.FIELDS) >= 4
-    for field in handwritten_styles.FIELDS:
-        drawn = field(20, generator(0, "test"))
-        assert drawn.shape == (20, SIZE, SIZE)
-        assert drawn.min() >= 0.0
-        assert drawn.max() <= 1.0
-        assert np.median(np.ptp(drawn, axis=(1, 2))) > 0.8
-        assert field(0, generator(0, "test")).shape == (0, SIZE, SIZE)
-
-
-def test_colours_set_the_domains_apart() -> None:
-    sets = {domain: draw(domain, "train", 0).x.astype(float) for domain in DOMAINS}
-    spread = {domain: np.ptp(x, axis=-1).mean() for domain, x in sets.items()}
-    mean = {domain: x.mean() for domain, x in sets.items()}
-    slopes = {domain: np.abs(np.diff(x, axis=2)).mean() for domain, x in sets.items()}
-    assert spread["scan"] == spread["sketch"] == 0
-    assert spread["street"] > 40
-    assert spread["texture"] > spread["street"] + 30
-    assert mean["scan"] + 40 < min(mean["street"], mean["texture"])
-    assert mean["sketch"] - 40 > max(mean["street"], mean["texture"])
-    assert slopes["texture"] > 2 * slopes["street"]
-
-
-def test_street_digits_stand_out_from_their_background() -> None:
-    ground, digit = handwritten_styles._street_colours(500, generator(0, "test"))
-    step = (ground - digit).mean(axis=-1).ravel()
-    low, high = handwritten_styles.STREET_CONTRAST
-    assert step.min() > low - 1e-3
-    assert step.max() < high + 1e-3
-
-
-def test_unknown_domain_is_named() -> None:
-    with pytest.raises(DataError, match=r"photo.*scan, texture, street, sketch"):
-        draw("photo", "train", 0)
-
-
-def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
-    x = np.arange(3 * SIZE * SIZE * 3, dtype=np.int64).reshape(3, SIZE, SIZE, 3).astype(np.uint8)
+def test_folder_is_read_instead_of_drawing(tmp_path: Path, refuses: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
     np.savez(tmp_path / "street_test.npz", x=x, y=np.array([7, 0, 2], np.int64))
     result = find("street", "test", Source(data_dir=tmp_path))
-    assert isinstance(result, Arrays)
-    images = result.read()
-    assert np.array_equal(images.x, x)
-    assert images.y.tolist() == [7, 0, 2]
-    with pytest.raises(DataError):
+    assert isinstance(result, Arrays) and np.array_equal(result.read().x, x)
+    with refuses("scan"):
         find("scan", "test", Source(data_dir=tmp_path))
+    with refuses("photo", *DOMAINS):
+        draw("photo", "train", 0)

@@ -1,6 +1,7 @@
 """Camelyon17 of WILDS and Fed-ISIC2019 of FLamby, in their layouts, on files that are only listed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from image_trees import SPLITS, check_usual_refusals, refusal
@@ -44,14 +45,14 @@ def test_camelyon17_has_the_official_split(wilds: Path) -> None:
         assert f"no train images of {domain}" in refusal(camelyon.TREE.find, wilds, domain)
 
 
-def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path) -> None:
+def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path, refuses: Any) -> None:
     next((wilds / "camelyon17_v1.0" / "patches" / "patient_081_node_4").iterdir()).unlink()
-    assert "metadata.csv line 6: no file " in refusal(camelyon.TREE.find, wilds, "hospital4")
+    with refuses("metadata.csv line 6"):
+        camelyon.TREE.find("hospital4", "train", Source(wilds))
     table = wilds / "camelyon17_v1.0" / "metadata.csv"
     table.write_text(table.read_text() + "5,1,1,1,1,0,0,7,0\n")
-    assert "line 7: center '7', tumor '0', split '0'; allowed are 0 to 4" in refusal(
-        camelyon.TREE.find, wilds, "hospital4"
-    )
+    with refuses("line 7", "center '7'", "0 to 4"):
+        camelyon.TREE.find("hospital4", "train", Source(wilds))
 
 
 @pytest.mark.parametrize("folder", ["ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input", ""])

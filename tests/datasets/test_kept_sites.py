@@ -2,16 +2,20 @@
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, kept, kept_sites, looks
+from fedshift_datasets.io import cache, kept_sites, looks
+from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import folders
 
@@ -48,20 +52,16 @@ def names(listing: ImageFiles) -> list[str]:
     return [item.name for item in listing.items]
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_another_process_takes_what_was_found(home: Path, looks: list[str], split: bool) -> None:
-    if split:
-        shutil.move(home / "home", home / "train")
-        (home / "home").mkdir()
-        shutil.move(home / "train", home / "home" / "train")
-        picture(home / "home" / "test" / "dog" / "9.png")
+def test_another_process_takes_what_was_found(home: Path, looks: list[str]) -> None:
     first = found(home)
-    (site,) = (folders._there("home", Source(home, classes=CLASSES), own=False),)
+    site = folders._there("home", Source(home, classes=CLASSES), own=False)
     again = found(home)
     assert len(looks) == 1 and names(again) == names(first) and len(names(first)) >= 8
     assert isinstance(again, Listing) and isinstance(first, Listing) and again.items == first.items
     assert np.array_equal(again.labels, first.labels) and again.groups is first.groups is None
     assert folders._there("home", Source(home, classes=CLASSES), own=False) == site  # with notes and other files
+    other = found(home, test_share=0.4)
+    assert len(looks) == 2 and names(other) != names(first) == names(found(home))
 
 
 def rename(home: Path) -> None:
@@ -75,12 +75,6 @@ def add_and_remove(home: Path) -> None:
     (folder / "0.png").unlink()
     picture(folder / "8.png")
     os.utime(folder, ns=(before, before))
-
-
-def another_folder(home: Path) -> None:
-    shutil.copytree(home / "home", home / "copy")
-    shutil.rmtree(home / "home")
-    (home / "copy").rename(home / "home")
 
 
 def archive(home: Path) -> None:
@@ -99,7 +93,7 @@ def table(home: Path) -> None:
         lambda home: picture(home / "home" / "cat" / "new.png"),
         lambda home: (home / "home" / "dog" / "1.png").unlink(),
         lambda home: (home / "home" / "cat" / "deeper").mkdir(),
-        rename, add_and_remove, another_folder, archive, table,
+        rename, add_and_remove, archive, table,
     ],
 )  # fmt: skip
 def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[[Path], None]) -> None:
@@ -124,14 +118,6 @@ def test_names_are_compared_where_folders_have_no_times(
     picture(home / "home" / "cat" / "new.png")
     found(home)
     assert len(looks) == 2
-
-
-@pytest.mark.parametrize("more", [{"test_share": 0.4}, {"seed": 1}])
-def test_another_split_is_another_listing(home: Path, looks: list[str], more: dict[str, object]) -> None:
-    first = found(home)
-    other = found(home, **more)
-    assert len(looks) == 2 and names(found(home)) == names(first)
-    assert names(found(home, **more)) == names(other) and len(looks) == 2
 
 
 def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
@@ -171,9 +157,34 @@ def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pyt
     assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
 
-def test_who_may_not_write_there_lists_each_time(home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError("no")
+@given(st.lists(st.sampled_from(["ask", "touch", "remove"]), max_size=8))
+def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
+    asked, now, stale = 0, 0, True
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "a"
+        folder.mkdir()
+        os.utime(folder, ns=(0, 0))
 
-    monkeypatch.setattr(kept, "building", refuse)
-    assert names(found(home)) == names(found(home)) and len(looks) == 2
+        def look() -> Site:
+            nonlocal asked
+            asked += 1
+            return Site("a", "classes", folders=(folder,))
+
+        for act in acts:
+            if act == "ask":
+                before = asked
+                kept_sites.answer(name, (), look)
+                assert (asked > before) == stale
+                stale = not folder.exists()
+            elif folder.exists():
+                now, stale = now + 1, True
+                os.utime(folder, ns=(0, now)) if act == "touch" else folder.rmdir()
+
+
+def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_sites, "MOST", 2)
+    monkeypatch.setattr(kept_sites, "_known", {})
+    os.utime(tmp_path, ns=(0, 0))
+    for key in range(4):
+        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
+    assert len(kept_sites._known) == 2

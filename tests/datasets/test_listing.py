@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedshift_datasets.base import OWN_SPLITS
-from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files, Item, Listing
 
 NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
@@ -23,31 +21,7 @@ def test_files_are_items_that_are_made_when_they_are_asked_for() -> None:
         files[3]
 
 
-def test_a_listing_of_files_is_as_one_of_items() -> None:
-    labels, index = np.array([0, 0, 1]), np.array([2, 0])
-    of_files, of_items = Listing(Files(NAMES), labels), Listing(ITEMS, labels)
-    for one, other in ((of_files, of_items), (of_files.select(index), of_items.select(index))):
-        assert one.names == other.names and one.sources == other.sources and one.paths == other.paths
-        assert one.items == other.items and np.array_equal(one.labels, other.labels) and len(one) == len(other)
-    assert isinstance(of_files.select(index).items, Files) and of_files.select(index).names == (NAMES[2], NAMES[0])
-
-
 def test_pieces_of_one_file_have_it_once() -> None:
     pieces = Listing([Item(Path("/a.tar"), f"{place}.png", 512 * place, 100) for place in range(3)], np.zeros(3, int))
     assert pieces.sources == ("/a.tar",) and pieces.paths == (Path("/a.tar"),)
     assert pieces.names == ("0.png", "1.png", "2.png")
-
-
-def test_pictures_by_column() -> None:
-    splits = np.array([OWN_SPLITS.index(split) for split in ("train", "test", "train")], np.uint8)  # type: ignore[arg-type]
-    groups, labels = np.array(["p", "", "p"]), np.array([0, 0, 1])
-    pictures = Pictures(Files(NAMES), labels, groups, splits)
-    assert pictures == Pictures(Files(NAMES), labels.copy(), groups.copy(), splits)
-    others = (Pictures(Files(NAMES), 0 * labels, groups, splits), Pictures(Files(NAMES), labels, None, splits))
-    assert all(pictures != other for other in (*others, Pictures(), NAMES))
-    site = Site("a", "classes", pictures)
-    assert site.splits == ("train", "test") and pictures.number("validation") == 0
-    assert site.listings["train"].names == (NAMES[0], NAMES[2]) and site.listings["train"].labels.tolist() == [0, 1]
-    assert site.listings["test"].groups is None
-    of_train = site.listings["train"].groups
-    assert of_train is not None and of_train.tolist() == ["p", "p"]

@@ -19,7 +19,7 @@ def nodes() -> tuple[list[str], list[np.ndarray]]:
     return homes, held
 
 
-@pytest.mark.parametrize("mixing", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("mixing", [0.0, 0.3, 1.0])
 def test_nodes_keep_their_sizes_and_together_their_images(mixing: float) -> None:
     homes, held = nodes()
     after = exchanged(homes, held, mixing, "train", 3)
@@ -28,13 +28,9 @@ def test_nodes_keep_their_sizes_and_together_their_images(mixing: float) -> None
         before = np.concatenate([images for home, images in zip(homes, held, strict=True) if home == domain])
         now = np.concatenate([parts.get(domain, before[:0]) for parts in after])
         assert np.array_equal(np.sort(now), np.sort(before))
-
-
-def test_without_mixing_each_node_keeps_its_own() -> None:
-    homes, held = nodes()
-    for home, images, parts in zip(homes, held, exchanged(homes, held, 0.0, "train", 0), strict=True):
-        assert list(parts) == [home]
-        assert np.array_equal(parts[home], images)
+    for again, purpose, seed in ((True, "train", 3), (not mixing, "train", 2), (not mixing, "validation", 3)):
+        others = exchanged(homes, held, mixing, purpose, seed)
+        assert again == all(np.array_equal(a.get(d), b.get(d)) for a, b in zip(after, others, strict=True) for d in a)
 
 
 @settings(max_examples=50)
@@ -55,16 +51,3 @@ def test_each_node_gets_the_common_mixture_for_what_it_gives(
         assert sum(got.values()) == gave[node]
         for name, number in got.items():  # proportional, to within one image of each domain
             assert abs(number - gave[node] * pool[name] / max(1, sum(pool.values()))) <= 1 + len(pool) / 2
-
-
-def test_draws_follow_from_the_seed_and_the_purpose() -> None:
-    homes, held = nodes()
-    first, again, other, validation = (
-        exchanged(homes, held, 0.5, purpose, seed)
-        for purpose, seed in (("train", 1), ("train", 1), ("train", 2), ("validation", 1))
-    )
-    same = [all(np.array_equal(a[d], b[d]) for d in a) for a, b in zip(first, again, strict=True)]
-    assert all(same)
-    for changed in (other, validation):
-        assert any(a.keys() != b.keys() or any(not np.array_equal(a[d], b[d]) for d in a)
-                   for a, b in zip(first, changed, strict=True))  # fmt: skip

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digit_files import noise
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -17,13 +16,10 @@ from support import refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.site.deploy import exporting
-from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.limits import MOST_PATH, shown
-from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import cache, decode, files, mat, trees
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_datasets.io import decode, files, mat, trees
 from fedshift_datasets.listing import Item
-from fedshift_datasets.sets import domainnet
 
 CLASSES = ("dog", "cat", "owl")
 #: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.
@@ -47,28 +43,11 @@ def refused(call: Callable[..., object], *given: object, lines: int = 1, **named
 # --- shown
 
 
-def test_what_does_not_print_is_escaped() -> None:
-    assert shown(EVIL) == SAFE and shown(Path("/data") / EVIL) == f"/data/{SAFE}"
-    assert shown("/data/Höhe 3/犬.png") == "/data/Höhe 3/犬.png"
-
-
-def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
-    text = shown("/first/" + "x" * 5000 + "/last.png")
-    assert len(text) == MOST_PATH and text.startswith("/first/xx") and text.endswith("xx/last.png") and "..." in text
-    assert shown("y" * MOST_PATH) == "y" * MOST_PATH
-
-
 @given(name=st.binary(max_size=400), most=st.integers(10, 400))
 def test_any_name_is_printable_bounded_and_the_same_when_shown_again(name: bytes, most: int) -> None:
     text = shown(os.fsdecode(name), most)
     assert text.isprintable() and len(text) <= most
     assert shown(text, most) == text
-
-
-@given(name=st.text(alphabet=st.characters(), max_size=50))
-def test_any_text_is_printable(name: str) -> None:
-    assert shown(name).isprintable()
-    shown(name).encode()
 
 
 # --- messages
@@ -92,12 +71,6 @@ def test_folders_and_images(tmp_path: Path) -> None:
     refused(decode.decode, Item(image, str(image)), 8)
 
 
-def test_domains_that_are_there(tmp_path: Path) -> None:
-    folder_of(tmp_path / EVIL, "train")
-    message = refused(trees.find_plain, tmp_path, "art", "train", CLASSES, lines=2)
-    assert message.endswith(f"there: {SAFE}")
-
-
 def test_archives(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, EVIL) / EVIL
     for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES)):
@@ -111,28 +84,7 @@ def test_archives(tmp_path: Path) -> None:
         refused(trees.list_tar, tmp_path / "a.tar", ("art",), CLASSES)
 
 
-def test_lists(tmp_path: Path) -> None:
-    folder_of(tmp_path, "clipart")
-    evil, safe = "a\x1b[31m\u202e", r"a\x1b[31m\u202e"
-    for line, reason in ((f"clipart/{evil}/a.jpg 0", "is of the class"), (f"clipart/dog/{evil}.jpg 0", "not there")):
-        (tmp_path / "clipart_train.txt").write_text(line + "\n")
-        message = refusal_of(DataError, domainnet.find, "clipart", "train", Source(tmp_path))
-        assert reason in message and safe in message and message.isprintable()
-
-
 # --- use
-
-
-def test_images_of_any_name_are_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "kept"))
-    for name in CLASSES:
-        path = folder_of(tmp_path / EVIL, name) / name / f"{EVIL}.png"
-        Image.fromarray(noise(8, 8, 3)).save(path, "PNG")
-    part = cache.Part("any", "art", "train", 8)
-    for _ in range(2):
-        images = cache.load(part, trees.list_folders(tmp_path / EVIL, CLASSES))
-        assert images.y.tolist() == [0, 1, 2] and np.array_equal(images.x[0], noise(8, 8, 3))
-    assert len([path for path in (tmp_path / "kept").iterdir() if not path.name.startswith(".")]) == 1
 
 
 def test_the_command_prints_an_error_and_a_place_of_any_name(
@@ -148,17 +100,3 @@ def test_the_command_prints_an_error_and_a_place_of_any_name(
     assert done.exit_code == 0, done.output
     assert target.is_file()
     check(done.stdout.rstrip("\n"))
-
-
-@pytest.mark.parametrize("name", [EVIL, "a'b", 'a"b', "a\\b"])
-def test_nothing_is_exported_to_a_place_that_a_command_cannot_name(tmp_path: Path, name: str) -> None:
-    from fedshift_app.config.resolving import resolve
-
-    message = refusal_of(ConfigError, exporting.export, resolve({}), None, tmp_path / name)
-    assert "cannot be part of the command" in message and message.isprintable()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_npz_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / EVIL).write_bytes(b"")
-    refused(files.write_npz, tmp_path / EVIL / "x.npz", ImageSet(noise(1, 8, 8, 3), np.array([0])))

@@ -30,13 +30,6 @@ def test_numbers_are_those_of_numpy(n: int, side: int, seed: int) -> None:
         np.testing.assert_allclose(found.histogram[channel], wanted / x[..., channel].size, atol=0.5e-4)
 
 
-def test_a_constant_image_has_no_spread() -> None:
-    found = pixel_statistics.of(np.full((3, 4, 4, 3), 255, np.uint8), 16)
-    assert found.mean.tolist() == [1, 1, 1]
-    assert found.variance.tolist() == found.image_std.tolist() == [0, 0, 0]
-    assert found.low.tolist() == found.high.tolist() == [1, 1, 1]
-
-
 def test_sums_of_large_bright_images_fit() -> None:
     found = pixel_statistics.styles(np.full((1, 300, 300, 3), 255, np.uint8))
     assert found.tolist() == [[1, 1, 1, 0, 0, 0]]

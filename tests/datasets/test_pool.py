@@ -32,8 +32,9 @@ def test_a_file_that_ends_its_process_is_named_and_the_others_are_read(place: in
     items = [str(number) for number in range(40)]
     items[place] = ENDS
     made = list(pool.tried(eval, items, 2))
-    assert str(made[place]) == f"{ENDS}: cannot be read (damaged: it ended its decoder, SIGSEGV)"
-    assert [each for number, each in enumerate(made) if number != place] == [n for n in range(40) if n != place]
+    error = str(made.pop(place))
+    assert error.startswith(f"{ENDS}: cannot be read (") and "SIGSEGV" in error
+    assert made == [number for number in range(40) if number != place]
 
 
 def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from kept_photos import COUNT, PART, SIZE, draw, drawn, listed, load, originals, part_of
 
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import cache, corrupt_files, integrity, kept, looks, table, trees
-from fedshift_datasets.listing import Arrays, Listing
-
-CLASSES = ("cat", "dog")
-PART = cache.Part("pets", "photo", "train", 64)
-COUNT = 200
+from fedshift_datasets.io import cache, kept, looks, table
+from fedshift_datasets.listing import Arrays
 
 
 @pytest.fixture(autouse=True)
@@ -33,41 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Return a folder of BMP files: of one size in bytes, whatever their pixels are."""
-    rng = np.random.default_rng(0)
-    for number in range(COUNT):
-        draw(tmp_path / "photos" / CLASSES[number % 2] / f"{number:03d}.bmp", rng)
-    return tmp_path / "photos"
-
-
-def draw(path: Path, rng: np.random.Generator) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(path)
-
-
-def listed(photos: Path) -> Listing:
-    return trees.list_folders(photos, CLASSES)
-
-
-def originals(photos: Path) -> np.ndarray:
-    return np.stack([np.asarray(Image.open(item.path).convert("RGB")) for item in listed(photos).items])
-
-
-def load(photos: Path) -> tuple[ImageSet, int]:
-    """Return the images, and how many were decoded for it."""
-    finished: list[int] = []
-    images = cache.load(PART, listed(photos), workers=2, progress=finished.append)
-    return images, sum(finished)
-
-
-def part_of(home: Path) -> Path:
-    (part,) = home.glob(f"{PART.stem}-*")
-    return part
-
-
-def settle() -> None:
-    """Wait until a further change of a file would leave another time."""
-    time.sleep(kept._UNSETTLED + 0.01)
+    return drawn(tmp_path / "photos")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -77,47 +39,34 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- sources
 
 
-def in_place(path: Path, other: bytes) -> None:
-    path.write_bytes(other)
-
-
 def renamed(path: Path, other: bytes) -> None:
-    other_file = path.with_suffix(".new")
-    other_file.write_bytes(other)
-    os.utime(other_file, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-    other_file.replace(path)
+    path.with_suffix(".new").write_bytes(other)
+    path.with_suffix(".new").replace(path)
 
 
 def switched_link(path: Path, other: bytes) -> None:
-    target = path.parent.parent.parent / "elsewhere" / path.name
-    target.parent.mkdir(exist_ok=True)
+    target = path.parent.parent.parent / "elsewhere.bmp"
     target.write_bytes(other)
-    os.utime(target, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     path.unlink()
     path.symlink_to(target)
 
 
-REPLACED = [in_place, renamed, switched_link]
-
-
-@pytest.mark.parametrize("replace", REPLACED)
+@pytest.mark.parametrize("replace", [Path.write_bytes, renamed, switched_link])
 def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
     photos: Path, home: Path, tmp_path: Path, replace: Callable[[Path, bytes], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = photos / "cat" / "000.bmp"
-    draw(tmp_path / "other.bmp", np.random.default_rng(1))
+    file = photos / "cat" / "0.bmp"
+    draw(tmp_path / "other.bmp", 99)
     load(photos)
     mark, before = cache.content(PART, listed(photos)), file.stat()
     replace(file, (tmp_path / "other.bmp").read_bytes())
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert cache.fingerprint(listed(photos), 64) == kept.read(part_of(home)).about["fingerprint"]
     images, decoded = load(photos)
     assert decoded == COUNT
     assert np.array_equal(images.x, originals(photos))
-    assert warnings(caplog) == [
-        f"{photos}: files were replaced by others of the same sizes and times of writing; they are decoded again"
-    ]
+    (line,) = warnings(caplog)
+    assert str(photos) in line
     assert cache.content(PART, listed(photos)) == kept.digest(images.x.shape, [images.x, images.y]) != mark
     assert load(photos)[1] == 0
 
@@ -131,8 +80,6 @@ def test_copies_with_their_times_are_taken_after_a_look_at_their_content(
     photos.with_name("copy").rename(photos)
     images, decoded = load(photos)
     assert decoded == 0 and np.array_equal(images.x, originals(photos))
-    (line,) = warnings(caplog)
-    assert line.startswith(f"{photos}: files have other inodes or times of change") and "the same content" in line
     assert load(photos)[1] == 0 and len(warnings(caplog)) == 1  # the new inodes are known now
 
 
@@ -143,7 +90,7 @@ def test_a_file_that_changes_while_it_is_decoded_is_decoded_again_the_next_time(
     def change(_: int) -> None:
         if not changed:
             changed.append(1)
-            (photos / "dog" / "199.bmp").chmod(0o600)
+            (photos / "dog" / "9.bmp").chmod(0o600)
 
     with looks.handed_on() if one_look else nullcontext():
         cache.load(PART, listed(photos), progress=change)
@@ -152,95 +99,23 @@ def test_a_file_that_changes_while_it_is_decoded_is_decoded_again_the_next_time(
     assert load(photos)[1] == 0
 
 
-def test_file_systems_whose_inodes_are_others_each_time_cost_a_look_and_a_line(
-    photos: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    load(photos)
-    stamp, looks = integrity.stamp, iter(range(1000))
-    monkeypatch.setattr(
-        integrity, "stamp", lambda seen, inodes=True: f"{stamp(seen, inodes=inodes)}{next(looks) * inodes}"
-    )
-    for _ in range(2):
-        images, decoded = load(photos)
-        assert decoded == 0 and np.array_equal(images.x, originals(photos))
-    assert len(warnings(caplog)) == 2
-
-
 def test_arrays_are_looked_at_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "a.npy"
-
-    def read() -> ImageSet:
-        return ImageSet(np.load(file), np.zeros(3, np.int64))
-
-    np.save(file, np.full((3, 64, 64, 3), 7, np.uint8))
-    assert (cache.load(PART, Arrays((file,), read)).x == 7).all()
-    before = file.stat()
-    np.save(file, np.full((3, 64, 64, 3), 8, np.uint8))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (cache.load(PART, Arrays((file,), read)).x == 8).all()
+    images = Arrays((file,), lambda: ImageSet(np.load(file), np.zeros(3, np.int64)))
+    for value in (7, 8):
+        np.save(file, np.full((3, 48, 64, 3), value, np.uint8))
+        os.utime(file, (1, 1))
+        assert (cache.load(PART, images).x == np.full((3, SIZE, SIZE, 3), value)).all()
     assert len(warnings(caplog)) == 1
-
-
-def test_a_verdict_of_broken_images_goes_with_the_file_not_with_its_time(photos: Path) -> None:
-    file, sound = photos / "cat" / "000.bmp", (photos / "cat" / "000.bmp").read_bytes()
-    before = file.stat()
-    file.write_bytes(bytes(len(sound)))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert [verdict.place for verdict in corrupt_files.of(listed(photos))] == [0]
-    file.write_bytes(sound)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert corrupt_files.of(listed(photos)) == ()
-
-
-def test_a_verdict_of_broken_images_is_kept_and_not_when_it_is_damaged(
-    photos: Path, home: Path, given: list[str]
-) -> None:
-    file = photos / "cat" / "000.bmp"
-    file.write_bytes(b"no image")
-    verdict = corrupt_files.of(listed(photos))
-    (note,) = home.glob("broken-*.list")
-    note.write_bytes(note.read_bytes().replace(b"[0]", b"[1]"))  # another image
-    assert corrupt_files.of(listed(photos)) == verdict
-    given.clear()
-    assert corrupt_files.of(listed(photos)) == verdict
-    assert given == ["000.bmp"]  # no other
 
 
 def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
-    path.write_text("file,label,domain\na.png,x,s\n")
-    before = path.stat()
-    columns = ("file", "label", "domain")
-    assert table.read(path, columns, table.labelled)[0].label == "x"
-    settle()
-    path.write_text("file,label,domain\na.png,y,s\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert table.read(path, columns, table.labelled)[0].label == "y"
-
-
-# --- pixels
-
-
-def damage(home: Path, first: int, stop: int) -> None:
-    """Set images to zero where they lie, and the file's time of writing to what it was."""
-    part = part_of(home)
-    before = part.stat()
-    with part.open("r+b") as file:
-        file.seek(kept.read(part, check=False).chunks[0].start + first * 64 * 64 * 3)
-        file.write(bytes((stop - first) * 64 * 64 * 3))
-    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@pytest.mark.parametrize(("first", "stop"), [(0, 184), (100, 101), (199, 200)])
-def test_a_damaged_part_is_decoded_again_as_a_whole(
-    photos: Path, home: Path, first: int, stop: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    mark = cache.content(PART, listed(photos))
-    damage(home, first, stop)
-    again, decoded = load(photos)
-    assert decoded == COUNT and np.array_equal(again.x, originals(photos))
-    assert warnings(caplog) == [f"{part_of(home)}: the cached images are damaged or cut off; they are decoded again"]
-    assert load(photos)[1] == 0 and cache.content(PART, listed(photos)) == mark
+    for label in "xy":
+        path.write_text(f"file,label,domain\na.png,{label},s\n")
+        os.utime(path, (1, 1))
+        assert table.read(path, ("file", "label", "domain"), table.labelled)[0].label == label
+        time.sleep(kept._UNSETTLED + 0.01)  # a further change leaves another time of change
 
 
 # --- what a check costs
@@ -269,8 +144,8 @@ def test_digests_are_compared_only_of_a_file_that_nobody_knows(
     kept._checked.clear()  # another process
     load(photos)
     assert checks == []
-    shutil.copy2(part_of(home), home / "copy")  # another inode
-    (home / "copy").replace(part_of(home))
+    shutil.copy2(part := part_of(home), home / "copy")  # another inode
+    (home / "copy").replace(part)
     load(photos)
     assert (COUNT, 64, 64, 3) in checks
     checks.clear()
@@ -279,7 +154,7 @@ def test_digests_are_compared_only_of_a_file_that_nobody_knows(
     assert checks == []
 
 
-@pytest.mark.parametrize("note", ["{", "[]", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
+@pytest.mark.parametrize("note", ["{", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
 def test_a_damaged_note_means_a_check(photos: Path, home: Path, checks: list[tuple[int, ...]], note: str) -> None:
     load(photos)
     kept._checked.clear()
@@ -293,7 +168,7 @@ def test_who_may_not_write_there_takes_a_sound_cache(
     photos: Path, home: Path, checks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(photos)
-    (photos / "cat" / "000.bmp").chmod(0o600)  # another time of change
+    (photos / "cat" / "0.bmp").chmod(0o600)  # another time of change
     kept._checked.clear()
     kept.lock_of(part_of(home)).unlink()
     checks.clear()
@@ -308,7 +183,7 @@ def test_who_may_not_write_there_takes_a_sound_cache(
 
 def _build_slowly(photos: str, home: str) -> None:
     os.environ[cache.CACHE_DIR] = home
-    cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(0.2))
+    cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(1))
 
 
 def building_in_a_process(photos: Path, home: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:

@@ -10,7 +10,6 @@ from torch import nn, optim, tensor
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedomg import FedOMGParams
 from fedshift_core.wire.records import decode, encode
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedomg import SMALL, FedOMGStrategy, least, mixture
 
@@ -39,15 +38,9 @@ def updates(sent: Arrays) -> list[Update]:
     return collected
 
 
-def value(gamma: list[float], changes: list[np.ndarray], q: list[float], kappa: float, scale: float) -> float:
-    """Return <g_Gamma, g> + kappa |g| |g_Gamma| of changes over their mean length, as in the code."""
-    g = sum(w * c for w, c in zip(q, changes, strict=True)) / scale
-    mixed = sum(w * c for w, c in zip(gamma, changes, strict=True)) / scale
-    return float(mixed @ g + kappa * math.sqrt(g @ g + SMALL) * math.sqrt(mixed @ mixed + SMALL))
-
-
 @pytest.mark.parametrize("kappa", [0.25, 0.5, 2.0])
 def test_a_merge_against_the_equations(kappa: float) -> None:
+    """With the weights Gamma that the next test holds against torch's."""
     made, sent = server(kappa=kappa, server_lr=0.7), weights(0)
     made._global = encode(sent)
     came = updates(sent)
@@ -60,19 +53,9 @@ def test_a_merge_against_the_equations(kappa: float) -> None:
     counts = np.rint(np.mean([u.arrays()[COUNT] for u in came]))
     arrays = decode(made.merge(came, q))
     scale = float(np.mean([math.sqrt(c @ c + SMALL) for c in flat]))
-    # Gamma by a grid over the simplex: SGD must come near the least value.
-    steps = 60
-    grid = [(i / steps, j / steps, 1 - (i + j) / steps) for i in range(steps + 1) for j in range(steps + 1 - i)]
-    lowest = min(value(list(gamma), flat, q, kappa, scale) for gamma in grid)
     gram = np.array([[a @ b for b in flat] for a in flat]) / scale**2
-    share = np.array(q)
-    radius = kappa * math.sqrt(share @ gram @ share + SMALL)
-    gamma = least(gram, gram @ share, radius, made.params)
+    gamma = least(gram, gram @ np.array(q), kappa * math.sqrt(q @ gram @ q + SMALL), made.params)
     assert gamma.sum() == pytest.approx(1) and gamma.min() >= 0
-    found_value = value(gamma.tolist(), flat, q, kappa, scale)
-    assert found_value <= value(q, flat, q, kappa, scale)
-    if kappa < 1:  # at the code's rate SGD jumps about where the second term is large
-        assert found_value == pytest.approx(lowest, abs=5e-3)
     g = sum(w * c for w, c in zip(q, flat, strict=True))
     mixed = sum(w * c for w, c in zip(gamma, flat, strict=True))
     length = math.sqrt(mixed @ mixed / scale**2 + SMALL) + SMALL
@@ -81,8 +64,7 @@ def test_a_merge_against_the_equations(kappa: float) -> None:
     np.testing.assert_allclose(got, 0.7 * change, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(arrays[BUFFER], buffers, rtol=1e-6)
     assert arrays[COUNT] == counts
-    assert list(arrays) == list(sent)
-    assert all(arrays[name].dtype == sent[name].dtype for name in sent)
+    assert [(name, array.dtype) for name, array in arrays.items()] == [(name, a.dtype) for name, a in sent.items()]
 
 
 def test_gamma_is_sought_as_torch_would() -> None:
@@ -108,16 +90,6 @@ def test_gamma_is_sought_as_torch_would() -> None:
             schedule.step()
     assert best is not None
     np.testing.assert_allclose(least(a, b, radius, params), best, rtol=1e-9)
-
-
-def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
-    made, sent = server(kappa=0), weights(0)
-    made._global = encode(sent)
-    came = updates(sent)
-    assert made.node_weights(came) == [n.num_examples / 9 for n in NODES]
-    plain = decode(DomainStrategy.merge(made, updates(sent), [0.2, 0.3, 0.5]))
-    arrays = decode(made.merge(came, [0.2, 0.3, 0.5]))
-    assert all(np.array_equal(arrays[name], array) for name, array in plain.items())
 
 
 def test_updates_of_zeros_move_nothing() -> None:

@@ -3,14 +3,12 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from flwr.app import ArrayRecord
-from support import ask, check_knowledge, federation, node
+from support import ask, federation, node
 
 from fedshift_clients.methods import ggeur as geometry
 from fedshift_core.arrays import Arrays
-from fedshift_core.limits import Refused
 from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
@@ -62,15 +60,6 @@ def whole(*nodes: int) -> np.ndarray:
     return np.stack(made)
 
 
-def test_pooled_is_the_covariance_of_all_features_together() -> None:
-    made = server()
-    made.merge_knowledge([sent_by(i) for i in range(4)])
-    np.testing.assert_allclose(covariances(made), whole(0, 1, 2, 3), atol=1e-4)
-    assert {str(array.dtype) for array in made.knowledge.values()} == {"float32"}
-    values = made.knowledge["eigenvalues"]
-    assert (values[:, :-1] >= values[:, 1:]).all()
-
-
 def test_nodes_that_tell_later_are_pooled_with_those_before_and_nobody_counts_twice() -> None:
     made = server()
     made.merge_knowledge([sent_by(3), sent_by(1)])
@@ -79,12 +68,12 @@ def test_nodes_that_tell_later_are_pooled_with_those_before_and_nobody_counts_tw
     assert made.knowledge is first
     made.merge_knowledge([sent_by(0), sent_by(1), sent_by(2), again(3)])
     np.testing.assert_allclose(covariances(made), whole(0, 1, 2, 3), atol=1e-4)
+    values = made.knowledge["eigenvalues"]
+    assert values.dtype == np.float32 and (values[:, :-1] >= values[:, 1:]).all()
     assert made.state["nodes"].tolist() == [0, 1, 2, 3]
     f, y = (np.concatenate(parts) for parts in zip(images(2), images(3), strict=True))
     np.testing.assert_allclose(made.state["means"][1, 0], f[y == 0].mean(axis=0), rtol=1e-5)
-    assert made.state["counts"].tolist() == [
-        np.bincount(np.concatenate([images(i)[1] for i in pair]), minlength=C).tolist() for pair in ((0, 1), (2, 3))
-    ]
+    assert made.state["counts"][1].tolist() == np.bincount(y, minlength=C).tolist()
 
 
 def test_principal_components_that_travel_are_the_first_of_numpy() -> None:
@@ -119,16 +108,6 @@ def test_statistics_are_asked_for_once() -> None:
     assert server(samples=0).tell(node(1), ask()) == {}
 
 
-def test_what_is_sent_is_held_against_the_declaration() -> None:
-    made = server()
-    for update in (sent_by(1), again(1)):
-        check_knowledge(made, update.knowledge, update.node.class_counts)
-    with pytest.raises(Refused, match="eigenvectors of shape"):
-        check_knowledge(made, sent_by(1).knowledge | {"eigenvectors": np.zeros((C, 1, F), np.float32)})
-    with pytest.raises(Refused, match="unexpected knowledge"):
-        check_knowledge(server(samples=0), sent_by(1).knowledge)
-
-
 def test_statistics_of_another_width_are_left_out() -> None:
     made, wide = server(), sent_by(0, means=np.zeros((C, F + 1), np.float32))
     made.merge_knowledge([wide, sent_by(1)])
@@ -138,9 +117,7 @@ def test_statistics_of_another_width_are_left_out() -> None:
     assert (made._width({}), made._width({"encoder.projection.0.weight": np.zeros((2, 7))})) == (F, 7)
 
 
-def test_a_negative_eigenvalue_counts_as_nothing_and_a_class_of_nobody_has_none() -> None:
-    vectors = np.eye(F)[:2]
-    values, directions = pooled([ClassStatistics(3, np.ones(F), np.array([2.0, -1.0]), vectors)])
-    np.testing.assert_allclose(values, [2])
-    np.testing.assert_allclose(np.abs(directions), np.eye(F)[:1])
-    assert [len(part) for part in pooled([ClassStatistics(0, np.ones(F), np.array([2.0, 1.0]), vectors)])] == [0, 0]
+def test_a_negative_eigenvalue_and_a_class_of_nobody_count_as_nothing() -> None:
+    for number, left in ((3, [2]), (0, [])):
+        values, _ = pooled([ClassStatistics(number, np.ones(F), np.array([2.0, -1.0]), np.eye(F)[:2])])
+        np.testing.assert_allclose(values, left)

@@ -25,45 +25,14 @@ def averaged(replies: list[Arrays], weights: list[float]) -> Arrays:
 # --- shares ----------------------------------------------------------------------------------------
 
 
-def test_shares_by_hand() -> None:
-    # 5 + 2 + 9 = 16.
-    assert shares([5, 2, 9]) == [5 / 16, 2 / 16, 9 / 16]
-    assert shares([7]) == [1.0]
-    assert shares([0, 3]) == [0.0, 1.0]
-
-
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=50).filter(any))
-def test_shares_sum_to_one_in_the_order_of_the_sizes(sizes: list[int]) -> None:
+def test_shares_are_the_parts_of_the_sum(sizes: list[int]) -> None:
     q = shares(sizes)
     assert sum(q) == pytest.approx(1, rel=1e-12)
-    assert all(0 <= share <= 1 for share in q)
-    assert [share > 0 for share in q] == [size > 0 for size in sizes]
-    for a, qa in zip(sizes, q, strict=True):
-        for b, qb in zip(sizes, q, strict=True):
-            assert a * qb == pytest.approx(b * qa)
+    np.testing.assert_allclose(q, np.array(sizes) / sum(sizes), rtol=1e-12)
 
 
 # --- the average -----------------------------------------------------------------------------------
-
-
-def test_average_by_hand() -> None:
-    # Weights 5, 2, 9 of 16: (5 * 8 + 2 * 16 + 9 * 0) / 16 = 4.5, and for the second 16 in all replies.
-    replies: list[Arrays] = [{"w": np.array([first, 16], dtype=np.float32)} for first in (8, 16, 0)]
-    assert averaged(replies, shares([5, 2, 9]))["w"].tolist() == [4.5, 16]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 4), (2, 3, 3, 3)])
-def test_average_against_numpy(shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> None:
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        replies: list[Arrays] = [{"w": np.asarray(rng.normal(size=shape), dtype=dtype)} for _ in range(5)]
-        sizes = [int(size) for size in rng.integers(1, 1000, size=5)]
-        got = averaged(replies, shares(sizes))["w"]
-        assert isinstance(got, np.ndarray)
-        assert (got.shape, got.dtype) == (shape, np.dtype(dtype))
-        wanted = np.average([reply["w"].astype(np.float64) for reply in replies], axis=0, weights=sizes)
-        np.testing.assert_allclose(got, wanted, rtol=1e-5 if dtype is np.float32 else 1e-12, atol=1e-6)
 
 
 @given(
@@ -79,13 +48,6 @@ def test_integers_are_averaged_and_rounded(steps: list[int], sizes: list[int], s
     assert (got.shape, got.dtype) == (shape, np.dtype(np.int64))
     exact = sum(step * size for step, size in zip(steps, sizes, strict=True)) / sum(sizes)
     assert np.all(np.abs(got - exact) <= 0.5 + 1e-4)
-
-
-def test_integers_are_not_truncated() -> None:
-    # (1 + 2 + 2) / 3 = 1.67, and thirds that sum to 0.999... must not turn 7 into 6.
-    assert int(averaged([{"n": np.array(n)} for n in (1, 2, 2)], [1 / 3] * 3)["n"]) == 2
-    for n in range(100):
-        assert int(averaged([{"n": np.array(n)}] * 7, [1 / 7] * 7)["n"]) == n
 
 
 @given(n=st.integers(1, 6), seed=st.integers(0, 10**6))
@@ -108,46 +70,12 @@ def test_one_reply_comes_back_bit_for_bit() -> None:
         assert np.array_equal(got[name], array)
 
 
-def test_names_and_types_are_kept_apart() -> None:
-    replies: list[Arrays] = [
-        {"w": np.ones(2, np.float32) * k, "v": np.ones((1, 2)) * -k, "n": np.array(k), "s": np.array(k, np.float32)}
-        for k in (1, 3)
-    ]
-    got = averaged(replies, [0.25, 0.75])  # 1/4 + 9/4 = 2.5; as an integer 2 (half to even)
-    assert {name: (str(array.dtype), array.shape) for name, array in got.items()} == {
-        "w": ("float32", (2,)), "v": ("float64", (1, 2)), "n": ("int64", ()), "s": ("float32", ()),
-    }  # fmt: skip
-    assert got["w"].tolist() == [2.5, 2.5]
-    assert got["v"].tolist() == [[-2.5, -2.5]]
-    assert got["n"] == 2
-    assert got["s"] == 2.5
-
-
 def test_replies_are_left_as_they_were() -> None:
     """The first reply must not become the accumulator."""
     replies: list[Arrays] = [{"w": np.ones(3, np.float32), "s": np.array(1.0), "n": np.array([1])} for _ in range(3)]
     averaged(replies, [1.0, 1.0, 1.0])
     for reply in replies:
         assert all(np.array_equal(array, np.ones_like(array)) for array in reply.values())
-
-
-def test_read_only_replies_are_fine() -> None:
-    """Arrays that are decoded from a message are views of its bytes."""
-    array = np.frombuffer(np.ones(3, np.float32).tobytes(), np.float32)
-    assert not array.flags.writeable
-    assert averaged([{"w": array}, {"w": array}], [0.5, 0.5])["w"].tolist() == [1, 1, 1]
-
-
-def test_same_order_gives_the_same_bits() -> None:
-    rng = np.random.default_rng(0)
-    replies: list[Arrays] = [{"w": rng.normal(size=100).astype(np.float32)} for _ in range(7)]
-    weights = shares([3, 1, 4, 1, 5, 9, 2])
-    assert averaged(replies, weights)["w"].tobytes() == averaged(replies, weights)["w"].tobytes()
-
-
-def test_nothing_added_is_nothing() -> None:
-    assert RunningAverage().result() == {}
-    assert RunningAverage().record() == {}
 
 
 # --- blocks ----------------------------------------------------------------------------------------

@@ -1,18 +1,15 @@
 """What a reply is judged by: the weights that were sent, and what the other nodes contribute."""
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from refusals import refused, worded
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation import update_norms
-from fedshift_strategies.federation.update_norms import SentWeights, change, far_from_others, norm, out_of_proportion
+from fedshift_strategies.federation.update_norms import SentWeights, change, far_from_others, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:
@@ -28,25 +25,11 @@ def model(seed: int = 0, scale: float = 1.0) -> Arrays:
     return arrays | {"n": np.array(40 + seed)}
 
 
-def slow(arrays: Arrays, less: Arrays | None = None) -> float:
-    total = 0.0
-    for name, array in arrays.items():
-        for place in np.ndindex(array.shape):
-            if array.dtype.kind == "f":
-                total += (float(array[place]) - (float(less[name][place]) if less else 0.0)) ** 2
-    return math.sqrt(total)
-
-
-@pytest.mark.parametrize("block", [16, 80, 1 << 19])
-def test_norms_are_those_of_loops_whatever_the_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_norms, "BLOCK", block)
-    assert norm(model(0)) == pytest.approx(slow(model(0)), rel=1e-12)
-    assert change(model(1), model(0)) == pytest.approx(slow(model(1), model(0)), rel=1e-12)
-    assert norm({}) == norm({"n": np.array(5)}) == change({}, {}) == 0.0
-
-
-def test_numbers_whose_squares_float32_cannot_hold_have_a_norm() -> None:
-    assert norm({"w": np.full(4, 1e30, np.float32)}) == pytest.approx(2e30)
+def slow(arrays: Arrays, less: Arrays) -> float:
+    numbers = [
+        array.astype(float) - less[name].astype(float) for name, array in arrays.items() if array.dtype.kind == "f"
+    ]
+    return float(np.linalg.norm(np.concatenate([part.ravel() for part in numbers])))
 
 
 @pytest.mark.parametrize("block", [16, 80, 1 << 19])
@@ -58,9 +41,8 @@ def test_a_check_takes_the_norm_to_five_digits_whatever_the_block(block: int, mo
 
 
 def test_a_check_takes_squares_that_float32_cannot_hold() -> None:
-    sent = {"w": np.ones(4, np.float32)}
-    with pytest.raises(Refused, match=r"changed by 1e\+30 times"):
-        SentWeights(sent, 2.0).check({"w": np.full(4, 1e30, np.float32)})
+    with refused(Refused, "1e+30", "federation.max_update"):
+        SentWeights({"w": np.ones(4, np.float32)}, 2.0).check({"w": np.full(4, 1e30, np.float32)})
 
 
 # --- weights ---------------------------------------------------------------------------------------
@@ -71,32 +53,28 @@ def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0
     assert SentWeights(sent, max_update, noise).check(got) == change(got, sent, exact=False)
 
 
-def test_the_ratio_is_that_of_the_change_to_what_was_sent() -> None:
-    sent = {"w": np.array([3.0, 4.0])}  # norm 5
-    check(sent, {"w": np.array([3.0, 14.0])})  # 10 away
-    with pytest.raises(
-        Refused, match=r"weights changed by 2\.2 times the norm .* allowed is 2 .*federation\.max_update"
-    ):
-        check(sent, {"w": np.array([3.0, 15.0])})
-
-
-@pytest.mark.parametrize("zeros", [np.zeros(4), np.full(4, 1e-9)])
-def test_weights_shorter_than_1_count_as_1(zeros: NDArray[Any]) -> None:
-    check({"w": zeros}, {"w": np.full(4, 0.9)})
-    with pytest.raises(Refused, match=r"changed by 2\.2 times"):
-        check({"w": zeros}, {"w": np.full(4, 1.1)})
-
-
-def test_where_no_weights_travel_nothing_is_judged() -> None:
-    check({}, {})
+@pytest.mark.parametrize(
+    ("sent", "near", "far"),
+    [
+        ([3.0, 4.0], [3.0, 14.0], [3.0, 15.0]),  # norm 5: 10 away and 11
+        ([0.0] * 4, [0.9] * 4, [1.1] * 4),  # shorter than 1 counts as 1
+        ([1e-9] * 4, [0.9] * 4, [1.1] * 4),
+    ],
+)
+def test_the_ratio_is_that_of_the_change_to_what_was_sent(
+    sent: list[float], near: list[float], far: list[float]
+) -> None:
+    check({"w": np.array(sent)}, {"w": np.array(near)})
+    with refused(Refused, 2.2, "federation.max_update"):
+        check({"w": np.array(sent)}, {"w": np.array(far)})
 
 
 def test_a_counter_is_no_length_but_may_not_leap() -> None:
     sent = {"w": np.ones(2), "n": np.array(3)}
     check(sent, {"w": np.ones(2), "n": np.array(10**6)})
-    with pytest.raises(Refused, match=r"n changed by 9e\+15 in a round, allowed is 1e\+09 at most"):
+    with refused(Refused, "n changed", "9e+15", "1e+09"):
         check(sent, {"w": np.ones(2), "n": np.array(9 * 10**15)})
-    with pytest.raises(Refused, match="n changed by"):
+    with refused(Refused, "n changed"):
         check({"n": np.array([2, 1], np.uint64)}, {"n": np.array([2, 2**52], np.uint64)})
 
 
@@ -116,7 +94,7 @@ def test_the_verdict_is_that_of_the_definition(seed: int, scale: float, max_upda
     """Also where the largest numbers alone let a reply pass."""
     sent, got = model(seed), model(seed + 1, scale)
     got["n"] = sent["n"]
-    ratio = slow(got, sent) / max(slow(sent), 1.0)
+    ratio = slow(got, sent) / max(slow(sent, {name: np.zeros(1) for name in sent}), 1.0)
     if ratio > max_update:
         with pytest.raises(Refused, match=r"federation\.max_update"):
             check(sent, got, max_update)
@@ -127,38 +105,30 @@ def test_the_verdict_is_that_of_the_definition(seed: int, scale: float, max_upda
 # --- the other nodes' weights ------------------------------------------------------------------------
 
 
-def test_a_change_is_judged_by_the_median_of_the_others() -> None:
-    (result,) = far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20).values()
-    assert result == (
-        "the change of the weights is 20.3 times the median of this round's nodes, allowed for its images is 20 at "
-        "most (federation.max_update)"
-    )
-    assert list(far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20)) == [3]
-    assert far_from_others([1, 2, 3, 59, 4], [10] * 5, 10.0, 20) == {}
-
-
-def test_more_images_are_more_steps_and_fewer_are_not_held_against_a_node() -> None:
-    assert far_from_others([1, 2, 3, 100, 4], [10, 10, 10, 20, 10], 10.0, 20) == {}
-    assert list(far_from_others([1, 2, 3, 121, 4], [10, 10, 10, 20, 10], 10.0, 20)) == [3]
-    assert list(far_from_others([1, 2, 3, 61, 4], [10, 10, 10, 1, 10], 10.0, 20)) == [3]
-
-
-def test_where_most_hardly_move_one_that_still_learns_is_no_liar() -> None:
-    assert far_from_others([0.0, 0.0, 0.01, 1.0, 0.01], [10] * 5, 10.0, 20) == {}
-    assert list(far_from_others([0.0, 0.0, 0.0, 1.1], [10] * 4, 10.0, 1)) == [3]
-    assert far_from_others([0.0, 0.0, 0.0, 9.9], [10] * 4, 10.0, 20) == {}  # the median counts as 10 / 20
-    (why,) = far_from_others([0.0, 0.0, 0.0, 10.1], [10] * 4, 10.0, 20).values()
-    assert "is not 0 as the median" in why
-
-
-def test_fedicons_first_node_that_learns_is_no_liar() -> None:
-    """Changes of round 2 on the embedded digits, seed 0, bf16."""
-    assert far_from_others([2.189, 0.136, 0.281, 0.071], [359] * 4, 7.66, 10) == {}
-
-
-@pytest.mark.parametrize("changes", [[], [1e9], [1e-9, 1e9]])
-def test_one_change_or_two_have_no_median(changes: list[float]) -> None:
-    assert far_from_others(changes, [5] * len(changes), 1.0, 20) == {}
+@pytest.mark.parametrize(
+    ("changes", "images", "most", "far"),
+    [
+        ([1, 2, 3, 61, 4], 10, 20, "20.3"),
+        ([1, 2, 3, 59, 4], 10, 20, ""),
+        ([1, 2, 3, 100, 4], 20, 20, ""),  # more images are more steps
+        ([1, 2, 3, 121, 4], 20, 20, "40.3"),
+        ([1, 2, 3, 61, 4], 1, 20, "20.3"),  # fewer are not held against a node
+        ([0.0, 0.0, 0.01, 1.0, 0.01], 10, 20, ""),  # most hardly move, one still learns
+        ([0.0, 0.0, 0.0, 1.1], 10, 1, "median"),
+        ([0.0, 0.0, 0.0, 9.9], 10, 20, ""),  # the median counts as 10 / 20
+        ([0.0, 0.0, 0.0, 10.1], 10, 20, "median"),
+        ([0.136, 0.281, 0.071, 2.189], 10, 10, ""),  # FedICON, round 2 on the embedded digits, bf16
+        ([1e-9, 1e9], 10, 20, ""),  # two have no median
+    ],
+)
+def test_a_change_is_judged_by_the_median_of_the_others(
+    changes: list[float], images: int, most: float, far: str
+) -> None:
+    """The fourth node is judged; the others have ten images each."""
+    result = far_from_others(changes, [10, 10, 10, images, 10][: len(changes)], 10.0, most)
+    assert list(result) == ([3] if far else [])
+    for why in result.values():
+        worded(why, far, "federation.max_update")
 
 
 # --- contributions ---------------------------------------------------------------------------------
@@ -171,41 +141,17 @@ def contribution(size: float, style: float = 1.0) -> Arrays:
 def test_a_contribution_is_judged_by_the_median_of_the_others() -> None:
     # Norms 1, 2, 3, 4, 900: the median is 3, and ten times that 30.
     given = [contribution(size) for size in (1, 2, 3, 900, 4)]
-    assert out_of_proportion(given, 10) == {
-        3: "the norm of prototypes is 300 times the median of this round's nodes, allowed is 10 at most "
-        "(federation.max_update)"
-    }
+    (why,) = out_of_proportion(given, 10).values()
+    worded(why, "prototypes", 300, 10, "federation.max_update")
     assert out_of_proportion(given, 300) == {}
     given[1] = contribution(2, style=1e4)
     assert list(out_of_proportion(given, 10)) == [3, 1]
-
-
-def test_two_liars_of_five_are_both_found() -> None:
-    assert sorted(out_of_proportion([contribution(size) for size in (1e6, 2, 3, 1e6, 4)], 100)) == [0, 3]
 
 
 def test_nothing_and_short_ones_are_within_proportion() -> None:
     assert out_of_proportion([], 1) == out_of_proportion([{}, {}], 1) == {}
     # Most nodes hold nothing: a median of 0 counts as 1.
     assert out_of_proportion([contribution(size, 0) for size in (0, 0, 0, 9)], 10) == {}
-
-
-def test_features_of_the_first_node_that_learns_are_within_proportion() -> None:
-    """As the first round of the CNN on the embedded digits has them: 64 numbers, all but one node's near 0."""
-    rows = [{"prototypes": np.full((2, 64), size / 8, np.float32)} for size in (1.1, 0.9, 2.7, 20.3)]
-    assert list(out_of_proportion(rows, 10)) == [3]
-    assert out_of_proportion(rows, 10, {"prototypes"}) == {}
-    rows[0]["prototypes"] *= 200 / 1.1
-    assert list(out_of_proportion(rows, 10, {"prototypes"})) == [0]
-    vectors = [{"feature": array["prototypes"][0]} for array in rows]
-    assert list(out_of_proportion(vectors, 10, {"feature"})) == [0]
-
-
-def test_who_has_told_its_numbers_before_has_no_part_in_the_median() -> None:
-    """A node that comes later alone tells its own."""
-    before, late = {"means": np.zeros((2, 0), np.float32)}, {"means": np.full((2, 4), 50, np.float32)}
-    assert out_of_proportion([before, before, before, late], 10) == {}
-    assert out_of_proportion([before, before, before], 10) == {}
 
 
 def test_one_that_sends_alone_is_held_against_what_others_sent_before() -> None:

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from support import federation, phase
 from support import node as node_of
 
@@ -61,13 +62,14 @@ def test_the_largest_of_any_type() -> None:
 
 def test_finite_but_huge_numbers_are_refused_with_the_key_that_allows_them() -> None:
     check_numbers("w", np.array([-1e6, 1e6]), 1e6)
-    with pytest.raises(Refused, match=r"w holds 1e\+30, allowed is 1e\+06 at most \(federation.max_value\)"):
-        check_numbers("w", np.array([1.0, -1e30], np.float32), 1e6)
     check_numbers("batches", np.array(2**53), 1e6)  # counters may be large
-    with pytest.raises(Refused, match="batches holds"):
-        check_numbers("batches", np.array(2**53 + 2), 1e6)
-    with pytest.raises(Refused, match="complex"):
-        check_numbers("w", np.array([1j]), 1e6)
+    for name, array, value in (
+        ("w", np.array([1.0, -1e30], np.float32), "1e+30"),
+        ("batches", np.array(2**53 + 2), ""),
+        ("w", np.array([1j]), "complex"),
+    ):
+        with refused(Refused, name, value):
+            check_numbers(name, array, 1e6)
 
 
 #: Simulated: it scores its own model on nine images of scan, on some of street, and has six of its own.
@@ -101,53 +103,37 @@ def test_all_that_a_node_may_say_after_training() -> None:
     check_trained({"num-examples": 5.0, "started-anew": 1})
 
 
-HUGE = "x" * 5_000_000
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"num-examples": 6}, "num-examples is 6, announced were 5"),
-    ({"num-examples": 0}, "num-examples is missing or not above 0"),
-    ({"num-examples": -1}, "num-examples is missing"),
-    ({"num-examples": math.nan}, "num-examples is missing"),
-    ({"num-examples": math.inf}, "num-examples is missing"),
-    ({"num-examples": [5]}, "num-examples is missing"),
-    ({"num-examples": 10**18}, "num-examples is missing"),
-    ({"gift": 1.0}, "unknown metric 'gift'"),
-    ({"loss/\x1b[2J": 1.0}, r"unknown metric 'loss/ \[2J': no loss term that the run declares"),
-    ({"loss/" + "x" * 100: 1.0}, "unknown metric 'loss/xxx"),
-    ({"loss/mine": 1.0}, r"unknown metric 'loss/mine': no loss term that the run declares \(`terms`\)"),
-    ({"loss": [1.0]}, "loss is not a number"),
-    ({"loss": [0.5] * 1_000_000}, "loss is not a number"),
-    ({"loss": math.inf}, r"loss is inf, allowed are numbers from -1e\+09 to 1e\+09"),
-    ({"loss/ce": -1e10}, r"loss/ce is -1e\+10, allowed are"),
-    ({"loss/ce": 1e300}, r"loss/ce is 1e\+300, allowed are"),
-    ({f"loss/{i}": 1.0 for i in range(2000)}, "2014 metrics, allowed are 1000"),
-    ({HUGE: 1.0}, "unknown metric 'xxx"),
-    ({"local-" + HUGE: 1}, "unknown metric 'local-xxx"),
-    ({"local-correct/sketch": 1}, "unknown metric 'local-correct/sketch'"),  # it was not asked for that
-    ({"local-correct/scan": 2.5}, "local-correct/scan is 2.5, allowed are whole numbers from 0 to 1e"),
-    ({"local-correct/scan": -1}, "local-correct/scan is -1"),
-    ({"local-correct/scan": math.nan}, "local-correct/scan is nan"),
-    ({"local-correct/scan": 10}, "local-correct/scan 10 of 9"),
-    ({"local-count/scan": 8}, "local-count/scan is 8, expected is 9"),
-    ({"local-count/scan": 10}, "local-count/scan is 10"),
-    ({"local-correct/street": 8}, "local-correct/street 8 of 7"),
-    ({"local-own-count": 7}, "local-own-count is 7, allowed are whole numbers from 0 to 6"),
-    ({"local-own-correct": 5}, "local-own-correct 5 of 4"),
-    ({"seconds/\x1b[2J\nall is well": 1.0}, r"unknown metric 'seconds/ \[2J all is well'"),
-    ({"seconds/data": -1.0}, "seconds/data is -1, allowed are numbers from 0 to 1e"),
-    ({"seconds/data": math.nan}, "seconds/data is nan"),
-    ({"seconds/data": 1e300}, r"seconds/data is 1e\+300"),
-    ({"process": 0.5}, "process is 0.5"),
-    ({"kept": 2}, "kept is 2, expected is 1"),
-    ({"started-anew": [1]}, "started-anew is not a number"),
-    ({"other-correct/mine/scan": 1}, "unknown metric 'other-correct/mine/scan'"),
-    ({"correct/scan": 1}, "unknown metric 'correct/scan'"),
-    ({"validation-correct": 1}, "unknown metric 'validation-correct'"),
+    ({"num-examples": 6}, "num-examples 6 5"),
+    ({"num-examples": 0}, "num-examples"),
+    ({"num-examples": math.nan}, "num-examples"),
+    ({"num-examples": [5]}, "num-examples"),
+    ({"num-examples": 10**18}, "num-examples"),
+    ({"gift": 1.0}, "'gift'"),
+    ({"loss/\x1b[2J": 1.0}, "'loss/ [2J'"),
+    ({"loss/mine": 1.0}, "'loss/mine' `terms`"),
+    ({"loss": [0.5] * 1_000_000}, "loss"),
+    ({"loss": math.inf}, "loss inf"),
+    ({"loss/ce": -1e10}, "loss/ce -1e+10"),
+    ({f"loss/{i}": 1.0 for i in range(2000)}, "2014 1000"),
+    ({"local-" + "x" * 5_000_000: 1}, "local-xxx"),
+    ({"local-correct/sketch": 1}, "'local-correct/sketch'"),  # it was not asked for that
+    ({"local-correct/scan": 2.5}, "local-correct/scan 2.5"),
+    ({"local-correct/scan": 10}, "local-correct/scan 10 9"),
+    ({"local-count/scan": 8}, "local-count/scan 8 9"),
+    ({"local-own-count": 7}, "local-own-count 7 6"),
+    ({"local-own-correct": 5}, "local-own-correct 5 4"),
+    ({"seconds/data": -1.0}, "seconds/data -1"),
+    ({"process": 0.5}, "process 0.5"),
+    ({"kept": 2}, "kept 2 1"),
+    ({"started-anew": [1]}, "started-anew"),
+    ({"correct/scan": 1}, "'correct/scan'"),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason"), BAD, ids=[reason[:30] for _, reason in BAD])
-def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason) as caught:
+@pytest.mark.parametrize(("change", "named"), BAD)
+def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], named: str) -> None:
+    with refused(Refused, *named.split()) as caught:
         check_trained(GOOD | change)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
@@ -156,10 +142,10 @@ def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], reas
 def test_where_no_own_model_was_asked_for_no_score_of_one_is_taken() -> None:
     without = {name: value for name, value in GOOD.items() if not name.startswith("local-")}
     check_trained(without, client_models="off")
-    with pytest.raises(Refused, match="unknown metric 'local-own-count'"):
+    with refused(Refused, "'local-own-count'"):
         check_trained(without | {"local-own-count": 4}, client_models="off")
-    own = without | {"local-own-correct": 1, "local-own-count": 4}
-    with pytest.raises(Refused, match="unknown metric 'local-own-correct'"):  # a real node has none of its own
+    with refused(Refused, "'local-own-correct'"):  # a real node has none of its own
+        own = without | {"local-own-correct": 1, "local-own-count": 4}
         check_trained(own, node_of(0, (5,), "scan", 9, shared_test=False))
 
 
@@ -209,7 +195,7 @@ def test_records_that_the_run_does_not_know_are_refused_and_let_go() -> None:
     assert len(gift.content) == 0
     with pytest.raises(Refused, match="the reply lacks the record 'metrics'"):
         metrics_of(RecordDict({"metrics": ConfigRecord({"loss": 1.0})}))
-    failed = Message(Error(code=2, reason="two\nlines " + HUGE), reply_to=gift)
+    failed = Message(Error(code=2, reason="two\nlines " + "x" * 5_000_000), reply_to=gift)
     with pytest.raises(Refused, match=r"^two lines x+\.\.\.$") as caught:
         opened(failed, ("metrics",))
     assert len(str(caught.value)) == MOST_TEXT

@@ -51,9 +51,3 @@ def test_a_node_cannot_speak_for_another_nor_twice() -> None:
     again = answer(mine)
     honest = answer(other)
     assert Sent([mine, other]).answers([as_other, both, again, honest]) == ([both, honest], [as_other, again])
-
-
-def test_nodes_that_were_not_asked_are_strays() -> None:
-    stranger = answer(message(9, "x"))
-    assert Sent([message(5, "a")]).answers([stranger]) == ([], [stranger])
-    assert Sent().answers([stranger]) == ([], [stranger])

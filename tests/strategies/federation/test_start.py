@@ -11,7 +11,6 @@ from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.federation.one_time_payload import Start
-from fedshift_strategies.federation.updates import num_bytes
 
 FROZEN = {"encoder.w": np.arange(6, dtype=np.float32).reshape(2, 3), "encoder.n": np.asarray(4)}
 MOVING = {"classifier.w": np.ones(3, np.float32)}
@@ -63,13 +62,6 @@ def test_an_answer_to_an_earlier_question_does_not_count() -> None:
     assert START in asked(start, 7)
 
 
-def test_its_bytes_count_where_it_is_sent() -> None:
-    start = Start(FROZEN, frozenset(FROZEN))
-    first = num_bytes(asked(start, 7))
-    start.record_answers([answer(7)])
-    assert first - num_bytes(asked(start, 7)) == sum(len(array.data) for array in encode(FROZEN).values())
-
-
 def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
     whole = {"a": np.ones(1, np.float32), "b": np.full(1, 2, np.float32), "c": np.full(1, 3, np.float32)}
     start = Start({"b": whole["b"]}, frozenset({"b"}))
@@ -77,15 +69,6 @@ def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
     assert list(moving) == ["a", "c"]
     merged = start.complete(encode({"a": whole["a"] + 1, "c": whole["c"] + 1}))
     assert [(name, float(array[0])) for name, array in decode(merged).items()] == [("a", 2), ("b", 2), ("c", 4)]
-
-
-def test_a_run_without_any_says_and_copies_nothing() -> None:
-    start, record = Start({}, frozenset()), encode(MOVING)
-    assert start.moving(record) is record
-    assert start.complete(record) is record
-    sent = asked(start, 7)
-    assert START not in sent
-    assert START_DIGEST not in sent.config_records[CONFIG]
 
 
 def test_a_digest_goes_by_names_types_shapes_and_numbers() -> None:

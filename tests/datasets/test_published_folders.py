@@ -1,0 +1,136 @@
+"""PACS, Office-Caltech-10 and VLCS: their layouts on small trees, the published sizes, refusals, the real tars."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from image_trees import SPLITS, check_split, check_usual_refusals, fill, write_tar
+
+from fedshift_datasets.base import Source
+from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.sets import office, pacs, vlcs
+
+CALTECH = (
+    "backpack touring-bike calculator headphone computer-keyboard laptop-101 computer-monitor computer-mouse "
+    "coffee-mug video-projector"
+)
+CALTECH_256 = (
+    "003.backpack 224.touring-bike 027.calculator 101.head-phones 045.computer-keyboard 127.laptop-101 "
+    "046.computer-monitor 047.computer-mouse 041.coffee-mug 238.video-projector"
+)
+SHORT = "backpack bike calculator headphones keyboard laptop monitor mouse mug projector"
+PACS, OFFICE, VLCS = (" ".join(of.CLASSES) for of in (pacs, office, vlcs))
+NUMBERS = "0 1 2 3 4"
+
+
+@pytest.mark.parametrize(
+    ("of", "domain", "folder", "classes", "each", "sizes"),
+    [
+        *((pacs, domain, domain, PACS, 3, (17, 4)) for domain in pacs.DOMAINS),
+        *((pacs, "photo", f"{base}/photo", PACS, 3, (17, 4)) for base in ("PACS", "pacs", "kfold", "PACS/kfold")),
+        *((office, domain, domain, OFFICE, 2, (16, 4)) for domain in office.DOMAINS),
+        (office, "amazon", "office_caltech_10/Amazon/images", OFFICE, 2, (16, 4)),
+        (office, "dslr", "Office-Caltech10/dslr", OFFICE, 2, (16, 4)),
+        *((office, "caltech", "caltech", names, 2, (16, 4)) for names in (CALTECH, CALTECH_256, SHORT, SHORT.upper())),
+        *((vlcs, "caltech", name, VLCS, 4, (14, 6)) for name in ("CALTECH", "VLCS/Caltech101")),
+        *((vlcs, "labelme", name, VLCS, 4, (14, 6)) for name in ("LABELME", "vlcs/LabelMe")),
+        *((vlcs, "pascal", name, NUMBERS, 4, (14, 6)) for name in ("PASCAL/full", "VLCS/VOC2007/full")),
+        *((vlcs, "sun", name, NUMBERS, 4, (14, 6)) for name in ("SUN/full", "SUN09/full")),
+    ],
+)
+def test_folders(
+    tmp_path: Path, of: Any, domain: str, folder: str, classes: str, each: int, sizes: tuple[int, int]
+) -> None:
+    fill(tmp_path / folder, dict.fromkeys(classes.split(), each))
+    by_split = check_split(of.TREE.find, tmp_path, domain, train=sizes[0], test=sizes[1])
+    for item, label in zip(by_split["train"].items, by_split["train"].labels.tolist(), strict=True):
+        assert item.path.parent == tmp_path / folder / classes.split()[label]
+
+
+@pytest.mark.parametrize("base", ["", "PACS", "PACS/kfold"])
+def test_tars_give_the_split_of_folders(tmp_path: Path, base: str) -> None:
+    members = [f"photo/{name}/{number:04}.jpg" for name in pacs.CLASSES for number in range(3)]
+    write_tar(tmp_path / base / "photo.tar", reversed(members))
+    by_split = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
+    assert [item.name for item in by_split["test"].items] == [members[i] for i in (8, 9, 18, 19)]
+    fill(tmp_path / "kfold" / "photo", dict.fromkeys(pacs.CLASSES, 3))  # which win
+    for split in SPLITS:
+        folders = pacs.TREE.find("photo", split, Source(tmp_path))
+        names = [str(item.path.relative_to(tmp_path / "kfold")) for item in folders.items]
+        assert names == [item.name for item in by_split[split].items]
+        assert folders.labels.tolist() == by_split[split].labels.tolist()
+
+
+def test_classes_of_office_31_alone_are_passed_over(tmp_path: Path) -> None:
+    fill(tmp_path / "amazon" / "images", dict.fromkeys(office.CLASSES, 2) | dict.fromkeys(office.OTHERS, 1))
+    check_split(office.TREE.find, tmp_path, "amazon", train=16, test=4)
+
+
+def test_official_split_folders(tmp_path: Path) -> None:
+    fill(tmp_path / "VLCS" / "SUN" / "train", dict.fromkeys("01234", 4))
+    fill(tmp_path / "VLCS" / "SUN" / "test", dict.fromkeys("01234", 2))
+    fill(tmp_path / "VLCS" / "SUN" / "full", dict.fromkeys("01234", 9))
+    assert len(vlcs.TREE.find("sun", "train", Source(tmp_path))) == 20
+    fill(tmp_path / "VLCS" / "SUN" / "crossval", {"0": 1, "4": 2}, first=4)
+    by_split = check_split(vlcs.TREE.find, tmp_path, "sun", train=23, test=10)
+    assert np.bincount(by_split["test"].labels).tolist() == [2] * 5
+    assert np.bincount(by_split["train"].labels).tolist() == [5, 4, 4, 4, 6]
+    assert by_split["train"].items[4].path == tmp_path / "VLCS" / "SUN" / "crossval" / "0" / "0004.jpg"
+
+
+# --- published sizes
+
+
+def listing(count: int) -> Listing:
+    return Listing(tuple(Item(Path(str(i)), str(i)) for i in range(count)), np.arange(count))
+
+
+def test_published_counts_give_the_published_splits(tmp_path: Path) -> None:
+    assert pacs.COUNTS == {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3929}
+    assert office.COUNTS == {"caltech": 1123, "amazon": 958, "webcam": 295, "dslr": 157}
+    assert vlcs.COUNTS == {"caltech": 1415, "labelme": 2656, "pascal": 3376, "sun": 3282}
+    for domain, test in zip(vlcs.DOMAINS, (424, 797, 1013, 985), strict=True):
+        assert len(vlcs.split_70_30(listing(vlcs.COUNTS[domain]), "test")) == test
+    fill(tmp_path / "dslr", office.CLASS_COUNTS["dslr"])
+    check_split(office.TREE.find, tmp_path, "dslr", train=127, test=30)
+
+
+@given(count=st.integers(0, 300))
+def test_split_70_30_is_even_and_complete(count: int) -> None:
+    train, test = (vlcs.split_70_30(listing(count), split).labels for split in ("train", "test"))
+    assert sorted([*train, *test]) == list(range(count)) and abs(len(test) - 0.3 * count) <= 0.5
+    if len(test) > 1:
+        assert set(np.diff(test)) <= {3, 4, 5}  # 5: only below ten images
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("of", [pacs, office, vlcs], ids=["pacs", "office", "vlcs"])
+def test_refusals(tmp_path: Path, refuses: Any, of: Any) -> None:
+    first, second, *_ = of.DOMAINS
+    check_usual_refusals(of.TREE.find, tmp_path, of.DOMAINS)
+    fill(tmp_path / first, dict.fromkeys(of.CLASSES[:-1], 1))
+    with refuses(second, f"there: {first}"):
+        of.TREE.find(second, "train", Source(tmp_path))
+    with refuses(len(of.CLASSES) - 1, len(of.CLASSES), of.CLASSES[-1]):
+        of.TREE.find(first, "train", Source(tmp_path))
+    fill(tmp_path / first, {of.CLASSES[-1]: 1, "unicycle": 1})
+    with refuses(f"/{first}/unicycle", *of.CLASSES):
+        of.TREE.find(first, "train", Source(tmp_path))
+
+
+def test_folders_and_tars_that_do_not_fit_are_refused(tmp_path: Path, refuses: Any) -> None:
+    fill(tmp_path / "webcam", dict.fromkeys((*office.CLASSES, "coffee-mug"), 1))
+    with refuses("coffee-mug", "mug"):
+        office.TREE.find("webcam", "train", Source(tmp_path))
+    fill(tmp_path / "SUN09" / "train", {"0": 1})
+    with refuses(tmp_path / "SUN09", "test", "train"):
+        vlcs.TREE.find("sun", "test", Source(tmp_path))
+    for suffix, mode in ((".tar.gz", "w:gz"), (".tgz", "w:gz"), (".tar.xz", "w:xz")):
+        write_tar(tmp_path / suffix / f"photo{suffix}", ["photo/dog/1.jpg"], mode=mode)
+        with refuses(f"photo{suffix}", "compressed"):
+            pacs.TREE.find("photo", "train", Source(tmp_path / suffix))
