@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refused
 from support import ROOT, InlineRun
 
 from fedshift.data import init as init_files
@@ -23,36 +24,32 @@ from fedshift_core.errors import ConfigError
 LAUNCH = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 
 
-@pytest.mark.parametrize("key", [*FLAT_KEYS, *LAUNCH])
-@pytest.mark.parametrize("value", ["", " "])
-def test_of_a_run(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}: "):
-        parse_arguments(["handwritten", f"{key}={value}"])
-
-
-def test_an_empty_experiment() -> None:
-    with pytest.raises(ConfigError, match=r"^experiment: expected a value, found ''; leave the key out"):
+def test_of_a_run() -> None:
+    for key in (*FLAT_KEYS, *LAUNCH):
+        for value in ("", " "):
+            with refused(ConfigError, f"{key}: "):
+                parse_arguments(["handwritten", f"{key}={value}"])
+    with refused(ConfigError, "experiment: "):
         parse_arguments([""])
 
 
 @pytest.mark.parametrize(
-    ("call", "reason"),
+    ("call", "key"),
     [
-        (lambda: grid.points(grid.read(["handwritten", "data-dir="])), "data-dir: "),
-        (lambda: grid.points(grid.read(["handwritten", "method="])), "method: a value is missing"),
-        (lambda: prepare.prepare("pacs", ["data-dir="], as_json=False), "data-dir: expected a value"),
-        (lambda: init_files.init("mine", ["data-dir="]), "data-dir: expected a value"),
-        (lambda: rescoring.rescore(["output-dir=", "runs"]), "output-dir: expected a value"),
-        (lambda: watching.show(["output-dir="], as_json=False, watch=False, site=""), "output-dir: expected a value"),
+        (lambda: grid.points(grid.read(["handwritten", "data-dir="])), "data-dir"),
+        (lambda: grid.points(grid.read(["handwritten", "method="])), "method"),
+        (lambda: prepare.prepare("pacs", ["data-dir="], as_json=False), "data-dir"),
+        (lambda: init_files.init("mine", ["data-dir="]), "data-dir"),
+        (lambda: rescoring.rescore(["output-dir=", "runs"]), "output-dir"),
+        (lambda: watching.show(["output-dir="], as_json=False, watch=False, site=""), "output-dir"),
     ],
 )
 def test_of_other_commands(
-    call: Callable[[], object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, key):
         call()
-    assert reason in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
