@@ -212,21 +212,6 @@ def test_too_few_nodes_are_reported_before_the_first_round(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("method", ["local", "fedproto"])
-def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: InlineRun, tmp_path: Path) -> None:
-    result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
-    assert result == (
-        f"aggregation.robust=median needs averaged weights, but the method '{method}', as it is configured, sends none"
-    )
-    for weights in ("equal", "samples", "domain-aware", "ga", "afl"):
-        result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.weights={weights}")
-        assert result == (
-            f"aggregation.weights={weights} needs averaged weights, but the method '{method}', as it is configured, "
-            "sends none"
-        )
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(DomainStrategy):
         def merge(self, updates: Any, weights: Any) -> Any:

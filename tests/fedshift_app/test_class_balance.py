@@ -54,64 +54,6 @@ def sites(root: Path) -> Path:
 # --- what is refused -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            "train.class_weights=more",
-            "train.class_weights: expected none, balanced, effective or weights by class name",
-        ),
-        (
-            "train.class_weights={a: 0}",
-            "train.class_weights: 'a': expected a number above 0 and at most 10000, found 0",
-        ),
-        ("train.class_weights={twelve: 2}", "train.class_weights: 'twelve' is no class of this run; there are 0, 1, 2"),
-        (
-            "train.class_counts=federation",
-            "does nothing with train.class_weights=none; it needs train.class_weights=balanced or effective",
-        ),
-        (
-            "train.class_weights=balanced train.class_beta=0.9",
-            "train.class_beta=0.9 does nothing with train.class_weights=balanced",
-        ),
-        (
-            "train.focal_gamma=1",
-            "train.focal_gamma=1 does nothing with train.loss=cross-entropy; it needs train.loss=focal",
-        ),
-        ("train.class_beta=1 train.class_weights=effective", "train.class_beta"),
-        (
-            "privacy.name=dp-sgd privacy.noise_multiplier=1 train.sampler=balanced",
-            "train.sampler=balanced does not go with privacy.name=dp-sgd, whose steps take each image with the same",
-        ),
-        ("method=fedthe train.sampler=balanced", "fedthe balances classes by the prior in its logits"),
-        ("method=scaffold method.option=I train.sampler=balanced", "take method.option=II, or train.sampler=shuffle"),
-    ],
-)
-def test_settings_that_do_not_go(given: str, message: str) -> None:
-    method = given.split()[0].removeprefix("method=") if given.startswith("method=") else "fedavg"
-    keys = " ".join(key for key in given.split(" ") if not key.startswith("method="))
-    quoted = keys if "{" not in keys else f"'{keys}'"
-    with pytest.raises(ConfigError) as caught:
-        resolve({"experiment": "handwritten", "method": method, "set": quoted})
-    assert message in str(caught.value)
-    assert str(caught.value).count("\n") <= 1
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "privacy.name=dp-sgd privacy.noise_multiplier=1 train.class_weights=balanced train.loss=focal",
-        "method=fedthe method.balanced=false train.class_weights=balanced",
-        "modules=[f2dc] train.class_weights=effective train.class_counts=federation",
-        "federation.secure_sums=on train.class_weights=effective train.class_counts=federation",
-    ],
-)
-def test_settings_that_go(given: str) -> None:
-    pytest.importorskip("opacus", reason="fedshift[dp] is not installed")
-    method = "fedthe" if "fedthe" in given else "fedavg"
-    resolve({"experiment": "handwritten", "method": method, "set": given.removeprefix("method=fedthe ")})
-
-
 def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
     class Changed(DomainClient):
         def loss(self, batch: Batch) -> dict[str, Any]:

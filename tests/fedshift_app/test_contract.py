@@ -502,11 +502,6 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     return content
 
 
-def test_every_data_set_of_ours_stands_in_the_docs() -> None:
-    text = (files.CONF.parent / "README.md").read_text()
-    assert all(f"`{name}`" in text for name in catalog.DATASETS if catalog.DATASETS.origin(name) == OURS)
-
-
 class _Reads(TorchDispatchMode):
     """Counts how often a number is read off a tensor, for which the host waits for the device."""
 

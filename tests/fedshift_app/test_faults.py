@@ -196,16 +196,6 @@ def test_a_failed_part_of_a_test_set_is_scored_by_another_node_of_the_domain(
     assert replaced.rounds[0]["left_out"][0].startswith(f"node {bad} (scan): ")
 
 
-def test_a_domain_that_lacks_a_part_is_missing_and_never_the_score_of_the_others(run_inline: InlineRun) -> None:
-    def half(message: Message, reply: Message) -> Message:
-        first = message.content.config_records["config"]["starts"] == [0]
-        return reply if first else _raise(message, reply)
-
-    run = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=_grid(MessageType.EVALUATE, (0, 4), half))
-    assert run.rounds[0]["accuracy"]["scan"] is None
-    assert run.results["missing"] == ["scan"]
-
-
 def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (1,), _raise))
     assert run.rounds[0]["accuracy"]["texture"] is None
@@ -213,19 +203,6 @@ def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun) -
     assert run.results["missing"] == ["texture"]
     assert run.results["avg"] is run.rounds[0]["avg"] is None
     assert run.results["unscored"] == {"texture": [1]} and run.results["lost"] == {"1": [1]}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"correct/scan": 91, "count/scan": 90, "loss-sum/scan": 1.0}, {"correct/scan": 5}, {"correct/street": 1}],
-)
-def test_nonsense_from_an_evaluating_node_is_not_counted(values: dict[str, float], run_inline: InlineRun) -> None:
-    def lie(message: Message, reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord(dict(values))
-        return reply
-
-    run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (0,), lie))
-    assert run.rounds[0]["accuracy"]["scan"] is None
 
 
 FLOODS: dict[str, dict[str, Any]] = {
@@ -285,18 +262,6 @@ def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun
     run = run_inline(rounds=2, set=SHORT, grid=Grid)
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3]]
     assert [text.partition(":")[0] for text in run.rounds[1]["left_out"]] == ["node 2 (street)"]
-
-
-def test_knowledge_of_another_shape_or_not_finite_is_refused(run_inline: InlineRun) -> None:
-    for array in (np.zeros((3, 3), np.float32), np.full((10, 64), np.inf, np.float32)):
-
-        def change(message: Message, reply: Message, array: Any = array) -> Message:
-            reply.content.array_records["knowledge"]["prototypes"] = Array(array)
-            return reply
-
-        run = run_inline(rounds=1, method="i2pfl", set=SHORT, grid=_grid(MessageType.TRAIN, (0,), change))
-        assert run.rounds[0]["nodes"] == [1, 2, 3]
-        assert "prototypes" in run.rounds[0]["left_out"][0]
 
 
 def test_a_node_that_cannot_take_part_stops_the_run_before_training(run_inline: InlineRun, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from fedshift.run.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config import registry
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
@@ -327,12 +326,6 @@ def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> N
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (folder,) = (experiment.parent / "simulated").iterdir()
     assert Run(folder).results["weights_sha256"] == expected.results["weights_sha256"]
-
-
-def test_the_command_takes_the_file_by_its_own_place(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(experiment.parent)
-    flat, _ = parse_arguments(["own.yaml"])
-    assert resolve(flat).method["beta"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,18 @@
 """``evaluate.personal_on=all_domains``: each node's own model on every domain, as F2DC with local modules needs."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from killing import SHORT, killing, outcome, resume, start
 from safetensors.numpy import load_file
-from support import InlineRun, refusal_of
+from support import InlineRun
 
 from fedshift.lab.pages.report import predictions
 from fedshift.lab.tables.compare import compare
 from fedshift.run import reading
-from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup, state_store
-from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
 SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.05"
@@ -79,28 +75,3 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
         assert line["accuracy"][domain] == pytest.approx(np.mean(each))
         assert line["spread_over_nodes"][domain] == pytest.approx(np.std(each, ddof=1))
     assert max(np.std(each) for each in by_name.values()) > 2  # one model for all would be seen
-
-
-def test_without_modules_at_test_f2dc_does_not_ask_for_that() -> None:
-    requested = {
-        "experiment": "handwritten",
-        "method": "f2dc",
-        "set": "method.local_modules=local method.eval_modules=none",
-    }
-    assert configuration.resolve(requested).evaluate.personal_on == "own_domain"
-
-
-@pytest.mark.long
-def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flat: dict[str, Any] = {"method": "fedbn", "rounds": 3, "set": f"{SHORT} model.name=cnn_bn {ON_ALL}"}
-    whole = start(tmp_path / "whole", **flat)
-    with killing(monkeypatch)("weights-00003", "before"):
-        start(tmp_path / "runs", **flat)
-    again = resume(tmp_path / "runs")
-    assert outcome(again) == outcome(whole)
-    assert again.results["spread_over_nodes"] == whole.results["spread_over_nodes"]
-
-
-def test_drawn_test_sets_are_no_common_ground() -> None:
-    requested = {"experiment": "handwritten", "set": f"shift.label_mix=own {ON_ALL}"}
-    assert "draws each node its own" in refusal_of(ConfigError, configuration.resolve, requested)
