@@ -115,12 +115,6 @@ def test_of_one_node_retaken_is_its_own() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, client.model.state_dict().values(), strict=True))
 
 
-def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(finished_run: InlineRun) -> None:
-    run = finished_run(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
-    assert run.results["others"]["bn=own"]["sketch"] is None
-    assert all(run.results["others"][way]["sketch"] is not None for way in ("bn=retaken", "bn=batch"))
-
-
 def test_fewer_nodes_than_domains_have_no_own_statistics_as_first_score(run_inline: InlineRun) -> None:
     with refused(FederationError, "[own,averaged]", "street, sketch"):
         run_inline(nodes=2, rounds=1, set="model.name=cnn_bn evaluate.bn=[own,averaged]")
@@ -265,12 +259,6 @@ def test_what_a_batchnorm_does_after_normalising_stays() -> None:
     assert set(put.state_dict()) == {"0.weight", "0.bias"}
     with refused(ConfigError, "Unknown"):
         networks.with_group_norm(nn.Sequential(Unknown(4)), 2)
-
-
-@pytest.mark.long
-def test_a_run_with_group_norm_learns(finished_run: InlineRun) -> None:
-    run = finished_run(rounds=3, set="model.name=cnn_bn model.bn=group")
-    assert min(run.results["final"].values()) > 25  # of ten classes
 
 
 # --- compare ------------------------------------------------------------------------------------------------------

@@ -327,14 +327,6 @@ def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) ->
     assert not list((folder / "checkpoint").glob("round-*"))
 
 
-def test_inline_run_with_a_domain_held_out(fedshift: Command) -> None:
-    ended = fedshift("run", *QUICK, "nodes=2", "allocation.held_out=[street,sketch]", "output-dir=out")
-    assert ended.code == 0, ended.err
-    results = json.loads((Path(ended.out.splitlines()[-1].partition(": ")[2]) / "results.json").read_text())
-    assert [node["domain"] for node in results["nodes"]] == ["scan", "texture"]
-    assert all(value is not None for value in results["domains"].values())
-
-
 # --- for scripts ------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, MessageType, MetricRecord
+from flwr.app import Message, MessageType, MetricRecord
 from support import ASKED_FOR, InlineRun, ListeningGrid, Run, client_setup, image_set, node_features, shared
 
 from fedshift_clients.base import DomainClient
@@ -186,31 +186,6 @@ def of_node(index: int, kind: str, change: Change) -> Change:
     return only
 
 
-def test_where_nodes_cut_off_test_sets_of_their_own_lta_is_taken_on_them(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    settings = "train.epochs=1 allocation.share=0.3 allocation.test_fraction=0.2 evaluate.client_models=last"
-    run = run_inline(rounds=1, nodes=5, set=settings, grid=traffic.make)
-    replies = {config["node-index"]: numbers(reply) for config, _, reply in traffic.of(MessageType.TRAIN, 1)}
-    # Scan's test set is that of its two nodes, 0 and 4, together; the others have a domain of their own.
-    assert replies[0][LOCAL_COUNT + "scan"] == replies[0][LOCAL_OWN_COUNT] + replies[4][LOCAL_OWN_COUNT]
-    assert replies[1][LOCAL_COUNT + "texture"] == replies[1][LOCAL_OWN_COUNT]
-    own = [100 * result[LOCAL_OWN_CORRECT] / result[LOCAL_OWN_COUNT] for result in replies.values()]
-    assert run.results["client_models"]["lta"] == pytest.approx(np.mean(own))
-
-
-def fail(message: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=message)
-
-
-def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(run_inline: InlineRun) -> None:
-    traffic = Traffic(of_node(2, MessageType.TRAIN, fail))
-    run = run_inline(rounds=1, set=LAST, grid=traffic.make)
-    result = run.results["client_models"]
-    assert list(result["matrix"]) == ["0", "1", "3"]
-    assert result["ata"]["street"] is None and None not in (result["ata"]["scan"], result["lta"], result["gasa"])
-    assert result["gata"] is result["cprr"] is None and result["why_missing"]
-
-
 @pytest.mark.parametrize(
     ("lie", "trained"),
     [
@@ -234,31 +209,6 @@ def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
     assert list(line["client_models"]["matrix"]) == ["1", "2", "3"]
     assert line["left_out"][0].startswith("node 0 (scan): ") and next(iter(lie), "own model") in line["left_out"][0]
     assert not [name for name in line["losses"] if name.startswith("local")]
-
-
-def test_in_a_part_of_the_federation_rows_are_those_that_trained(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=2, nodes=8, set=f"{TINY} federation.participation=0.5 evaluate.client_models=every")
-    for line in run.rounds:
-        assert list(line["client_models"]["matrix"]) == [str(index) for index in line["nodes"]]
-        assert len(line["nodes"]) == 4
-
-
-def test_real_nodes_score_on_their_own_test_images_and_the_rest_says_why_not(run_inline: InlineRun) -> None:
-    def as_real(message: Message, reply: Message) -> Message:
-        if message.metadata.message_type == MessageType.QUERY:
-            reply.content["metrics"] = MetricRecord(numbers(reply) | {"shared-test": 0})
-        return reply
-
-    traffic = Traffic(as_real)
-    run = run_inline(rounds=1, nodes=5, set=LAST, grid=traffic.make)
-    message = {config["node-index"]: config[LOCAL_DOMAINS] for config, _, _ in traffic.of(MessageType.TRAIN, 1)}
-    assert message == {i: [NAMES[i % 4]] for i in range(5)}
-    result = run.results["client_models"]
-    assert {index: list(row) for index, row in result["matrix"].items()} == {str(i): own for i, own in message.items()}
-    each = [value for row in result["matrix"].values() for value in row.values()]
-    assert result["lta"] == pytest.approx(np.mean(each))
-    assert [result[key] for key in ("ata", "gata", "gasa", "cprr")] == [dict.fromkeys(NAMES), None, None, None]
-    assert result["why_missing"]
 
 
 # --- the global model every so many rounds ----------------------------------------------------------------

@@ -101,14 +101,6 @@ def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineR
         assert set(before["others"]) == {"bn=retaken", "bn=own", "bn=batch"}
 
 
-def test_halves_of_maps_are_near(run_inline: InlineRun) -> None:
-    settings = MAPS.replace("float32", "{}", 2).format("float32", "bfloat16")
-    off, on = pair(run_inline, "fedavg", settings, nodes=2)
-    one, other = weights(off), weights(on)
-    assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-2
-    assert any((one[name] != other[name]).any() for name in one)
-
-
 def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
     rows = rows_of_stores()
@@ -296,18 +288,6 @@ def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept == sum(sizes) > 0
     prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
     assert _rows() == IMAGES
-
-
-def test_corrupted_test_images_of_the_run_are_computed_too(
-    run_inline: InlineRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = (*AS_THEY_ARE, "shift.name=corruption", "shift.severity=2")
-    prepare.prepare("handwritten", list(keys), as_json=False)
-    assert _rows() == IMAGES + 2 * 90
-    _run(run_inline, keys)
-    said = capsys.readouterr().out
-    assert "round 1/1" in said
-    assert ONCE not in said
 
 
 def test_there_must_be_room_before_the_work() -> None:

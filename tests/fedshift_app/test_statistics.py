@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from PIL import Image
-from refusals import refused
 from support import InlineRun, ListeningGrid, refusal_of
 
 from fedshift.lab.pages.report import site_images
 from fedshift.run import reading
 from fedshift.site.deploy import exporting
 from fedshift_app import client_app, server_app
-from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.statistics import node as statistics
 from fedshift_app.features.statistics.node import report_of
@@ -25,9 +23,7 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import holdings, image_files, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
-from fedshift_clients.base import DomainClient
-from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.params import Params
+from fedshift_core.errors import FederationError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 
@@ -132,21 +128,6 @@ def test_too_few_images_and_broken_answers(run_inline: InlineRun) -> None:
     assert run.rounds[0]["left_out"] == []  # it trains all the same
 
 
-def test_a_simulated_node_whose_machine_fails_is_lost_and_does_not_count_as_silent_by_choice(
-    run_inline: InlineRun,
-) -> None:
-    def fail(message: Message, reply: Message) -> Message:
-        of_one = message.metadata.message_type == MessageType.QUERY and message.metadata.dst_node_id == 1001
-        if of_one and names.SITE_IMAGES in message.content.config_records[names.CONFIG]:
-            return Message(Error(code=names.MACHINE_FAILED, reason="MemoryError"), reply_to=message)
-        return reply
-
-    run = run_inline(rounds=1, grid=answering(fail), set=SHARED)
-    (reason,) = run.rounds[0]["left_out"]
-    assert reason.startswith("node 1 (sketch): ") and reason.endswith("MemoryError")
-    assert (run.rounds[0]["nodes"], run.results["lost"]) == ([0, 2, 3], {"1": [1]})
-
-
 @pytest.mark.parametrize(("method", "reason"), [("fedccrl", "late"), ("fedrdn", "fails")])
 def test_a_run_goes_on_while_the_only_node_that_tells_is_late(
     method: str, reason: str, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -188,21 +169,6 @@ def test_a_run_goes_on_while_the_only_node_that_tells_is_late(
     rows = [rows for node, rows in sent if node == 1000]
     assert rows[0] == 0 < rows[1] == rows[2]
     assert [line["nodes"] for line in run.rounds] == [[0, 1] if reason == "fails" else [0], [0, 1], [0, 1]]
-
-
-def test_a_method_that_needs_them_says_so() -> None:
-    class Needs(DomainClient[Any]):
-        uses_statistics = True
-
-    method = registry.get("fedavg").model_copy(update={"client": Needs})
-
-    def case(share: str) -> needs.Case:
-        return needs.Case(method, Params(), {}, resolve({"set": f"statistics.share={share}"}), Params())
-
-    for share in ("off", "server"):
-        with refused(ConfigError, f"statistics.share={share}", "'fedavg'"):
-            needs.check(case(share))
-    needs.check(case("nodes"))
 
 
 def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun) -> None:

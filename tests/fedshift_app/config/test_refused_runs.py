@@ -111,6 +111,7 @@ REFUSED = {
         for method in ("local", "fedproto")
         for rule in ("robust=median", "weights=equal", "weights=samples", "weights=domain-aware", "weights=afl")
     },
+    "method=fedheal aggregation.robust=clip": "aggregation.robust=clip 'fedheal' fedavg",
     "shift.label_mix=own evaluate.personal_on=all_domains": "evaluate.personal_on=all_domains shift.label_mix=own",
     "evaluate.untrained=drop": "evaluate.untrained 'drop' leave_out",
     "method=fedgh model.head=mlp": "model.head=mlp",
