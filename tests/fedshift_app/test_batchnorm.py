@@ -1,6 +1,5 @@
 """``evaluate.bn``: the same weights scored with BatchNorm's statistics in several ways, and which of them are kept."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,14 @@ import pytest
 import torch
 from killing import killing, only, outcome, resume, start
 from refusals import refused
-from support import InlineRun, ListeningGrid, Run, fedavg, image_set, scored
+from support import InlineRun, ListeningGrid, Run
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift.lab.pages.report import predictions
-from fedshift.lab.tables.compare import compare
 from fedshift.run import reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
-from fedshift_app.features.bn_statistics import server as federation_statistics
 from fedshift_app.node import setup
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
@@ -99,20 +96,6 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
         for norm, hook in zip(norms, noted, strict=True):  # the model may be the next client's too
             norm.momentum = 0.1
             hook.remove()
-
-
-def test_of_one_node_retaken_is_its_own() -> None:
-    client = fedavg(model="cnn_bn", train_set=image_set(30))
-    before = [value.clone() for value in client.model.state_dict().values()]
-    answer = scored(client, {"take-statistics": True, "bn-images": 25})
-    assert answer.knowledge is not None and not answer.metrics and not answer.scores
-    images, means = answer.images, {name: array / answer.images for name, array in answer.knowledge.items()}
-    retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
-    own = statistics.of_moments(*client.take_statistics(25))
-    assert retaken.keys() == own.keys()
-    for name, array in retaken.items():
-        np.testing.assert_allclose(array, own[name], rtol=1e-6, atol=1e-9)
-    assert all(torch.equal(*pair) for pair in zip(before, client.model.state_dict().values(), strict=True))
 
 
 def test_fewer_nodes_than_domains_have_no_own_statistics_as_first_score(run_inline: InlineRun) -> None:
@@ -262,25 +245,3 @@ def test_what_a_batchnorm_does_after_normalising_stays() -> None:
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
-
-
-def test_compare_shows_a_way_or_all_of_them(finished_run: InlineRun) -> None:
-    runs = [finished_run(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
-    folders = [run.folder for run in runs]
-    own = json.loads(compare(folders, score="bn=own").json())
-    for row, run in zip(own["rows"], runs, strict=True):
-        assert row["by_seed"]["0"]["scan"] == run.results["others"]["bn=own"]["scan"]
-    every = json.loads(compare(folders, score="bn").json())
-    names = ["averaged", "retaken", "own", "batch"]
-    assert every["columns"] == [*names, *(f"{name} WORST" for name in names)]
-    averages = [np.mean(list(runs[0].results["others"][f"bn={way}"].values())) for way in names[1:]]
-    result = list(every["rows"][0]["by_seed"]["0"].values())
-    assert result[:4] == pytest.approx([runs[0].results["avg"], *averages])
-    assert result[4:6] == [runs[0].results["worst"], min(runs[0].results["others"]["bn=retaken"].values())]
-    assert every["rows"][1]["by_seed"]["0"]["retaken"] is None
-    assert [row.method for row in compare(folders, score="bn=retaken").numbers.rows] == ["fedavg"]
-    only_first = finished_run(rounds=1, seed=1, set=QUICK)
-    assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
-    other_first = finished_run(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
-    with refused(ConfigError, "evaluate.bn"):
-        compare([folders[0], other_first.folder])

@@ -3,7 +3,6 @@ and on validation parts. None of it changes the training.
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from support import ASKED_FOR, InlineRun, ListeningGrid, Run, client_setup, imag
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.accuracies import mean
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     BN_WAYS,
@@ -25,7 +23,6 @@ from fedshift_core.wire.names import (
     LOCAL_DOMAINS,
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
-    NUM_VALIDATION,
     SERVER_ROUND,
     VALIDATION,
     VALIDATION_CORRECT,
@@ -230,50 +227,6 @@ def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: I
 
 
 # --- the round chosen on validation parts -----------------------------------------------------------------
-
-
-def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(run_inline: InlineRun) -> None:
-    """The nodes' answers are put in: round 2 is best on the mean over domains, 70, not over images.
-
-    Round 1: scan 9 of 10 and 45 of 50, the others 3 of 10: mean over domains 45, over images 70.
-    Round 2: scan 1 of 10 and 5 of 50, the others 9 of 10: mean over domains 70, over images 37.
-    """
-    right = {1: (0.9, 3), 2: (0.1, 9), 3: (0.5, 5)}
-    queried = count()
-
-    def answer(message: Message, reply: Message) -> Message:
-        config = message.content.config_records["config"]
-        if message.metadata.message_type == MessageType.QUERY:  # of nodes 0 to 4, one after another
-            fields = {NUM_VALIDATION: 50 if next(queried) == 4 else 10}
-            reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
-        if message.metadata.message_type == MessageType.EVALUATE:
-            share, others = right[int(str(config[SERVER_ROUND]))]
-            images = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
-            correct = round(share * images) if config["node-index"] in (0, 4) else others
-            fields = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: images}
-            reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
-        return reply
-
-    traffic = Traffic(answer)
-    run = run_inline(rounds=3, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make)
-    message = {
-        config["node-index"]: (config[DOMAINS], config[VALIDATION]) for config, _, _ in traffic.of("evaluate", 1)
-    }
-    # Node 4 is a second one of scan, for which node 0 answers: it scores its validation part only.
-    assert message == {i: ([name], True) for i, name in enumerate(NAMES)} | {4: ([], True)}
-    others = NAMES[1:]
-    assert run.rounds[0]["validation"] == {"scan": 90} | dict.fromkeys(others, 30)
-    assert run.rounds[1]["validation"] == {"scan": 10} | dict.fromkeys(others, 90)
-    sums: dict[str, float] = dict.fromkeys(NAMES, 0.0)
-    for config, _, reply in traffic.of("evaluate", 1):
-        sums[NAMES[int(config["node-index"]) % 4]] += float(numbers(reply)[VALIDATION_LOSS_SUM])
-    images = {"scan": 60} | dict.fromkeys(others, 10)  # the mean is over images, not over nodes
-    assert run.rounds[0]["validation_loss"] == pytest.approx({name: sums[name] / images[name] for name in NAMES})
-    test = run.rounds[1]["accuracy"]
-    assert run.results["best_validation"] == {
-        "round": 2, "chosen_on": "validation images", "domains": test, "avg": mean(test.values()),
-    }  # fmt: skip
-    assert run.results["best_test"]["chosen_on"] == "test images"
 
 
 def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inline: InlineRun) -> None:

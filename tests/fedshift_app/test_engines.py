@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -245,28 +244,6 @@ def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
     assert "node 0 (scan), node 1 (texture): RuntimeError: the disk is on fire" in ended.stderr
     (folder,) = (app / "runs").iterdir()
     assert not (folder / "results.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(mark: str, tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500"], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert running.stdout is not None
-    for line in running.stdout:
-        if line.startswith("round   2/500"):
-            break
-    assert flower_processes(mark)
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=LIMIT)
-    assert running.returncode not in (0, None)
-    assert not left_behind(mark)
-    (folder,) = (tmp_path / "runs").iterdir()
-    rounds = Run(folder).rounds
-    assert [line["round"] for line in rounds] == list(range(1, len(rounds) + 1))
-    assert len(rounds) >= 2
 
 
 def test_the_bundle_holds_the_app_and_nothing_else() -> None:

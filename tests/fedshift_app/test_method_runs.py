@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from killing import KillAt, outcome, resume, start
-from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, Run
 
@@ -126,12 +125,6 @@ def test_killed_twice_and_resumed_the_numbers_are_the_same(typed: str, tmp_path:
     for stem, arrays in one.items():
         assert arrays.keys() == other[stem].keys()
         assert all(np.array_equal(array, other[stem][name]) for name, array in arrays.items())
-
-
-def test_a_run_whose_gaps_go_by_its_rounds_is_not_made_longer(tmp_path: Path) -> None:
-    start(tmp_path, method="ga", rounds=1, set=SHORT)
-    with refused(ConfigError, "aggregation.weights=ga", "rounds"):
-        resume(tmp_path, rounds=2)
 
 
 # --- models ------------------------------------------------------------------------------------------

@@ -187,21 +187,6 @@ def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> Non
     assert client.begun == ""
 
 
-def test_draws_of_dropout_depend_on_seed_node_and_round_alone(weights: Path) -> None:
-    import torch
-
-    config = resolve({"set": SHORT})
-    client = frozen_client(config)
-
-    def drawn(server_round: int) -> float:
-        with client.own_draws("dropout", server_round):
-            return float(torch.rand(()))
-
-    before = torch.random.get_rng_state()
-    assert drawn(1) == drawn(1) != drawn(2)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 # --- the configuration -----------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from fedshift_app.config import fits, needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.server import Privacy
-from fedshift_app.run import resuming
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.dp_accounting import Spending, spending
@@ -70,13 +68,6 @@ def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun
     with refused(ConfigError, "BatchNorm", "model.bn=freeze", "model.bn=group"):
         run_inline(rounds=1, set=f"{SHORT} model.name=cnn_bn")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_target_is_for_the_planned_rounds_so_no_more_can_be_added() -> None:
-    private, plain = resolve({"set": f"{DP} privacy.target_epsilon=3"}), resolve({"set": SHORT})
-    past: Any = SimpleNamespace(history=(), completed=1)
-    assert "privacy.target_epsilon=3 depends on it" in resuming._needs_its_rounds(past, private, private)
-    assert not resuming._needs_its_rounds(past, plain, plain)
 
 
 # --- runs ------------------------------------------------------------------------------------------

@@ -28,6 +28,10 @@ from fedshift_core.yaml_files import parse
 PARTS, CASES = 8, 250  # seeds, and cases of each
 MOST_LINE = 300
 
+#: Aliases of aliases: few characters, more values than fit into memory.
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+)
 #: Texts that take the place of a key or a value; each may be any.
 HOSTILE = (
     "2024-01-01", "2024-01-01T00:00:00Z", "{? [1, 2] : 3}", "{? {a: 1} : 3}", "{1: 2}", "{null: 1}", "{true: 1}",
@@ -39,8 +43,7 @@ HOSTILE = (
     "!!int [1]", "!!float x", "&a [*a]", "*nowhere", "<<", "{<<: {a: 1}}", "=", "%", "@", "`", "|", "> x", "- a",
     "\u00e9" * 90, "\U0001f600" * 90, "\u0000", "\x1b[2J", "\ud800", "\u2028", "none", "off", "fedavg", "handwritten",
     "[scan, scan]", "{scan: 100000000}", "{random: 1000000000000000000000000000000}", "{scan: -1}", "equal", "any",
-    "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n"
-    for i in range(9)),
+    BOMB,
 )  # fmt: skip
 
 
@@ -216,10 +219,6 @@ def test_whatever_is_written_resolves_or_is_reported(
 
 
 # --- each hole by its name --------------------------------------------------------------------------------
-
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
-)
 
 
 def refusal(*arguments: str, **flat: Any) -> str:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from refusals import refused
 
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
@@ -11,7 +10,6 @@ from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_clients.base import DomainClient
-from fedshift_core.errors import ConfigError
 from fedshift_strategies.base import DomainStrategy
 
 F2DC = {"experiment": "f2dc-pacs", "data-dir": "/data"}
@@ -89,14 +87,6 @@ def test_runs_from_before_are_read_as_what_they_were(name: str) -> None:
     for key, value in OLD[name].items():
         if name != "fedicon" or not key.startswith("tta_"):  # without an adaptation they say nothing
             assert read[f"method.{key}"] == value
-
-
-def test_a_recipe_of_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = registry.METHODS["fedbn"].model_copy(update={"of": "f2dc"})
-    monkeypatch.setitem(registry.METHODS._found, "fedbn2", method)
-    monkeypatch.setattr(registry.METHODS, "_claims", lambda **_: {"fedbn2": []})
-    with refused(ConfigError, "fedbn2", "f2dc"):
-        registry.get("fedbn2")
 
 
 @pytest.mark.parametrize("name", [name for name in registry.METHODS if registry.get(name).parameters])

@@ -62,15 +62,6 @@ def test_waits_grow_by_a_twentieth_within_bounds_and_begin_again_after_a_success
     assert clock.waits[-1] == 0.05
 
 
-def test_a_server_that_answers_slowly_is_asked_less_often() -> None:
-    clock = Clock()
-    waits = Backoff(0.05, 3.0, politeness=4, clock=clock, sleep=clock.sleep)
-    for seconds in (0.25, 60):  # that the request takes
-        clock.now += seconds
-        waits.wait()
-    assert clock.waits == [1.0, 3.0]
-
-
 @pytest.fixture
 def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
     """Return Flower's own grid; how soon parts are asked for again is as it was after the test."""
@@ -333,22 +324,3 @@ def test_the_next_message_waits_for_the_state_of_the_last(
     may.set()
     following.join(20)
     assert seen == ["pulled", "kept", "pulled"]
-
-
-def test_it_does_not_wait_for_ever(quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_waits, "LAST_WORDS", 0.01)
-    module = quickened(_pull_and_store_message=lambda **_given: 7)
-    assert [module._pull_and_store_message() for _ in range(2)] == [7, 7]
-
-
-def test_a_bell_that_nobody_hears_does_not_block_and_is_rung_again_after_a_second() -> None:
-    now = [0.0]
-    bell = node_waits.Bell(clock=lambda: now[0])
-    bell.remind()
-    assert not heard(bell)
-    now[0] = 1.0
-    bell.remind()
-    assert heard(bell)
-    for _ in range(100_000):
-        bell.ring()
-    assert heard(bell)

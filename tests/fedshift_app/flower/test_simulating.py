@@ -345,7 +345,7 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     running = start(tmp_path, "nodes=2", "rounds=500")
     assert running.stdout is not None
