@@ -11,15 +11,11 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.export import saved, saving
-from fedshift.lab.grid.costs import command as costs
 from fedshift.lab.grid.rescore import command as rescoring
-from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.claim_rule import NOT_COMPARABLE
 from fedshift.lab.tables.compare.claims import claims
-from fedshift.run.catalog import things
 from fedshift.run.launch import runner
 from fedshift.run.reading import read
 from fedshift_app.config import fits, registry
@@ -61,18 +57,6 @@ def test_commands_that_run_nothing(typed: str) -> None:
     shown = CliRunner().invoke(cli.app, typed.split()).output
     assert f"an approximation{': ' if typed == 'methods' else ''}" in shown
     assert WHY in " ".join(shown.split())
-
-
-def test_lists_of_runs_to_come(tmp_path: Path) -> None:
-    points, _ = grid.points(grid.read(["handwritten", f"method=fedavg,{NAME}"]))
-    request = tune_requested.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"])
-    table = costs.run(["fedavg", NAME, "handwritten", "nodes=2", *TINY.split()])
-    assert [point.label for point in points] == ["fedavg", LABEL]
-    assert [plan.label for plan in request.plans] == ["fedavg", LABEL]
-    assert [cost["label"] for cost in json.loads(table.json())["costs"]] == ["fedavg", LABEL]
-    usual = (ROOT / "conf" / "experiments" / "handwritten.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(usual.replace("name: fedavg", f"name: {NAME}"))
-    assert f"  method    {LABEL}\n" in things.experiment(str(tmp_path / "mine.yaml"))
 
 
 def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:

@@ -183,12 +183,6 @@ def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, hon
     assert off_course(run, honest) < 1.5
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: InlineRun) -> None:
-    run = run_inline(nodes=5, rounds=1, set=f"{SHORT} aggregation.robust={rule}", grid=lying(everywhere))
-    assert run.rounds[0]["nodes"] == HONEST
-
-
 @pytest.mark.parametrize(
     ("settings", "nodes"), [("krum", 4), ("trimmed_mean", 4), ("median", 2), ("median federation.participation=0.5", 4)]
 )

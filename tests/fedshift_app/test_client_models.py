@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType, MetricRecord
-from support import ASKED_FOR, InlineRun, ListeningGrid, Run, client_setup, image_set, node_features, shared
+from support import ASKED_FOR, InlineRun, ListeningGrid, client_setup, image_set, node_features, shared
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import build
@@ -227,21 +227,3 @@ def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: I
 
 
 # --- the round chosen on validation parts -----------------------------------------------------------------
-
-
-def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inline: InlineRun) -> None:
-    """Node 0 answers nonsense, so node 4 is asked for scan; its validation part was scored already, once."""
-
-    def lie(message: Message, reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord(numbers(reply) | {VALIDATION_CORRECT: 3, VALIDATION_COUNT: 8})
-        return reply
-
-    traffic = Traffic(of_node(0, MessageType.EVALUATE, lie))
-    run: Run = run_inline(
-        rounds=1, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make
-    )  # fmt: skip
-    (line,) = run.rounds
-    assert [text.partition(":")[0] for text in line["left_out"]] == ["node 0 (scan)"]
-    assert line["accuracy"]["scan"] is not None
-    of_four = [config for config, _, _ in traffic.of(MessageType.EVALUATE, 1) if config["node-index"] == 4]
-    assert [(config[DOMAINS], config.get(VALIDATION)) for config in of_four] == [([], True), (["scan"], None)]

@@ -15,7 +15,7 @@ import yaml
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, Killed, ListeningGrid, Run, own_experiment
+from support import ROOT, Killed, Run, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -137,25 +137,6 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(experiment: Path, monkeyp
         one, other = (load_file(r.folder / "checkpoint" / f"{kind}-00003.safetensors") for r in (whole, resumed))
         assert one.keys() == other.keys()
         assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_state_never_travels_and_what_is_the_same_is_written_once(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[Message] = []
-
-    class Grid(ListeningGrid):
-        def pass_on(self, request: Message, reply: Message) -> Message:
-            heard.append(request)
-            return reply
-
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
-    run(experiment, "mine", rounds=1)
-    request = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
-    assert {name for message in request for name in message.content.array_records["knowledge"]} == {"anchor"}
-    assert len({id(message.content.array_records["knowledge"]["anchor"].data) for message in request[:4]}) == 1
-    words = {message.content.config_records["config"]["told/word"] for message in request}
-    assert words == {f"{domain} 1" for domain in ("scan", "texture", "street", "sketch")}
 
 
 def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """``model.precompute``: runs on kept features give the results of runs that compute them anew; `fedshift prepare`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -260,15 +259,6 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     plain = _run(run_inline, keys, seed=1)
     assert ONCE in capsys.readouterr().out
     assert _weights(plain) == _weights(prepared)
-
-
-def test_again_nothing_is_computed_and_json_is_alone_on_its_output(capsys: pytest.CaptureFixture[str]) -> None:
-    prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    capsys.readouterr()
-    assert prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=True) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["classes"]
-    assert f"{IMAGES} images and views, 0 of them computed now;" in said.err
 
 
 def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

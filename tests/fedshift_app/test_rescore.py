@@ -201,15 +201,3 @@ def test_nothing_is_left_where_it_could_not_be_scored(finished_run: InlineRun, t
     run = finished_run(method="fedbn", rounds=1, set=QUICK)
     lost = [file.relative_to(run.folder) for file in run.folder.glob("checkpoint/nodes/node-0/*")]
     refuses(run, lambda copy: [(copy / file).unlink() for file in lost], "private parts of round 1", tmp_path)
-
-
-def test_a_scored_run_is_a_whole_run_folder(finished_run: InlineRun, tmp_path: Path) -> None:
-    from fedshift.run import reading
-
-    run = finished_run(method="fedbn", rounds=1, set=QUICK)
-    [scored] = again(run, tmp_path / "again", "shift.name=corruption")
-    record = reading.read(scored.folder)
-    assert record.checkpoint is not None and record.checkpoint.server_round == 1
-    assert json.loads((scored.folder / "status.json").read_text())["state"] == "completed"
-    [third] = again(scored, tmp_path / "third", "shift.name=none")  # by name it may be asked, too
-    assert third.results["final"] == run.results["final"]

@@ -137,21 +137,6 @@ def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> N
         compare([elsewhere])
 
 
-def test_commands_that_mend_something_are_never_cut(elsewhere: Path) -> None:
-    """Of a run in a place of a long name; and a list of domains that is long."""
-    runs = [Path(shutil.copytree(one, elsewhere / ("x" * 200) / one.name)) for one in elsewhere.glob("own-*")]
-    for one in runs:
-        change(one, model={"name": "resnet10", "bn": "average"})
-    with pytest.raises(ConfigError) as caught:
-        compare(runs, score="bn=batch")
-    assert "fedshift rescore" in str(caught.value) and str(runs[0].parent) in str(caught.value)
-    domains = [f"hospital-{i}-of-a-town" for i in range(40)]
-    given = f"dataset.domains=[{','.join(domains)}] dataset.public={domains[0]} dataset.name=x dataset.of=folders"
-    with pytest.raises(ConfigError) as caught:
-        resolve({"experiment": "handwritten", "set": f"{given} dataset.classes=[a,b]"})
-    assert str(caught.value).endswith(f"dataset.domains=[{','.join(domains[1:])}]")
-
-
 def test_the_library_of_a_network_is_not_imported_for_finished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def importing(name: str) -> None:
         raise AssertionError(name)

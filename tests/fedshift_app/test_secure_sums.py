@@ -12,14 +12,11 @@ from safetensors.numpy import load_file
 from scipy import stats
 from support import InlineRun, ListeningGrid, Run
 
-from fedshift.lab.grid.costs import dry_run
 from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
-from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.params import Params
-from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
@@ -375,11 +372,3 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
 
 
 # --- the costs ------------------------------------------------------------------------
-
-
-def test_a_dry_run_says_what_secure_sums_cost(run_inline: InlineRun) -> None:
-    config = resolve({"set": f"{ON} {RETAKEN}", "rounds": 1})
-    shown = run_inline(rounds=1, set=f"{ON} {RETAKEN}").rounds[0]["secure_sums"]
-    for one in (shown, shown["answers"]):
-        assert traffic(4, 10) == (one["bytes_up"], one["bytes_down"])
-    assert "each node makes 4 masks" in " ".join(dry_run.text(dry_run.measure(config, 4), 1).split())

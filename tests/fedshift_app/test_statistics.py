@@ -20,7 +20,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.features.statistics import node as statistics
 from fedshift_app.features.statistics.node import report_of
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import holdings, image_files, setup
+from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_core.errors import FederationError
@@ -273,18 +273,3 @@ def test_a_real_node_tells_of_single_images_what_its_owner_lets_out(
     assert "image_statistics=false" in refusal_of(FederationError, ask, folder, str(file), given, "fedccrl")
     with pytest.raises(ValueError, match="needs statistics: true"):
         Policy(image_statistics=True)
-
-
-def test_a_simulated_node_reads_the_headers_of_its_own_files(tmp_path: Path) -> None:
-    for site in ("north", "south"):
-        folder_of(tmp_path / site)
-    keys = "dataset.size=32 model.name=cnn allocation.test_fraction=0.25"
-    config = resolve({"experiment": "", "dataset": "folders", "data-dir": str(tmp_path), "set": keys})
-    seen = []
-    for node in range(2):
-        where = Place("north", 2 * node, 4, config.dataset.source(), True, 1)
-        site = image_files.site_of(config, where)
-        assert len(site.files) == len(site.images) == len(holdings.parts_of(config, 4, "north")[2 * node].train)
-        seen += site.files
-    assert {size for size, _ in seen} <= {(20, 24), (30, 30)}
-    assert {mode for _, mode in seen} <= {"RGB", "L"}

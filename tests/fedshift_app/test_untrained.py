@@ -9,8 +9,6 @@ from killing import resume, start
 from support import InlineRun, Run, node
 
 from fedshift.lab.grid.rescore import command
-from fedshift.lab.pages.report import predictions
-from fedshift.run import reading
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_strategies.federation import untrained
@@ -67,16 +65,6 @@ def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) 
     assert unknown == [0, 2]
     longer = resume(tmp_path / "runs", rounds=3)
     assert [line.get("untrained", []) for line in longer.rounds] == late(longer)
-
-
-def test_a_report_shows_no_model_that_nobody_has_trained(run_inline: InlineRun) -> None:
-    run = run_inline(method="local", rounds=1, seed=3, set=HALF)
-    sight = predictions.look(reading.read(run.folder), None, 20)
-    unknown = [domain for domain, value in run.rounds[-1]["accuracy"].items() if value is None]
-    assert list(sight.missing) == unknown != []
-    assert all("has trained yet" in why for why in sight.missing.values())
-    counted = run_inline(method="local", rounds=1, seed=3, set=f"{HALF} {COUNT}")
-    assert predictions.look(reading.read(counted.folder), None, 20).missing == {}
 
 
 OWN_PARTS = ["local", "fdse", "fedproto", "fedtgp", "fedsa", "fedpall", "fedgh", "fedrep", "fedcode", "fedthe"]

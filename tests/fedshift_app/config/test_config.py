@@ -116,14 +116,6 @@ def test_keys_of_the_app_and_of_the_command() -> None:
     assert resolve(flat).checkpoint_seconds == 7
 
 
-def test_i2pfl_brings_the_values_of_its_paper() -> None:
-    method = resolve({"method": "i2pfl"}).method
-    printed = {"tau": 0.07, "alpha": 0.4, "lambda1": 10.0, "lambda2": 1.0, "ema": 0.99}
-    switches = dict.fromkeys(("use_gpcl", "use_apa", "use_ema"), True)
-    # Defaults that no file names are written out too.
-    assert (printed | switches | {"name": "i2pfl", "gamma_per": "sample"}).items() <= method.items()
-
-
 def test_layers_of_a_method_lie_one_over_the_other(tmp_path: Path) -> None:
     # conf/methods/i2pfl.yaml: tau 0.07, alpha 0.4, lambda1 10
     path = written(tmp_path, method={"name": "i2pfl", "tau": 0.5}, seed=5)

@@ -13,7 +13,6 @@ from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, phase, server_feature
 
-from fedshift.lab.grid.costs import dry_run
 from fedshift_app.config import fits, needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
@@ -152,12 +151,6 @@ def test_no_other_run_repeats_the_noise(run_inline: InlineRun) -> None:
     assert trained and not any(np.array_equal(one[name], other[name]) for name in trained)
 
 
-@pytest.mark.parametrize("method", ["feddyn", "fpl"])
-def test_other_methods_run(method: str, run_inline: InlineRun) -> None:
-    run = run_inline(method=method, rounds=2, set=f"{SHORT} dataset.domains=[scan,sketch]", nodes=2)
-    assert run.rounds[1]["nodes"] == [0, 1]
-
-
 def test_knowledge_that_has_no_noise_is_not_sent(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
     monkeypatch.setattr(DomainClient, "finish_round", lambda self, server_round: {"secrets": np.ones(3)})
     with pytest.raises(FederationError, match="secrets would travel"):
@@ -176,12 +169,3 @@ def test_a_reply_without_epsilon_is_refused() -> None:
     with refused(Refused, "epsilon", "privacy.name=dp-sgd"):
         around.check({})
     around.check({EPSILON: 1.0})
-
-
-def test_a_dry_run_says_rate_steps_and_noise_before_the_run() -> None:
-    given = {"rounds": 3, "set": f"train.epochs=1 allocation.share=0.1 {DP} privacy.target_epsilon=5"}
-    text = " ".join(dry_run.summary(given, {"engine": "inline", "nodes": 4}).split())
-    privately = PrivacyConfig(name="dp-sgd", target_epsilon=5.0)
-    spends = spending(privately, IMAGES, 32, 1, 3, prototypes=False)
-    assert f"noise multiplier {spends.noise_multiplier:.3g}" in text
-    assert f"epsilon is {spends.epsilon(3):.3g} at delta 1e-05" in text

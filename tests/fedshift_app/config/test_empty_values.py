@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 from refusals import refused
-from support import ROOT, InlineRun
+from support import ROOT
 
 from fedshift.data import init as init_files
 from fedshift.data import prepare
 from fedshift.lab.grid.rescore import command as rescoring
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.tables.compare import compare
 from fedshift.run.launch import watching
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.requested import requested_by_method
@@ -77,11 +76,3 @@ def test_it_is_what_the_experiment_and_the_method_say(mine: Path) -> None:
     # By hand is no asking; of an experiment of ours anybody can find out.
     assert asked(experiment=str(mine), method="fedprox", set="train.lr=0.5") == {"train.lr": (0.02, 0.01)}
     assert asked(experiment="handwritten", method="fedbn") == {}
-
-
-def test_runs_of_ones_own_experiment_compare(mine: Path, run_inline: InlineRun) -> None:
-    quick = {"rounds": 1, "set": "train.epochs=1 allocation.share=0.1", "experiment": str(mine)}
-    runs = [run_inline(method=method, **quick) for method in ("fedavg", "fedbn", "fedprox")]
-    table = compare([run.folder for run in runs]).numbers
-    assert [(row.label, row.group) for row in table.rows] == [("fedavg", ""), ("fedprox", ""), ("fedbn", "")]
-    assert "fedprox, as the method or its experiment asks: train.lr=0.02" in table.notes

@@ -74,13 +74,6 @@ def test_the_noise_has_the_deviation_that_is_reported_and_nothing_travels_next_t
     assert f"{cfg.noise:.3g}" in shown and "loss" not in shown
 
 
-@pytest.mark.parametrize("method", ["moon", "fedbn"])
-def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: InlineRun) -> None:
-    model = "model.name=cnn_bn" if method == "fedbn" else ""
-    run = run_inline(method=method, rounds=2, set=f"{PRIVATE} privacy.epsilon=1e3 {model}")
-    assert run.rounds[1]["nodes"] == [0, 1, 2, 3]
-
-
 def test_a_model_that_noise_does_not_fit_stops_before_training(run_inline: InlineRun, tmp_path: Path) -> None:
     with refused(ConfigError, "num_batches_tracked", "int64"):
         run_inline(rounds=1, set="privacy.name=local-dp model.name=cnn_bn")
