@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import write_run
 from support import ROOT, Run
-from typer.testing import CliRunner
 
-from fedshift import cli
-from fedshift.export import saved, saving
-from fedshift.lab.grid.rescore import command as rescoring
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.claim_rule import NOT_COMPARABLE
@@ -46,19 +42,6 @@ def test_only_what_says_so_is_labelled() -> None:
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "methods", f"methods {NAME}",
-        f"run handwritten method={NAME} nodes=2 engine=inline --dry-run {TINY}",
-    ],
-)  # fmt: skip
-def test_commands_that_run_nothing(typed: str) -> None:
-    shown = CliRunner().invoke(cli.app, typed.split()).output
-    assert f"an approximation{': ' if typed == 'methods' else ''}" in shown
-    assert WHY in " ".join(shown.split())
-
-
 def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
     for name, run in runs.items():
         said = name == NAME
@@ -84,14 +67,6 @@ def test_every_form_of_a_comparison_and_the_report(runs: dict[str, Run]) -> None
     )
     assert LABEL in record_sections.head(read(runs[NAME].folder))["title"]
     assert ours["approximation"] == WHY and "approximation" not in others
-
-
-def test_a_run_scored_again_and_a_saved_model(runs: dict[str, Run], tmp_path: Path) -> None:
-    rescoring.rescore([str(runs[NAME].folder), "images.eval_batch=7", f"output-dir={tmp_path / 'again'}", "jobs=1"])
-    (folder,) = (tmp_path / "again").iterdir()
-    assert FOLDERS in folder.name and Run(folder).results["approximation"] == WHY
-    saving.save(saving.Wanted(runs[NAME].folder, "safetensors", output=tmp_path / "saved"))
-    assert LABEL in (tmp_path / "saved" / saved.CARD).read_text()
 
 
 def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:

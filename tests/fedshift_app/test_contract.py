@@ -333,27 +333,16 @@ def test_what_nodes_are_sent_is_what_the_strategy_declares(method: str, record: 
 
 @of_methods(some(name for name in METHODS if name not in FROZEN))
 def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun) -> None:
-    grids, layer = list[Any](), "encoder.1"
-    sent: set[str] = set()
-
-    class Grid(ListeningGrid):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            grids.append(self)
-
-        def pass_on(self, message: Message, reply: Message) -> Message:
-            if message.metadata.message_type == MessageType.TRAIN:
-                sent.update(message.content.array_records["arrays"])
-            return reply
-
-    few = "allocation.share=0.06 train.batch_size=16 model.name=cnn_bn model.bn=local"
-    run = run_inline(nodes=NODES, grid=Grid, rounds=2, **settings(method, few, "train.epochs=1"))
+    layer, few = "encoder.1", "allocation.share=0.06 train.batch_size=16 model.name=cnn_bn model.bn=local"
+    run = run_inline(nodes=NODES, rounds=2, **settings(method, few, "train.epochs=1"))
+    sent = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
     assert bool(sent) == sends_weights(method)
     assert not any(layer in name or "running" in name for name in sent)
-    memories = [context.state.array_records["memory"] for context in grids[0]._contexts.values()]
-    means = [memory[f"model/{layer}.running_mean"].numpy() for memory in memories]
+    memories = [load_file(path) for path in (run.folder / "checkpoint" / "nodes").rglob("round-00002-*.safetensors")]
+    assert len(memories) == NODES
+    means = [memory[f"model/{layer}.running_mean"] for memory in memories]
     assert all(not np.array_equal(means[0], other) for other in means[1:])
-    batches = {int(memory[f"model/{layer}.num_batches_tracked"].numpy()) for memory in memories}
+    batches = {int(memory[f"model/{layer}.num_batches_tracked"]) for memory in memories}
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
     per_epoch = -(-client_of(0, config).train_set.x.shape[0] // 16)
     # It went on where it was; FedICON's encoder is frozen in its classifier rounds.

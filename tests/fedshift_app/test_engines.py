@@ -176,17 +176,6 @@ def test_masks_of_secure_sums_cancel_in_three_engines(method: str, mark: str, tm
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
-    arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1", "report=false"]
-    many = finished(fedshift(*arguments, cwd=tmp_path))
-    one = finished(fedshift(*arguments, "actors=1", cwd=tmp_path))
-    inline = finished(fedshift(*arguments, "engine=inline", cwd=tmp_path))
-    assert many.results["weights_sha256"] == one.results["weights_sha256"] == inline.results["weights_sha256"]
-    assert timeless(many) == timeless(one) == timeless(inline)
-
-
-@pytest.mark.slow
-@pytest.mark.long
 def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -> None:
     """With Flower's own two cores a client, which give two threads to what goes by the machine."""
     env = os.environ | {

@@ -202,13 +202,3 @@ def test_i2pfls_recovered_form_does_not_train_with_the_papers_lambda1_and_its_cl
     run = run_inline(method="i2pfl", rounds=2, set=recovered)
     assert run.rounds[0]["left_out"]
     assert {value for line in run.rounds for value in line["accuracy"].values()} == {10.0}  # of ten classes
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["fedprox", "f2dc", "fedrep", "scaffold", "i2pfl"])
-def test_gaps_weigh_the_nodes_of_any_method(method: str, run_inline: InlineRun) -> None:
-    given = f"{SHORT} dataset.domains=[scan,sketch] aggregation.weights"
-    ways = ("equal", "ga aggregation.gap_step=0", "ga aggregation.gap_step=1")
-    plain, still, moved = (run_inline(method=method, rounds=3, set=f"{given}={way}") for way in ways)
-    hashes = [run.results["weights_sha256"] for run in (plain, still, moved)]
-    assert hashes[0] == hashes[1] != hashes[2]

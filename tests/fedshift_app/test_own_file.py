@@ -19,9 +19,6 @@ from support import ROOT, Killed, Run, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.export import saving
-from fedshift.lab.pages.report import predictions
-from fedshift.run import reading
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
 from fedshift_app import client_app, server_app
@@ -244,18 +241,6 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(experiment: Path, monkey
     extensions.forget()
     longer, past = resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
     assert past is not None and longer.plugins[0].startswith(str(config.parent))
-
-
-def test_a_file_that_defines_nothing_of_a_run_costs_it_nothing(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = elsewhere(experiment, monkeypatch, "plain", method="fedavg", rounds=1)
-    (experiment.parent / "my_method.py").unlink()
-    record = reading.read(config.parent)
-    assert not record.lacking and len(predictions.look(record, None, 5).views) == 4
-    _, model = saving.save(saving.Wanted(config.parent, "safetensors"))
-    assert not model.configuration["plugins"]
-    assert not extensions._loaded
 
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:

@@ -135,15 +135,6 @@ def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
         np.testing.assert_array_equal(weights(resumed)[name], array)
 
 
-@pytest.mark.parametrize(("method", "kept"), [("fedavg", [1, 3]), ("local", [2, 3])])  # whose nodes keep their models
-def test_not_each_round_has_a_checkpoint(method: str, kept: list[int], run_inline: InlineRun) -> None:
-    run = run_inline(rounds=3, method=method, set=f"{VECTORS} model.precompute=on checkpoint_seconds=1000")
-    assert sorted(path.name for path in run.folder.glob("checkpoint/round-*.json")) == [
-        f"round-{number:05d}.json" for number in kept
-    ]
-    assert len(run.rounds) == 3
-
-
 FLIPS = ImageConfig(flip=True, crop_padding=2, cached_views=4)
 
 

@@ -1,5 +1,6 @@
 """What a person may write by mistake or out of malice: it resolves, or the error fits on a screen."""
 
+import copy
 import io
 import random
 import shlex
@@ -56,18 +57,11 @@ def words() -> list[str]:
     return [*collected, *others]
 
 
-def values_of(rng: random.Random, depth: int = 0) -> Any:
-    """Return a value of any kind, as a YAML file may hold it."""
-    kind = rng.randrange(9 if depth < 3 else 7)
-    if kind == 7:
-        return [values_of(rng, depth + 1) for _ in range(rng.randrange(4))]
-    if kind == 8:
-        return {rng.choice(["name", "tau", "x", "", 1, None, True]): values_of(rng, depth + 1) for _ in range(3)}
-    some: tuple[Any, ...] = (
-        None, rng.random() < 0.5, rng.randint(-5, 5), rng.uniform(-2, 2), 10 ** rng.randint(1, 40),
-        rng.choice(["", "x", "fedavg", "none", "f2dc", "a\0b", "\x1b[31m", "~nouser", "x" * 400]), float("nan"),
-    )  # fmt: skip
-    return some[kind]
+#: Values of any kind, as a YAML file may hold them.
+VALUES = (
+    None, True, -5, 0.5, 10**40, float("nan"), "", "x", "fedavg", "none", "a\0b", "\x1b[31m", "~nouser", "x" * 400, [],
+    [["x"]], {}, {"name": "x", 1: 2}, {"tau": [None]}, {None: {"": True}},
+)  # fmt: skip
 
 
 def places(content: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -85,7 +79,7 @@ def mutated(rng: random.Random, content: dict[str, Any]) -> dict[str, Any]:
         inner = inner[part]
     act = rng.randrange(4)
     if act == 0:
-        inner[key] = values_of(rng)
+        inner[key] = copy.deepcopy(rng.choice(VALUES))
     elif act == 1 and isinstance(inner, dict):
         inner[rng.choice([1, None, True, 2.5, "x" * 300, "a\0b", "\x1b[2J", "name", "\U0001f600"])] = inner.pop(key)
     elif act == 2:
@@ -157,7 +151,7 @@ def case(rng: random.Random, folder: Path, keys: list[str]) -> Case:
         arguments.append(f"{key}={rng.choice(HOSTILE)}")
     flat = {}
     if rng.random() < 0.1:
-        flat[rng.choice([*resolving.FLAT_KEYS, "x"])] = rng.choice([rng.choice(HOSTILE), values_of(rng)])
+        flat[rng.choice([*resolving.FLAT_KEYS, "x"])] = rng.choice([*HOSTILE, *VALUES])
     return Case(result, arguments, flat)
 
 
