@@ -102,11 +102,32 @@ GGEUR = "model.freeze=encoder method.samples=20 method.least_images=2"  # of so 
 #: State on the server and on the nodes, and of GA over it.
 BOTH_SIDES = "feddyn dataset.domains=[scan,texture,sketch] aggregation.weights=ga aggregation.gap_step=1"
 OTHERS = (
-    "fdse", "fedrcl", "fedmlp", "feddap", "fedplvm", "fedpac", "copa", "fediir", "stablefdg", "afl", f"ggeur {GGEUR}",
-    "fedccrl", "gperxan", "fedfa", "fedrdn", "fedtgp", "fedtgp method.share_weights=true", "fedsa", "fedgh", "fedomg",
-    "fedsa method.share_weights=true", "tent", "eata", "t3a",
+    "fdse",
+    "fedrcl",
+    "fedmlp",
+    "feddap",
+    "fedplvm",
+    "fedpac",
+    "copa",
+    "fediir",
+    "stablefdg",
+    "afl",
+    f"ggeur {GGEUR}",
+    "fedccrl",
+    "gperxan",
+    "fedfa",
+    "fedrdn",
+    "fedtgp",
+    "fedtgp method.share_weights=true",
+    "fedsa",
+    "fedgh",
+    "fedomg",
+    "fedsa method.share_weights=true",
+    "tent",
+    "eata",
+    "t3a",
     "fedbn model.name=cnn_bn evaluate.personal_on=all_domains",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("typed", [BOTH_SIDES, "fedheal", *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS)])

@@ -74,13 +74,6 @@ def test_the_order_of_messages_and_replies_changes_nothing(run_inline: InlineRun
         assert forward.results["weights_sha256"] == turned.results["weights_sha256"]
 
 
-def test_the_node_with_most_images_is_sent_to_first(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    share = "'allocation.share={scan: 0.05, texture: 0.2, street: 0.1, sketch: 0.1}'"
-    run_inline(nodes=4, rounds=1, set=f"train.epochs=1 {share}", grid=traffic.grid)
-    assert [config["node-index"] for kind, config in traffic.sent if kind == MessageType.TRAIN] == [1, 2, 3, 0]
-
-
 def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_inline: InlineRun, capsys: Any) -> None:
     traffic = Traffic()
     given = {"nodes": 2, "rounds": 7, "set": FEW.replace("eval_batch=4", "eval_batch=10")}

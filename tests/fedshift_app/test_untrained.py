@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from killing import resume, start
-from support import InlineRun, Run, node
+from support import InlineRun, Run
 
 from fedshift.lab.grid.rescore import command
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_strategies.federation import untrained
 
 SHORT = "train.epochs=1 allocation.share=0.05"
 HALF = f"{SHORT} federation.participation=0.5"
@@ -79,10 +78,3 @@ def test_which_methods_have_parts_that_only_a_node_trains(typed: str) -> None:
     method, _, more = typed.partition(" ")
     config = resolve({"method": method, "set": more})
     assert setup.has_own_parts(config, setup.initial_model(config)) is (typed in OWN_PARTS)
-
-
-def test_the_line_names_a_few() -> None:
-    nodes = [node(i, domain="ab"[i % 2]) for i in range(8)]
-    line = untrained.line(nodes, counts=False)
-    assert "node 0 (a), 1 (b), 2 (a), 3 (b), 4 (a) and 3 more" in line and COUNT in line
-    assert untrained.line(nodes[:1], counts=True).startswith("1 node ")

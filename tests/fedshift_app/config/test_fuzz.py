@@ -59,9 +59,27 @@ def words() -> list[str]:
 
 #: Values of any kind, as a YAML file may hold them.
 VALUES = (
-    None, True, -5, 0.5, 10**40, float("nan"), "", "x", "fedavg", "none", "a\0b", "\x1b[31m", "~nouser", "x" * 400, [],
-    [["x"]], {}, {"name": "x", 1: 2}, {"tau": [None]}, {None: {"": True}},
-)  # fmt: skip
+    None,
+    True,
+    -5,
+    0.5,
+    10**40,
+    float("nan"),
+    "",
+    "x",
+    "fedavg",
+    "none",
+    "a\0b",
+    "\x1b[31m",
+    "~nouser",
+    "x" * 400,
+    [],
+    [["x"]],
+    {},
+    {"name": "x", 1: 2},
+    {"tau": [None]},
+    {None: {"": True}},
+)
 
 
 def places(content: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
