@@ -102,14 +102,11 @@ def left_out(run: Run) -> list[int]:
 # --- the same result ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "fedavg model.name=cnn_bn", f"fedproto {MORE}", "scaffold", "feddyn method.alpha=0.1",
-        *(pytest.param(typed, marks=pytest.mark.long) for typed in
-          (f"fedproto method.prototype_mean=plain {MORE}", "fedthe", "f2dc", "fedbn")),
-    ],
-)  # fmt: skip
+SUMS = ["fedavg model.name=cnn_bn", f"fedproto {MORE}", "scaffold", "feddyn method.alpha=0.1"]
+OTHER_SUMS = [f"fedproto method.prototype_mean=plain {MORE}", "fedthe", "f2dc", "fedbn"]
+
+
+@pytest.mark.parametrize("typed", [*SUMS, *(pytest.param(typed, marks=pytest.mark.long) for typed in OTHER_SUMS)])
 def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: InlineRun) -> None:
     method, _, more = typed.partition(" ")
     plain, secure = (run_inline(method=method, rounds=1, set=f"{base} {more}") for base in (SHORT, ON))
