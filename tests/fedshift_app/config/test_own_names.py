@@ -11,7 +11,6 @@ from refusals import refused
 from fedshift.lab.grid.costs.command import as_sweep
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
-from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
@@ -143,10 +142,3 @@ def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:
 def test_a_data_dir_that_is_not_there_is_reported(hospital: str, data: Path) -> None:
     with refused(DataError, data / "no"):
         resolve({"experiment": hospital, "data-dir": str(data / "no")})
-
-
-def test_configurations_of_before_are_still_read(data: Path) -> None:
-    layers = resolve({}).model_dump(mode="json")
-    for key in ("of", "classes", "labels", "test_share", "skip_broken"):
-        del layers["dataset"][key]
-    assert RunConfig.model_validate(layers) == resolve({})

@@ -1,13 +1,11 @@
 """Flower's fixed waits are replaced where they are the known ones, and nowhere else."""
 
 import importlib
-import itertools
 import os
 import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.proto.message_pb2 import Context
 from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 from flwr.supercore import heartbeat
-from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.superlink.grid import http_grid
 from flwr.supernode import fleet_http_connection as connection
 from flwr.supernode import start_client_internal as node
@@ -82,24 +80,6 @@ def test_replies_are_looked_for_soon(
     monkeypatch.setattr(grid, "pull_messages", lambda ids: next(replies))
     assert len(list(grid.send_and_receive([], timeout=timeout))) == expected
     assert clock.waits == [quick_grid.LOOK_SECONDS] * 2 * expected
-
-
-@pytest.mark.usefixtures("grid")
-def test_parts_that_are_not_there_yet_are_asked_for_again_soon() -> None:
-    """Flower's own loop, whose second look would be a second later."""
-    quick_grid.look_sooner_for_parts()
-    looks: list[float] = []
-
-    def look(_id: str) -> bytes:
-        looks.append(time.monotonic())
-        if len(looks) < 3:
-            raise ObjectUnavailableError("a")
-        return b"part"
-
-    assert pull_objects(["a"], look) == {"a": b"part"}
-    waits = [after - before for before, after in itertools.pairwise(looks)]
-    assert waits[0] >= 0.8 * quick_grid.FIRST_LOOK_FOR_PARTS  # Flower's jitter is a fifth
-    assert waits[1] >= 1.6 * quick_grid.FIRST_LOOK_FOR_PARTS
 
 
 @pytest.mark.parametrize("asked", [True, False])

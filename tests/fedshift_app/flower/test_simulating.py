@@ -181,17 +181,6 @@ def test_a_run_without_ray_ends_with_one_line(
     assert "\n" not in str(shown.value)
 
 
-def test_a_wrong_setting_of_ray_is_not_tried_again(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**given: Any) -> None:
-        no_ray.append(given)
-        raise ValueError("num_cpus must be positive")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(ValueError, match="num_cpus"):
-        simulating._init_ray(None, {})
-    assert len(no_ray) == 1
-
-
 # --- nothing is lost in silence -------------------------------------------------------------------------------
 
 
