@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from refusals import refused
 from support import InlineRun, Run
 
 from fedshift.lab.grid.rescore import command
@@ -140,8 +139,9 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
         "jobs=0": "jobs 0",
     }
     for typed, named in wrong.items():
-        with refused(ConfigError, *named.split()):
+        with pytest.raises(ConfigError) as caught:
             command.rescore([folder, *typed.split(), f"output-dir={other}"])
+        assert all(part in str(caught.value) for part in named.split())
     for words, name in (
         (["shift.severity=1"], "run folders"),
         ([str(Path(folder).parent.parent)], Path(folder).parent.name),
