@@ -36,7 +36,6 @@ from fedshift_core.wire.records import encode
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"
 SHORT = f"dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name={NETWORK}"
-FILE_CLASSES = 1000
 
 
 @pytest.fixture(scope="session")
