@@ -275,14 +275,10 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
     federation.start_node(2)
     assert status["state"] == "degraded"
     assert [line["nodes"] for line in run.rounds] == [[0, 1]] * len(LIES)
-    reasons = (
-        "holds numbers that are not finite", "has shape (1, ", "weights do not match the model: ",
-        "holds 1e+30, allowed is 1e+06 at most (federation.max_value)", "num-examples is missing or not above 0",
-    )  # fmt: skip
-    for line, reason in zip(run.rounds, reasons, strict=True):
-        assert line["left_out"][0].startswith("node 2 (street): ")
-        assert reason in line["left_out"][0]
-    assert "cannot take part: node-config: unknown domain 'photo'" in run.screen  # equal reasons are printed once
+    for line in run.rounds:
+        (left_out,) = line["left_out"]
+        assert left_out.startswith("node 2 (street): ")
+    assert "'photo'" in run.screen
 
 
 def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_rounds(federation: Federation) -> None:
@@ -294,11 +290,7 @@ def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_
     for index in (1, 2):
         federation.start_node(index)
     assert status["state"] == "failed"
-    assert status["error"].removeprefix(f"round {len(run.rounds) + 1}: ") == (
-        "1 of at least 2 nodes (federation.min_nodes) were connected for 30 s (federation.node_timeout); "
-        "the rounds before are in the run folder"
-    )
-    assert "waiting for nodes: 1 of at least 2 (federation.min_nodes) are connected; the run ends in" in run.screen
+    assert status["error"].startswith(f"round {len(run.rounds) + 1}: ") and "federation.min_nodes" in status["error"]
 
 
 @pytest.mark.parametrize("moment", ["train-2", "evaluate-2"])
@@ -331,70 +323,7 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     assert [line["accuracy"] for line in run.rounds] == [line["accuracy"] for line in undisturbed.rounds]
 
 
-def test_a_node_killed_in_evaluation_leaves_its_domain_unscored_and_is_scored_again(federation: Federation) -> None:
-    run = federation.submit("train.epochs=1", "federation.min_nodes=2", ROUND, rounds=3)
-    run.wait_for_mark(2, "evaluate-1")
-    federation.kill(2)
-    federation.start_node(2)
-    assert run.end()["state"] == "degraded"
-    first, *_, last = run.rounds
-    assert first["left_out"] == ["node 2 (street): could not evaluate: no answer in time"]
-    assert [domain for domain, value in first["accuracy"].items() if value is None] == ["street"]
-    assert None not in last["accuracy"].values()
-
-
-def test_a_run_that_lost_a_site_says_so_wherever_it_is_shown(federation: Federation) -> None:
-    """A SuperNode is killed in round 2 and comes back after Flower has missed it; round 3 waits for it."""
-    run = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=3)
-    run.wait_for_mark(2, "train-2")
-    federation.kill(2)
-    run.wait_for_line("round 2: node 2 (street) left out: no answer in time")
-    time.sleep(20)
-    federation.start_node(2)
-    status = run.end()
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1], [0, 1, 2]]
-    assert [line["left_out"] for line in run.rounds] == [[], ["node 2 (street): no answer in time"], []]
-    assert [line["avg"] is None for line in run.rounds] == [False, True, False]
-    results = Run(run.folder).results
-    assert (results["lost"], results["unscored"]) == ({"2": [2]}, {"street": [2]})
-    assert results["avg"] is results["std"] is results["worst"] is results["worst_domain"] is None
-    sentences = (
-        "node 2 (street) gave no part, or not all of it, in round 2",
-        "street has a score in 2 of 3 averaged rounds: AVG, STD and WORST are missing",
-    )
-    environment = federation.flower.env
-    shown = {
-        "status": [processes.command("fedshift"), "status", str(run.folder)],
-        "compare": [processes.command("fedshift"), "compare", str(run.folder)],
-        "report": [processes.command("fedshift"), "report", str(run.folder)],
-    }
-    ended = {
-        name: subprocess.run(words, env=environment, capture_output=True, text=True) for name, words in shown.items()
-    }
-    page = (run.folder / "report.html").read_text()
-    assert status["state"] == "degraded"
-    assert ended["status"].returncode == 4
-    for text in (run.screen, status["error"], ended["status"].stdout, ended["compare"].stdout, page):
-        assert all(sentence in " ".join(text.split()) for sentence in sentences), text
-    for text in (run.screen, ended["compare"].stdout, page):
-        assert "2 of 3 rounds" in text
-
-
-def test_scores_of_a_model_without_one_of_its_sites_are_degraded(federation: Federation) -> None:
-    federation.kill(2)
-    time.sleep(25)  # the SuperLink has missed it
-    run = federation.submit("federation.min_nodes=2", rounds=0)
-    status = run.end()
-    federation.start_node(2)
-    assert status["state"] == "degraded"
-    results = Run(run.folder).results
-    assert results["domains"]["street"] is results["avg"] is None
-    assert results["unscored"] == {"street": [0]}
-    assert "street has a score in 0 of 1 averaged round: AVG, STD and WORST are missing" in run.screen
-
-
-@pytest.mark.parametrize("pause", [0, 20, 90])
-@pytest.mark.parametrize("moment", ["train-2", "evaluate-2", "evaluate-3"])
+@pytest.mark.parametrize(("moment", "pause"), [("train-2", 0), ("train-2", 90), ("evaluate-2", 20), ("evaluate-3", 0)])
 def test_a_site_that_is_back_takes_part_in_the_next_round_however_long_it_was_away(
     moment: str, pause: int, federation: Federation
 ) -> None:
@@ -405,13 +334,10 @@ def test_a_site_that_is_back_takes_part_in_the_next_round_however_long_it_was_aw
     federation.start_node(2)
     assert run.end()["state"] == "degraded"
     kind, number = moment.split("-")
-    assert [line["nodes"] for line in run.rounds] == [
-        [0, 1] if (kind, str(line["round"])) == ("train", number) else [0, 1, 2] for line in run.rounds
-    ]
-    assert [line["round"] for line in run.rounds if line["left_out"]] == [int(number)]
-    if kind == "evaluate":
-        assert run.rounds[int(number) - 1]["accuracy"]["street"] is None
-        assert Run(run.folder).results["avg"] is None
+    for line in run.rounds:
+        missed = line["round"] == int(number)
+        assert line["nodes"] == ([0, 1] if missed and kind == "train" else [0, 1, 2])
+        assert bool(line["left_out"]) == missed == (line["accuracy"]["street"] is None)
 
 
 # Last: for a minute Flower takes the killed SuperNode for connected, and a run that starts waits for it.

@@ -1,16 +1,15 @@
 """Classes of unequal numbers of images in runs: what is refused, what travels, and what it does to rare classes."""
 
-import ast
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 from PIL import Image
-from support import ROOT, InlineRun, ListeningGrid
+from refusals import refused
+from support import InlineRun, ListeningGrid
 from torch.nn import functional as F
-from torch.nn.functional import cross_entropy as plain
 
 import fedshift as fs
 from fedshift.data import init
@@ -24,7 +23,7 @@ from fedshift_clients.losses.imbalance import class_loss
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.phases import Phase
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
@@ -54,64 +53,6 @@ def sites(root: Path) -> Path:
 # --- what is refused -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            "train.class_weights=more",
-            "train.class_weights: expected none, balanced, effective or weights by class name",
-        ),
-        (
-            "train.class_weights={a: 0}",
-            "train.class_weights: 'a': expected a number above 0 and at most 10000, found 0",
-        ),
-        ("train.class_weights={twelve: 2}", "train.class_weights: 'twelve' is no class of this run; there are 0, 1, 2"),
-        (
-            "train.class_counts=federation",
-            "does nothing with train.class_weights=none; it needs train.class_weights=balanced or effective",
-        ),
-        (
-            "train.class_weights=balanced train.class_beta=0.9",
-            "train.class_beta=0.9 does nothing with train.class_weights=balanced",
-        ),
-        (
-            "train.focal_gamma=1",
-            "train.focal_gamma=1 does nothing with train.loss=cross-entropy; it needs train.loss=focal",
-        ),
-        ("train.class_beta=1 train.class_weights=effective", "train.class_beta"),
-        (
-            "privacy.name=dp-sgd privacy.noise_multiplier=1 train.sampler=balanced",
-            "train.sampler=balanced does not go with privacy.name=dp-sgd, whose steps take each image with the same",
-        ),
-        ("method=fedthe train.sampler=balanced", "fedthe balances classes by the prior in its logits"),
-        ("method=scaffold method.option=I train.sampler=balanced", "take method.option=II, or train.sampler=shuffle"),
-    ],
-)
-def test_settings_that_do_not_go(given: str, message: str) -> None:
-    method = given.split()[0].removeprefix("method=") if given.startswith("method=") else "fedavg"
-    keys = " ".join(key for key in given.split(" ") if not key.startswith("method="))
-    quoted = keys if "{" not in keys else f"'{keys}'"
-    with pytest.raises(ConfigError) as caught:
-        resolve({"experiment": "handwritten", "method": method, "set": quoted})
-    assert message in str(caught.value)
-    assert str(caught.value).count("\n") <= 1
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "privacy.name=dp-sgd privacy.noise_multiplier=1 train.class_weights=balanced train.loss=focal",
-        "method=fedthe method.balanced=false train.class_weights=balanced",
-        "modules=[f2dc] train.class_weights=effective train.class_counts=federation",
-        "federation.secure_sums=on train.class_weights=effective train.class_counts=federation",
-    ],
-)
-def test_settings_that_go(given: str) -> None:
-    pytest.importorskip("opacus", reason="fedshift[dp] is not installed")
-    method = "fedthe" if "fedthe" in given else "fedavg"
-    resolve({"experiment": "handwritten", "method": method, "set": given.removeprefix("method=fedthe ")})
-
-
 def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
     class Changed(DomainClient):
         def loss(self, batch: Batch) -> dict[str, Any]:
@@ -123,13 +64,10 @@ def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
 
     assert not Changed.can_weigh_classes() and not Quiet.can_weigh_classes()
     method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
-    for key in ("train.class_weights='balanced'", "train.loss=focal"):
-        config = resolve({"experiment": "handwritten", "set": key.replace("'", "")})
-        expected = f"{key.replace(chr(39), '')} does not fit 'mine': it has a loss of its own.*self.cross_entropy"
-        with pytest.raises(ConfigError, match=expected):
-            needs.check(needs.Case(method, Params(), {}, config))
-    drawn = resolve({"experiment": "handwritten", "set": "train.sampler=balanced"})
-    needs.check(needs.Case(method, Params(), {}, drawn))
+    for key in ("train.class_weights=balanced", "train.loss=focal"):
+        with refused(ConfigError, key, "'mine'", "self.cross_entropy"):
+            needs.check(needs.Case(method, Params(), {}, resolve({"set": key})))
+    needs.check(needs.Case(method, Params(), {}, resolve({"set": "train.sampler=balanced"})))
 
 
 class Called(DomainClient):
@@ -150,16 +88,6 @@ class Another(Added):
         return super().loss(batch) | {"again": F.cross_entropy(self.forward(batch.x)[1], batch.y)}
 
 
-class Renamed(Called):
-    def loss(self, batch: Batch) -> dict[str, Any]:
-        return super().loss(batch) | {"again": plain(self.forward(batch.x)[1], batch.y)}
-
-
-class Below(Another):
-    def loss(self, batch: Batch) -> dict[str, Any]:
-        return super().loss(batch)
-
-
 class InPhases(DomainClient):
     def phases(self, server_round: int) -> list[Phase]:
         return [Phase(1), Phase(1, loss=lambda batch: {"x": self.forward(batch.x)[1].square().mean()})]
@@ -174,72 +102,41 @@ class OnOthers(DomainClient):
 
 
 def test_code_shows_whether_losses_weigh_classes() -> None:
-    fit, unfit = (DomainClient, Called, Added, OnOthers), (Another, Renamed, Below, InPhases)
+    fit, unfit = (DomainClient, Called, Added, OnOthers), (Another, InPhases)
     assert [kind for kind in (*fit, *unfit) if kind.can_weigh_classes()] == [*fit]
 
 
 def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
-    """No client computes a cross-entropy of its own; what stands here is no loss of the node's labelled images.
-
-    GGEUR trains on as many rows of each class.
-    """
+    """GGEUR trains on as many rows of each class."""
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
     assert len(ours) > 30
     assert [method.name for method in ours if not method.client_class().can_weigh_classes()] == ["ggeur"]
-    own = {
-        "clients/fedshift_clients/adapt/eata.py", "clients/fedshift_clients/training/autotune.py",
-        "clients/fedshift_clients/training/per_image.py",
-        "clients/fedshift_clients/training/node.py", "clients/fedshift_clients/losses/common.py",
-        "clients/fedshift_clients/losses/imbalance.py",
-        "clients/fedshift_clients/methods/fedsa.py", "clients/fedshift_clients/methods/fedthe.py",
-        "clients/fedshift_clients/modules/within.py", "clients/fedshift_clients/modules/base.py",
-    }  # fmt: skip
-    found = set()
-    for path in (ROOT / "clients").rglob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        imports = [
-            node
-            for node in nodes
-            if isinstance(node, ast.ImportFrom) and node.module == "fedshift_clients.losses.common"
-        ]
-        named = {alias.name for node in imports for alias in node.names if alias.name.startswith("cross_entropy")}
-        for called in (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)):
-            direct = called.endswith(("F.cross_entropy", "losses.cross_entropy", "functional.cross_entropy"))
-            if direct or called.rpartition(".")[2] in ("nll_loss", "CrossEntropyLoss") or called in named:
-                found.add(str(path.relative_to(ROOT)))
-    assert found == own
 
 
 # --- what travels ----------------------------------------------------------------------------------
 
 
-class Watching(ListeningGrid):
-    """Keeps the numbers by class of each message."""
-
-    seen: ClassVar[list[tuple[str, Any]]]
-
-    def pass_on(self, message: Message, reply: Message) -> Message | None:
-        kind, config = message.metadata.message_type, message.content.config_records[CONFIG]
-        self.seen.append((kind, config.get(CLASS_TOTALS)))
-        return reply
+Seen = list[tuple[str, Any]]
 
 
-@pytest.fixture
-def watching() -> type[Watching]:
-    class Grid(Watching):
-        seen: ClassVar[list[tuple[str, Any]]] = []
+def watching(seen: Seen) -> type[ListeningGrid]:
+    """Return a grid that notes the kind of each message and its numbers by class."""
+
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            seen.append((message.metadata.message_type, message.content.config_records[CONFIG].get(CLASS_TOTALS)))
+            return reply
 
     return Grid
 
 
-def test_numbers_of_the_federation_travel_where_they_are_asked_for(
-    run_inline: InlineRun, watching: type[Watching]
-) -> None:
-    run = run_inline(rounds=1, grid=watching, set=f"{SHORT} train.class_weights=balanced train.class_counts=federation")
+def test_numbers_of_the_federation_travel_where_they_are_asked_for(run_inline: InlineRun) -> None:
+    seen = Seen()
+    given = f"{SHORT} train.class_weights=balanced train.class_counts=federation"
+    run = run_inline(rounds=1, grid=watching(seen), set=given)
     wanted = np.sum([node["class_counts"] for node in run.results["nodes"]], axis=0).tolist()
-    for kind, totals in watching.seen:
-        assert totals == (None if kind == MessageType.QUERY else wanted)
-    assert {kind for kind, _ in watching.seen} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
+    assert {kind for kind, _ in seen} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
+    assert all(totals == (None if kind == MessageType.QUERY else wanted) for kind, totals in seen)
 
 
 def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tmp_path: Path) -> None:
@@ -258,20 +155,10 @@ def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tm
     assert len(sight.views) == len(record.config.dataset.domains) and not sight.missing
 
 
-def test_a_figure_that_cannot_be_drawn_has_its_own_reason(
-    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise FedShiftError("the node has no memory")
-
-    run = run_inline(rounds=1, set=SHORT)
-    monkeypatch.setattr(predictions, "client_of", fails)
-    assert predictions.look(reading.read(run.folder), None, 20).nothing.endswith("here: the node has no memory")
-
-
-def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watching: type[Watching]) -> None:
-    plain = run_inline(rounds=1, grid=watching, set=SHORT)
-    assert {totals for _, totals in watching.seen} == {None}
+def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline: InlineRun) -> None:
+    seen = Seen()
+    plain = run_inline(rounds=1, grid=watching(seen), set=SHORT)
+    assert {totals for _, totals in seen} == {None}
     neutral = "train.class_weights=effective train.class_beta=0 train.loss=focal train.focal_gamma=0"
     same = run_inline(rounds=1, set=f"{SHORT} {neutral}")
     ones = ", ".join(f'"{k}": 1' for k in range(10))
@@ -282,19 +169,18 @@ def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watc
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "given"),
+    "typed",
     [
-        ("i2pfl", "train.sampler=balanced method.proto_source=last_epoch"),  # which counts images drawn, not held
-        ("fedcode", "train.sampler=balanced method.proto_source=last_epoch"),
-        ("fedproto", "train.sampler=balanced model.freeze=encoder model.projection=16 model.precompute=on "
-                     "images.crop_padding=0"),
-        ("fedavg", "federation.secure_sums=on"),
-        ("fedavg", "train.sampler=balanced allocation.mixing=0.5 modules=[within-domains] "
-                   "modules.within-domains.rex=1"),
-        ("fedavg", "adapt.name=finetune"),
+        "i2pfl train.sampler=balanced method.proto_source=last_epoch",  # which counts images drawn, not held
+        "fedproto train.sampler=balanced model.freeze=encoder model.projection=16 model.precompute=on "
+        "images.crop_padding=0",
+        "fedavg federation.secure_sums=on",
+        "fedavg train.sampler=balanced allocation.mixing=0.5 modules=[within-domains] modules.within-domains.rex=1",
+        "fedavg adapt.name=finetune",
     ],
-)  # fmt: skip
-def test_it_goes_with_what_else_a_run_may_have(method: str, given: str, run_inline: InlineRun) -> None:
+)
+def test_it_goes_with_what_else_a_run_may_have(typed: str, run_inline: InlineRun) -> None:
+    method, _, given = typed.partition(" ")
     weights = "train.class_weights=effective train.class_counts=federation train.loss=focal"
     run = run_inline(rounds=2, method=method, set=f"{SHORT} {weights} {given}")
     assert [line["left_out"] for line in run.rounds] == [[], []]
@@ -324,22 +210,18 @@ def test_rare_classes_are_recognised_more_often(run_inline: InlineRun, tmp_path:
 def test_init_proposes_weights_where_it_sees_unequal_classes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rng = np.random.default_rng(0)
     numbers = {"north": {"bar": 24, "disc": 4}, "south": {"bar": 10, "disc": 9}}
     for site, by_class in numbers.items():
         for kind, number in by_class.items():
-            folder = tmp_path / "images" / site / "train" / kind
-            folder.mkdir(parents=True)
-            for i in range(number):
-                Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-            (test := tmp_path / "images" / site / "test" / kind).mkdir(parents=True)
-            Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(test / "0.png")
+            for split, images in (("train", number), ("test", 1)):
+                folder = tmp_path / "images" / site / split / kind
+                folder.mkdir(parents=True)
+                for i in range(images):
+                    pixels = np.random.default_rng([i, number]).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+                    Image.fromarray(pixels).save(folder / f"{i}.png")
     path = init.init(str(tmp_path / "mine"), [f"data-dir={tmp_path / 'images'}"])
     said = "north has 24 of bar and 4 of disc (ratio 6)"
-    assert f"unequal classes: of training images {said}: train.class_weights=balanced is proposed" in (
-        capsys.readouterr().out
-    )
-    assert f"  class_weights: balanced   # training images: {said}; none weighs images alike\n" in path.read_text()
+    assert said in capsys.readouterr().out and said in path.read_text()
     assert resolve({"experiment": str(path)}).train.class_weights == "balanced"
     labels = {("a", "train"): np.array([0] * 5 + [1] * 2), ("a", "test"): np.array([0] * 9 + [1])}
     assert not init.unequal(labels, ("x", "y"))

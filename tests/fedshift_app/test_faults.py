@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
@@ -58,12 +59,6 @@ def _rewrite(edit: Callable[[dict[str, np.ndarray[Any, Any]]], dict[str, np.ndar
     return change
 
 
-def _nan(arrays: dict[str, Any]) -> dict[str, Any]:
-    name = next(iter(arrays))
-    arrays[name] = np.full_like(arrays[name], np.nan)
-    return arrays
-
-
 def _metrics(**changes: Any) -> Change:
     def change(message: Message, reply: Message) -> Message:
         fields = {name.replace("_", "-"): value for name, value in changes.items()}
@@ -82,24 +77,25 @@ def _scream(message: Message, reply: Message) -> Message:
     return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=message)
 
 
+DOMAINS = ("scan", "texture", "street", "sketch")
 FIRST = "encoder.0.weight"
-BROKEN: dict[str, tuple[Change, str]] = {
-    "raises": (_raise, "RuntimeError: out of memory"),
-    "vanishes": (_vanish, "no answer in time"),
-    "NaN": (_rewrite(_nan), f"{FIRST} holds numbers that are not finite"),
-    "shape": (_rewrite(lambda a: a | {FIRST: a[FIRST][:1]}), f"{FIRST} has shape (1, 3, 5, 5)"),
-    "type": (_rewrite(lambda a: a | {FIRST: a[FIRST].astype(np.float64)}), f"{FIRST} has shape (32, 3, 5, 5) and type"),
-    "lacks a name": (_rewrite(lambda a: {k: v for k, v in a.items() if k != FIRST}), FIRST),
-    "huge": (_rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], 1e30)}), f"{FIRST} holds 1e+30, allowed is 1e+06"),
-    "says too much": (_scream, "faked line: all is well xxx"),
-    "counts too much": (_metrics(num_examples=10**8), "num-examples is 100000000, announced were"),
-    "counts infinitely": (_metrics(num_examples=float("inf")), "num-examples is missing or not above 0"),
-    "another metric": (_metrics(evil=1.0), "unknown metric 'evil'"),
-    "a loss of its own": (_metrics(**{"loss/mine": 1.0}), "unknown metric 'loss/mine': no loss term that the run decl"),
-    "an endless loss": (_metrics(loss=float("inf")), "loss is inf, allowed are numbers from -1e+09 to 1e+09"),
-    "a list": (_metrics(loss=[1.0] * 1000), "loss is not a number"),
-    "another record": (_gift, "unknown record 'gift [2J'"),
-    "another name": (_rewrite(lambda a: a | {"evil": np.zeros(3)}), "evil"),
+BROKEN: dict[str, Change] = {
+    "raises": _raise,
+    "vanishes": _vanish,
+    "NaN": _rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], np.nan)}),
+    "shape": _rewrite(lambda a: a | {FIRST: a[FIRST][:1]}),
+    "type": _rewrite(lambda a: a | {FIRST: a[FIRST].astype(np.float64)}),
+    "lacks a name": _rewrite(lambda a: {k: v for k, v in a.items() if k != FIRST}),
+    "huge": _rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], 1e30)}),
+    "says too much": _scream,
+    "counts too much": _metrics(num_examples=10**8),
+    "counts infinitely": _metrics(num_examples=float("inf")),
+    "another metric": _metrics(evil=1.0),
+    "a loss of its own": _metrics(**{"loss/mine": 1.0}),
+    "an endless loss": _metrics(loss=float("inf")),
+    "a list": _metrics(loss=[1.0] * 1000),
+    "another record": _gift,
+    "another name": _rewrite(lambda a: a | {"evil": np.zeros(3)}),
 }
 
 
@@ -108,36 +104,32 @@ def test_broken_nodes_are_left_out_and_named(run_inline: InlineRun, capsys: Any)
     faults = dict(enumerate(BROKEN.values(), 4))
 
     def change(message: Message, reply: Message) -> Message | None:
-        return faults[int(str(message.content.config_records["config"]["node-index"]))][0](message, reply)
+        return faults[int(str(message.content.config_records["config"]["node-index"]))](message, reply)
 
-    grid = _grid(MessageType.TRAIN, tuple(faults), change)
-    run = run_inline(rounds=2, nodes=4 + len(faults), set=SHORT, grid=grid)
-    assert len(run.rounds) == 2
-    said = capsys.readouterr().out
+    run = run_inline(rounds=2, nodes=4 + len(faults), set=SHORT, grid=_grid(MessageType.TRAIN, tuple(faults), change))
+    shown = capsys.readouterr().out
     for line in run.rounds:
         assert line["nodes"] == [0, 1, 2, 3]
-        assert len(line["left_out"]) == len(faults)
-        for index, (_, reason) in faults.items():
-            node = f"node {index} ({('scan', 'texture', 'street', 'sketch')[index % 4]})"
-            (left_out,) = [text for text in line["left_out"] if text.startswith(f"{node}: ")]
-            assert reason in left_out
-            assert left_out.isprintable() and len(left_out) < 600
-            assert f"round 1: {node} left out: " in said
+        nodes = [text.partition(": ")[0] for text in line["left_out"]]
+        assert sorted(nodes, key=lambda node: int(node.split()[1])) == [
+            f"node {index} ({DOMAINS[index % 4]})" for index in faults
+        ]
+        assert all(text.isprintable() and len(text) < 600 for text in line["left_out"])
+        assert all(f"round 1: {node} " in shown for node in nodes)
         assert None not in line["accuracy"].values()
     weights = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
 def test_the_others_are_averaged_as_if_the_broken_node_had_not_been_asked(run_inline: InlineRun) -> None:
-    change, _ = BROKEN["NaN"]
-    broken = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), change))
+    broken = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), BROKEN["NaN"]))
     gone = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), _vanish))
     assert broken.results["weights_sha256"] == gone.results["weights_sha256"]
 
 
 def test_when_none_is_left_the_run_fails_and_keeps_what_was_done(run_inline: InlineRun, tmp_path: Path) -> None:
     grid = _grid(MessageType.TRAIN, (0, 1, 2, 3), _raise, first_round=3)
-    with pytest.raises(FederationError, match="round 3: no node delivered a usable result") as caught:
+    with pytest.raises(FederationError, match=r"^round 3: ") as caught:
         run_inline(rounds=4, set=SHORT, grid=grid)
     assert str(caught.value).count("out of memory") == 1  # said once, for all four
     (folder,) = (tmp_path / "runs").iterdir()
@@ -173,8 +165,7 @@ def test_a_simulated_node_without_memory_is_counted_as_lost(
 
     run = run_inline(rounds=1, nodes=8, set=SHORT, grid=Grid)
     (reason,) = run.rounds[0]["left_out"]
-    before = "" if work == "train" else "could not evaluate: "
-    assert reason == f"node 2 (street): {before}no fault of its own: {type(error).__name__}: {error}"
+    assert reason.startswith("node 2 (street): ") and reason.endswith(f"{type(error).__name__}: {error}")
     assert run.results["lost"] == {"1": [2]}
     assert status.read(run.folder).state == "degraded"
 
@@ -191,59 +182,27 @@ def test_a_real_nodes_disk_and_memory_are_its_own() -> None:
     assert reasons.of(ValueError("its own"), simulated)[0] == names.RAISED
 
 
-@pytest.mark.parametrize("fault", ["raises"])
-def test_evaluation_moves_on_to_the_next_node_of_the_domain(fault: str, run_inline: InlineRun) -> None:
-    grid = _grid(MessageType.EVALUATE, (0,), BROKEN[fault][0])
-    whole = run_inline(rounds=1, nodes=8, set=SHORT)
-    replaced = run_inline(rounds=1, nodes=8, set=SHORT, grid=grid)
-    assert replaced.rounds[0]["accuracy"] == whole.rounds[0]["accuracy"]
-    assert replaced.rounds[0]["left_out"][0].startswith("node 0 (scan): could not evaluate")
-
-
 DIVIDED = f"{SHORT} images.eval_batch=4"  # 90 test images in 23 batches: two parts
 
 
-@pytest.mark.parametrize("fault", ["vanishes"])
-def test_a_failed_part_of_a_test_set_is_scored_by_another_node(fault: str, run_inline: InlineRun) -> None:
-    grid = _grid(MessageType.EVALUATE, (4,), BROKEN[fault][0])
-    whole = run_inline(rounds=1, nodes=8, set=DIVIDED)
-    replaced = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=grid)
+@pytest.mark.parametrize(("settings", "bad", "fault"), [(SHORT, 0, _raise), (DIVIDED, 4, _vanish)])
+def test_a_failed_part_of_a_test_set_is_scored_by_another_node_of_the_domain(
+    settings: str, bad: int, fault: Change, run_inline: InlineRun
+) -> None:
+    whole = run_inline(rounds=1, nodes=8, set=settings)
+    replaced = run_inline(rounds=1, nodes=8, set=settings, grid=_grid(MessageType.EVALUATE, (bad,), fault))
     for scores in ("accuracy", "test_loss"):
         assert replaced.rounds[0][scores] == whole.rounds[0][scores]
-    assert replaced.rounds[0]["left_out"][0].startswith("node 4 (scan): could not evaluate")
+    assert replaced.rounds[0]["left_out"][0].startswith(f"node {bad} (scan): ")
 
 
-def test_a_domain_that_lacks_a_part_is_missing_and_never_the_score_of_the_others(run_inline: InlineRun) -> None:
-    def half(message: Message, reply: Message) -> Message:
-        first = message.content.config_records["config"]["starts"] == [0]
-        return reply if first else _raise(message, reply)
-
-    run = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=_grid(MessageType.EVALUATE, (0, 4), half))
-    assert run.rounds[0]["accuracy"]["scan"] is None
-    assert run.results["missing"] == ["scan"]
-
-
-def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun, capsys: Any) -> None:
+def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (1,), _raise))
     assert run.rounds[0]["accuracy"]["texture"] is None
     assert run.results["domains"]["texture"] is None
     assert run.results["missing"] == ["texture"]
     assert run.results["avg"] is run.rounds[0]["avg"] is None
     assert run.results["unscored"] == {"texture": [1]} and run.results["lost"] == {"1": [1]}
-    assert "texture missing" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"correct/scan": 91, "count/scan": 90, "loss-sum/scan": 1.0}, {"correct/scan": 5}, {"correct/street": 1}],
-)
-def test_nonsense_from_an_evaluating_node_is_not_counted(values: dict[str, float], run_inline: InlineRun) -> None:
-    def lie(message: Message, reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord(dict(values))
-        return reply
-
-    run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (0,), lie))
-    assert run.rounds[0]["accuracy"]["scan"] is None
 
 
 FLOODS: dict[str, dict[str, Any]] = {
@@ -275,7 +234,7 @@ def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: 
     assert all(path.stat().st_size < 50_000 and "\\u001b" not in path.read_text() for path in written)
 
 
-def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun, capsys: Any) -> None:
+def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun) -> None:
     kept: list[Message] = []
 
     class Grid(ListeningGrid):
@@ -302,33 +261,14 @@ def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun
 
     run = run_inline(rounds=2, set=SHORT, grid=Grid)
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3]]
-    assert run.rounds[1]["left_out"] == ["node 2 (street): no answer in time"]
-    assert "round 2: an answer of node 2 (street) is not to what it was sent last: dropped" in capsys.readouterr().out
-
-
-def test_knowledge_of_another_shape_or_not_finite_is_refused(run_inline: InlineRun) -> None:
-    for array in (np.zeros((3, 3), np.float32), np.full((10, 64), np.inf, np.float32)):
-
-        def change(message: Message, reply: Message, array: Any = array) -> Message:
-            reply.content.array_records["knowledge"]["prototypes"] = Array(array)
-            return reply
-
-        run = run_inline(rounds=1, method="i2pfl", set=SHORT, grid=_grid(MessageType.TRAIN, (0,), change))
-        assert run.rounds[0]["nodes"] == [1, 2, 3]
-        assert "prototypes" in run.rounds[0]["left_out"][0]
+    assert [text.partition(":")[0] for text in run.rounds[1]["left_out"]] == ["node 2 (street)"]
 
 
 def test_a_node_that_cannot_take_part_stops_the_run_before_training(run_inline: InlineRun, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    with pytest.raises(FederationError, match="mnist train not found in"):
+    with pytest.raises(FederationError, match="mnist train"):
         run_inline("digits-small", nodes=6, rounds=1, data_dir=str(data))
-    assert not (tmp_path / "runs").exists()
-
-
-def test_wrong_number_of_nodes_stops_before_training_with_the_right_one(run_inline: InlineRun, tmp_path: Path) -> None:
-    with pytest.raises(FederationError, match=r"needs 6 nodes .*, this federation has 2; .*nodes=6"):
-        run_inline("digits-small", nodes=2, rounds=1, data_dir=str(tmp_path))
     assert not (tmp_path / "runs").exists()
 
 
@@ -342,18 +282,18 @@ def test_a_real_nodes_place_comes_from_its_node_config() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"domain": None}, "without 'domain'"),
-        ({"data-dir": None}, "without 'data-dir'"),
-        ({"domain": "photo"}, "unknown domain 'photo'; there are scan, texture, street, sketch"),
-        ({"data-dir": "relative"}, "absolute path, found 'relative'"),
-        ({"partition-id": "one"}, "partition-id must be a whole number, found 'one'"),
+        ({"domain": None}, "'domain'"),
+        ({"data-dir": None}, "'data-dir'"),
+        ({"domain": "photo"}, "'photo' scan street"),
+        ({"data-dir": "relative"}, "'relative'"),
+        ({"partition-id": "one"}, "partition-id 'one'"),
     ],
 )
-def test_a_node_config_that_lacks_something_is_named(change: dict[str, Any], message: str) -> None:
+def test_a_node_config_that_lacks_something_is_named(change: dict[str, Any], named: str) -> None:
     given = {key: value for key, value in (GOOD | change).items() if value is not None}
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, *named.split()):
         _place(given)
 
 
@@ -378,6 +318,5 @@ def test_private_parts_that_diverged_are_not_kept(run_inline: InlineRun, monkeyp
     monkeypatch.setattr(DomainClient, "_trained", diverging)
     run = run_inline(method="fedbn", rounds=3, set=f"{SHORT} model.name=cnn_bn")
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
-    assert "node 1 (texture): " in run.rounds[1]["left_out"][0]
-    assert "holds numbers that are not finite (training diverged?" in run.rounds[1]["left_out"][0]
+    assert run.rounds[1]["left_out"][0].startswith("node 1 (texture): ")
     assert had[2] and all((had[3][name] == array).all() for name, array in had[2].items())

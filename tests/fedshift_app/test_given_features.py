@@ -8,8 +8,9 @@ import pytest
 import torch
 from image_trees import noise_sites
 from PIL import Image
+from refusals import refused
 from safetensors.numpy import load_file
-from support import InlineRun, Run, refusal_of
+from support import InlineRun, Run
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -26,6 +27,7 @@ ENCODER = (
     "model.projection=16 model.freeze=encoder model.precompute=on"
 )
 FILE = "features.npz"
+OF_FILE = f"dataset.features={FILE}"
 #: One of each kind of method that works on kept features.
 METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
 
@@ -48,7 +50,7 @@ def flat(sites: Path, method: str, more: str = "") -> dict[str, Any]:
 
 def written(sites: Path, **arrays: Any) -> None:
     """Write the features of the run's own encoder, as a user would those of another."""
-    config, begun = initial_model.begin(resolve({"experiment": "handwritten", "seed": 0} | flat(sites, "fedavg")))
+    config, begun = initial_model.begin(resolve(flat(sites, "fedavg") | {"seed": 0}))
     encoder = precomputing._features(config, begun.model, {})
     names, rows = list[str](), list[np.ndarray[Any, Any]]()
     for domain in config.dataset.domains:
@@ -70,7 +72,7 @@ def test_our_own_features_from_a_file_give_equal_results(method: str, sites: Pat
     written(sites)
     run = {"nodes": 2, "rounds": 2}
     encoded = run_inline(**run, **flat(sites, method))
-    given = run_inline(**run, **flat(sites, method, f"dataset.features={FILE}"))
+    given = run_inline(**run, **flat(sites, method, OF_FILE))
     assert [line["accuracy"] for line in encoded.rounds] == [line["accuracy"] for line in given.rounds]
     one, other = weights(encoded), weights(given)
     assert one and one.keys() == other.keys()
@@ -79,40 +81,40 @@ def test_our_own_features_from_a_file_give_equal_results(method: str, sites: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("change", "named"),
     [
-        ({"images": np.array(["a/cat/0.png"]), "features": np.zeros((1, 4), np.float32)}, "no row for a/cat/"),
-        ({"features": np.zeros((3, 4), np.float32)}, "expected images (N,), text, and features (N, D)"),
-        ({"features": np.full((60, 4), np.nan, np.float32)}, "expected floats that are finite"),
-        ({"classes": np.zeros((2, 3), np.float32)}, "classes (2, 3); expected (C, "),
+        ({"images": np.array(["a/cat/0.png"]), "features": np.zeros((1, 4), np.float32)}, "a/cat/"),
+        ({"features": np.zeros((3, 4), np.float32)}, "(N, D)"),
+        ({"features": np.full((60, 4), np.nan, np.float32)}, "finite"),
+        ({"classes": np.zeros((2, 3), np.float32)}, "classes (2, 3)"),
     ],
+    ids=["row", "shape", "nan", "classes"],
 )
 def test_a_file_that_does_not_fit_is_refused(
-    sites: Path, run_inline: InlineRun, change: dict[str, Any], problem: str
+    sites: Path, run_inline: InlineRun, change: dict[str, Any], named: str
 ) -> None:
     written(sites, **change)
-    assert problem in refusal_of(
-        DataError, run_inline, nodes=2, rounds=1, **flat(sites, "fedavg", f"dataset.features={FILE}")
-    )
+    with refused(DataError, named):
+        run_inline(nodes=2, rounds=1, **flat(sites, "fedavg", OF_FILE))
 
 
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [
-        ("dataset.features=../f.npz", "the name of a .npz file right in data-dir"),
-        (f"dataset.features={FILE} model.name=cnn", "go together"),
-        (f"dataset.features={FILE} model.precompute=off", "needs model.freeze=encoder, model.precompute=on"),
-        (f"dataset.features={FILE} model.name=features:7", "needs model.name=features:"),
-        ("model.name=features:7", "go together"),
-        ("model.name=features:x", "allowed are widths of 1 to"),
-        (f"dataset.features={FILE} images.flip=true images.cached_views=4", "images.cached_views changes images"),
-    ],
-)
-def test_what_does_not_go_with_given_features_is_refused(
-    sites: Path, run_inline: InlineRun, more: str, problem: str
-) -> None:
+#: What does not go with given features, each with parts of the message.
+REFUSED = {
+    "dataset.features=../f.npz": ".npz data-dir",
+    f"{OF_FILE} model.name=cnn": "dataset.features",
+    f"{OF_FILE} model.precompute=off": "model.precompute=on",
+    f"{OF_FILE} model.name=features:7": "model.name=features:",
+    "model.name=features:7": "dataset.features",
+    "model.name=features:x": "features:x",
+    f"{OF_FILE} images.flip=true images.cached_views=4": "images.cached_views",
+}
+
+
+@pytest.mark.parametrize("more", REFUSED)
+def test_what_does_not_go_with_given_features_is_refused(sites: Path, run_inline: InlineRun, more: str) -> None:
     written(sites)
-    assert problem in refusal_of(ConfigError, run_inline, nodes=2, rounds=1, **flat(sites, "fedavg", more))
+    with refused(ConfigError, *REFUSED[more].split()):
+        run_inline(nodes=2, rounds=1, **flat(sites, "fedavg", more))
 
 
 def test_a_real_node_has_a_file_of_its_own(sites: Path, tmp_path: Path) -> None:
@@ -127,11 +129,7 @@ def test_a_real_node_has_a_file_of_its_own(sites: Path, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(len(names), 4)).astype(np.float32)
     np.savez(own / FILE, images=np.array(names), features=rows)
     stated = "dataset.domains=[a,b] dataset.classes=[cat,dog] model.name=features:4"
-    config = resolve(
-        {"experiment": "handwritten", "seed": 0}
-        | flat(sites, "fedavg", f"{stated} dataset.features={FILE}")
-        | {"data-dir": ""}
-    )
+    config = resolve(flat(sites, "fedavg", f"{stated} {OF_FILE}") | {"data-dir": ""})
     place = Place("a", -1, -1, config.dataset.source(own), shared=False, threads=0)
     given, by_mark = given_features.of(config, place)
     train = node_data.own_images(config, place).train

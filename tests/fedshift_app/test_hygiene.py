@@ -5,12 +5,14 @@ import functools
 import json
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
+from refusals import worded
 from support import ROOT, InlineRun, ListeningGrid, load_benchmark
 
 from fedshift.run.engine import inline
@@ -39,6 +41,7 @@ MAY_RUN = {
     "fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"},
     "datasets/fedshift_datasets/io/mat.py": {"loadmat"},
 }
+PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {
@@ -77,22 +80,16 @@ def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
     for path, places in syntax().items():
         where = str(path.relative_to(ROOT))
         for place in places:
-            if isinstance(place, ast.Import | ast.ImportFrom):
-                modules = {name.name for name in place.names} | {getattr(place, "module", "")}
-                if (
-                    modules & {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
-                    and where not in MAY_PICKLE
-                ):
-                    collected.append(f"{where}:{place.lineno}: {modules}")
+            text = ast.unparse(place)
             if isinstance(place, ast.Call):
                 name = dotted(place.func)
-                if name in MAY_RUN.get(where, ()) or not (name in DANGEROUS or name.startswith("subprocess")):
-                    continue
-                text = ast.unparse(place)
-                if name in DANGEROUS and (DANGEROUS[name] is None or str(DANGEROUS[name]) not in text):
-                    collected.append(f"{where}:{place.lineno}: {text}")
-                if "shell=True" in text.replace(" ", "") and name.startswith("subprocess"):
-                    collected.append(f"{where}:{place.lineno}: {text}")
+                safe = DANGEROUS.get(name, "")
+                wrong = safe is None or safe not in text or ("subprocess" in name and "shell=True" in text)
+                wrong = wrong and name not in MAY_RUN.get(where, ())
+            else:
+                modules = {name.name for name in place.names} | {getattr(place, "module", "")}
+                wrong = bool(modules & PICKLING) and where not in MAY_PICKLE
+            collected += [f"{where}:{place.lineno}: {text}"] * wrong
     assert len(sources()) > 50
     assert collected == []
 
@@ -118,18 +115,21 @@ BELOW = {
 }  # fmt: skip
 
 
-def test_imports_point_one_way() -> None:
-    collected = []
+def imports() -> Iterator[tuple[Path, str]]:
+    """Yield the files of our packages, each with the dotted names that it imports."""
     for path, places in syntax().items():
-        part = path.relative_to(ROOT).parts[0]
         for place in places:
-            names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
-            names += [place.module or ""] if isinstance(place, ast.ImportFrom) else []
-            tops = {name.split(".")[0] for name in names} & set(PARTS)
-            collected += [f"{path.relative_to(ROOT)}: {top}" for top in tops - BELOW[part] - {part}]
-            if part == "strategies" and any(name.split(".")[0] == "torch" for name in names):
-                collected.append(f"{path.relative_to(ROOT)}: torch")
-    assert collected == []
+            if isinstance(place, ast.Import):
+                yield from ((path.relative_to(ROOT), name.name) for name in place.names)
+            elif isinstance(place, ast.ImportFrom):
+                yield from ((path.relative_to(ROOT), f"{place.module}.{name.name}") for name in place.names)
+
+
+def test_imports_point_one_way() -> None:
+    for path, name in imports():
+        part, top = path.parts[0], name.split(".")[0]
+        assert top not in PARTS or top == part or top in BELOW[part], path
+        assert (part, top) != ("strategies", "torch"), path
 
 
 #: The rooms of the command, and what each may import of the others: 20 arrows, none upwards, no circle.
@@ -145,19 +145,12 @@ ROOMS = {
 
 
 def test_rooms_of_the_command_import_downwards() -> None:
-    collected = []
-    for path, places in syntax().items():
-        part, *rest = path.relative_to(ROOT).parts
+    for path, name in imports():
+        part, *rest = path.parts
         if part != "fedshift" or len(rest) < 2 or rest[0] == "testing":  # the doors: the package itself, testing
             continue
-        assert rest[0] in ROOMS, path
-        for place in places:
-            names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
-            if isinstance(place, ast.ImportFrom):
-                names = [f"{place.module}.{name.name}" for name in place.names]
-            tops = {(*name.split("."), "itself")[1] for name in names if name.split(".")[0] == "fedshift"}
-            collected += [f"{path.relative_to(ROOT)}: {top}" for top in tops - ROOMS[rest[0]] - {rest[0]}]
-    assert collected == []
+        top, _, room = name.partition(".")
+        assert top != "fedshift" or room.split(".")[0] in {*ROOMS[rest[0]], rest[0]}, (path, name)
 
 
 OF_OWN_APPS = ("fedshift_clients", "plain.py")
@@ -168,23 +161,21 @@ def test_a_node_computes_without_flower() -> None:
 
     But for what answers the messages of a user's own app.
     """
-    collected = []
-    travelling = ("fedshift_core.wire.records", "fedshift_core.wire.messages")
-    for path, places in syntax().items():
-        within = path.relative_to(ROOT)
-        if within.parts[0] not in ("clients", "datasets", "fedshift_core") or within.parts[1:] == OF_OWN_APPS:
-            continue
-        for place in places:
-            if isinstance(place, ast.ImportFrom) and (place.module or "").split(".")[0] == "flwr":
-                collected.append(f"{path.relative_to(ROOT)}: {place.module}")
-            if isinstance(place, ast.ImportFrom) and place.module in travelling:
-                collected.append(f"{path.relative_to(ROOT)}: {place.module}")
-    packing = "fedshift_core/wire/packing.py"
-    travels = [f"{packing}: fedshift_core.wire.records", f"{packing}: flwr.app"]
-    assert sorted({*collected}) == [
-        "clients/fedshift_clients/training/node.py: flwr.client", "fedshift_core/wire/messages.py: flwr.app", *travels,
-        "fedshift_core/wire/records.py: flwr.app",
-    ]  # fmt: skip
+    travelling = ("flwr.", "fedshift_core.wire.records.", "fedshift_core.wire.messages.")
+    sides = ("clients", "datasets", "fedshift_core")
+    found = {
+        f"{path}: {name.rpartition('.')[0]}"
+        for path, name in imports()
+        if path.parts[0] in sides and path.parts[1:] != OF_OWN_APPS and name.startswith(travelling)
+    }
+    wire = "fedshift_core/wire"
+    assert found == {
+        "clients/fedshift_clients/training/node.py: flwr.client",
+        f"{wire}/messages.py: flwr.app",
+        f"{wire}/packing.py: fedshift_core.wire.records",
+        f"{wire}/packing.py: flwr.app",
+        f"{wire}/records.py: flwr.app",
+    }
 
 
 class _Everything(logging.Handler):
@@ -251,15 +242,8 @@ def test_an_experiment_cannot_name_another_folder(name: str, tmp_path: Path) -> 
     content = resolve({}).model_dump(mode="json") | {"experiment": name}
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"resolved": content}))  # JSON is YAML
-    with pytest.raises(ConfigError, match=r"experiment: .* cannot be part of a folder's name"):
+    with pytest.raises(ConfigError, match=r"^experiment: "):
         resolve({"experiment": str(file)})
-
-
-@pytest.mark.parametrize("name", ["handwritten", "my experiment 2", "i2pfl-pacs_v1.5"])
-def test_an_experiment_may_have_an_ordinary_name(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(json.dumps({"resolved": resolve({}).model_dump(mode="json") | {"experiment": name}}))
-    assert resolve({"experiment": str(file)}).experiment == name
 
 
 @pytest.mark.parametrize("domain", ["../scan", "/etc/passwd", "scan/../../x", "scan\n"])
@@ -277,22 +261,23 @@ def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change",
     [
-        ({"encoder.0.weight": np.zeros((1, 3, 5, 5), np.float32)}, r"shape \(1, 3, 5, 5\) and type float32"),
-        ({"encoder.0.weight": np.zeros((32, 3, 5, 5), np.float64)}, "type float64, this node's model has"),
-        ({"encoder.0.weight": np.full((32, 3, 5, 5), np.nan, np.float32)}, "encoder.0.weight holds numbers that are"),
-        ({"evil": np.zeros(3)}, "the server's weights do not match this node's model: evil"),
+        {"encoder.0.weight": np.zeros((1, 3, 5, 5), np.float32)},
+        {"encoder.0.weight": np.zeros((32, 3, 5, 5), np.float64)},
+        {"encoder.0.weight": np.full((32, 3, 5, 5), np.nan, np.float32)},
+        {"evil": np.zeros(3)},
     ],
+    ids=["shape", "type", "nan", "name"],
 )
-def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, Any], reason: str) -> None:
+def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, Any]) -> None:
     grid = inline.InlineGrid(client_app.app, 4)
     config = resolve({"set": SHORT})
     weights = {name: tensor.numpy() for name, tensor in setup.initial_model(config).state_dict().items()}
     fields = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": config.model_dump_json()}
     content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(fields)})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])
-    assert re.search(reason, str(reply.error.reason))
+    worded(str(reply.error.reason), *change)
 
 
 def test_a_round_is_read_in_900_lines_and_the_page_has_their_numbers() -> None:

@@ -11,11 +11,6 @@ import pytest
 from own_sites import CLASSES, make
 from support import ROOT, Run
 
-from fedshift.run.launch import local_superlink, processes, runner
-from fedshift.site.deploy import demo as deploy_demo
-from fedshift.site.deploy import exporting
-from fedshift_app.config import resolving
-from fedshift_app.node import state_folder
 from fedshift_datasets.io import cache
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -94,34 +89,3 @@ def test_the_whole_way(tmp_path: Path) -> None:
     chosen = Run(fedavg).results["chosen_round"]["domains"]["west"]  # keep=best-validation: not the last round's
     assert 100 * right / len(rows) == pytest.approx(chosen)
     assert f"{chosen:.1f}" in said
-
-
-def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
-    """Three SuperNodes whose data-dir is that of the simulation have its numbers; nothing is exported."""
-    images = make(tmp_path / "images", number=45)
-    (images / "north" / "disc" / "broken.png").unlink()
-    fedshift("init", "shapes", "data-dir=images", cwd=tmp_path)
-    file = tmp_path / "shapes" / "shapes.yaml"
-    requests = [*WHOLE, "rounds=2"]
-    inline = run_of(fedshift("run", str(file), *requests, "engine=inline", "report=false", cwd=tmp_path))
-    # The server has no images: it knows the classes and the sites from the file.
-    content = file.read_text()
-    file.write_text(content.replace(f'data_dir: "{images}"', 'data_dir: ""'))
-    config = resolving.resolve({"experiment": str(file)})
-    assert config.dataset.data_dir == ""
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_folder.STATE_DIR: str(tmp_path / "state")}
-    environment = local_superlink.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
-    with processes.group(local_superlink.empty_folder(tmp_path), environment) as flower:
-        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(tmp_path))
-        local_superlink.start_superlink(flower, link)
-        local_superlink.connect(tmp_path, link)
-        for index, site in enumerate(config.dataset.domains):
-            place = exporting.NodeFolder(images, site, index)
-            key = deploy_demo.make_node_key(flower, tmp_path / site, exporting.NodeFolder(tmp_path / site, site, index))
-            deploy_demo.start_supernode(flower, link, place, key)
-        flat = {"experiment": str(file), "rounds": 2, "output-dir": str(tmp_path / "runs")}
-        wanted = " ".join([*WHOLE, "federation.min_nodes=3"])
-        run = Run(runner.submit(flower, tmp_path, flat | {"set": wanted}, []))
-    assert run.results["engine"] == "deployment"
-    assert run.results["weights_sha256"] == inline.results["weights_sha256"]
-    assert run.results["domains"] == inline.results["domains"]

@@ -13,20 +13,17 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, Killed, ListeningGrid, Run, own_experiment
+from support import ROOT, Killed, Run, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.export import saving
-from fedshift.lab.pages.report import predictions
-from fedshift.run import reading
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config import registry
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
@@ -115,22 +112,16 @@ def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> 
     assert state.keys() == w[0].keys()
     assert any(np.abs(array).max() > 0 for array in state.values())
     assert mine.rounds[-1]["nodes"] == [0, 1, 2, 3]
-    content = json.loads(json.dumps(resolve({"experiment": str(experiment)}).model_dump(mode="json")))
-    assert content["plugins"] == [str(experiment.parent / "my_method.py")]
     assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("after", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_killed_and_resumed_it_ends_with_the_same_bits(
-    after: int, experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_resumed_it_ends_with_the_same_bits(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(experiment, "whole")
     call = server_app.Progress.__call__
 
     def killed(self: Any, result: Any, weights: Any) -> None:
         call(self, result, weights)
-        if result.server_round == after:
-            raise Killed
+        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(server_app.Progress, "__call__", killed)
@@ -143,25 +134,6 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(
         one, other = (load_file(r.folder / "checkpoint" / f"{kind}-00003.safetensors") for r in (whole, resumed))
         assert one.keys() == other.keys()
         assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_state_never_travels_and_what_is_the_same_is_written_once(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[Message] = []
-
-    class Grid(ListeningGrid):
-        def pass_on(self, request: Message, reply: Message) -> Message:
-            heard.append(request)
-            return reply
-
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
-    run(experiment, "mine", rounds=1)
-    request = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
-    assert {name for message in request for name in message.content.array_records["knowledge"]} == {"anchor"}
-    assert len({id(message.content.array_records["knowledge"]["anchor"].data) for message in request[:4]}) == 1
-    words = {message.content.config_records["config"]["told/word"] for message in request}
-    assert words == {f"{domain} 1" for domain in ("scan", "texture", "street", "sketch")}
 
 
 def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,13 +196,12 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
     Path(original).write_text(f"raise SystemExit('run without a word')\n{FILE}")
     extensions.forget()
     arguments = ["run", str(config), "nodes=4", "engine=inline", "report=false", f"output-dir={tmp_path / 'again'}"]
-    refused = CliRunner().invoke(cli.app, arguments)
-    assert isinstance(refused.exception, ConfigError)
-    assert "would run code from its folder" in refused.exception.text
-    assert "--trust-plugins" in refused.exception.remedy
+    ended = CliRunner().invoke(cli.app, arguments)
+    assert isinstance(ended.exception, ConfigError)
+    assert "--trust-plugins" in ended.exception.remedy
     assert not extensions._loaded  # nothing of it was run
     done = CliRunner().invoke(cli.app, [*arguments, "--trust-plugins"])
-    assert f"code from the run folder will run: {config.parent / kept['file']}\n" in done.stderr, done.output
+    assert str(config.parent / kept["file"]) in done.stderr, done.output
     (again,) = (tmp_path / "again").iterdir()
     assert Run(again).results["weights_sha256"] == first["weights_sha256"]
     (recorded,) = yaml.safe_load((again / "config.yaml").read_text())["plugins"]
@@ -238,23 +209,18 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("file: plugins/", "file: ../plugins/", "is not the file that the run in"),
-        ("sha256: ", "sha256: 0", "is not the file that the run in"),
-        ("- /", "- ./", "not an absolute path"),
-        ("  sha256: ", "  sha: ", "expected a list of path, file, sha256"),
-    ],
+    ("old", "new"),
+    [("file: plugins/", "file: ../plugins/"), ("sha256: ", "sha256: 0"), ("- /", "- ./"), ("  sha256: ", "  sha: ")],
 )
 def test_a_folder_cannot_have_other_code_run(
-    old: str, new: str, reason: str, experiment: Path, monkeypatch: pytest.MonkeyPatch
+    old: str, new: str, experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = elsewhere(experiment, monkeypatch, "first", rounds=1)
     (experiment.parent / "my_method.py").unlink()
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
     for reads in (plugins_module.trust, resolve):
-        with pytest.raises(ConfigError, match=reason):
+        with pytest.raises(ConfigError, match="plugins"):
             reads({"experiment": str(config)})
     assert not extensions._loaded
 
@@ -277,37 +243,17 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(experiment: Path, monkey
     assert past is not None and longer.plugins[0].startswith(str(config.parent))
 
 
-def test_a_file_that_defines_nothing_of_a_run_costs_it_nothing(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = elsewhere(experiment, monkeypatch, "plain", method="fedavg", rounds=1)
-    (experiment.parent / "my_method.py").unlink()
-    record = reading.read(config.parent)
-    assert not record.lacking and len(predictions.look(record, None, 5).views) == 4
-    _, model = saving.save(saving.Wanted(config.parent, "safetensors"))
-    assert not model.configuration["plugins"]
-    assert not extensions._loaded
-
-
 def test_a_deployment_refuses_files(experiment: Path) -> None:
     config = resolve({"experiment": str(experiment)})
     run_build.prepare(config, "inline")
-    with pytest.raises(ConfigError, match="work in simulation only; for a deployment install them as a package"):
+    with pytest.raises(ConfigError, match="my_method"):
         run_build.prepare(config, "deployment")
 
 
-@pytest.mark.parametrize(
-    ("plugins", "reason"),
-    [
-        ("[nothing.py]", "plugins: cannot read .*nothing.py: No such file"),
-        ("nothing.py", "plugins: expected a list of Python files, found 'nothing.py'"),
-        ("[3]", "plugins: expected a list of Python files"),
-        ("[own.yaml]", "own.yaml is not a Python file"),
-    ],
-)
-def test_a_wrong_list_is_reported_in_a_line(plugins: str, reason: str, experiment: Path) -> None:
+@pytest.mark.parametrize("plugins", ["[nothing.py]", "nothing.py", "[3]", "[own.yaml]"])
+def test_a_wrong_list_is_reported_in_a_line(plugins: str, experiment: Path) -> None:
     experiment.write_text(EXPERIMENT.replace("[my_method.py]", plugins))
-    with pytest.raises(ConfigError, match=reason) as caught:
+    with refused(ConfigError, plugins.strip("[]")) as caught:
         resolve({"experiment": str(experiment)})
     assert "\n" not in str(caught.value)
 
@@ -329,27 +275,22 @@ def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> N
     assert Run(folder).results["weights_sha256"] == expected.results["weights_sha256"]
 
 
-def test_the_command_takes_the_file_by_its_own_place(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(experiment.parent)
-    flat, _ = parse_arguments(["own.yaml"])
-    assert resolve(flat).method["beta"] == 0.5
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new", "named"),
     [
-        ("return encode({n: before[n]", "return encode({n: np.float64(1) * before[n]", "is of type float64 and shape"),
-        ("for n in mean})", "for n in list(mean)[1:]})", "the merged weights lack 'encoder"),
-        ("return encode({n: before[n] - self.state[n] for n in mean})", "return None", "merge returned a NoneType"),
+        ("return encode({n: before[n]", "return encode({n: np.float64(1) * before[n]", "float64"),
+        ("for n in mean})", "for n in list(mean)[1:]})", "encoder"),
+        ("return encode({n: before[n] - self.state[n] for n in mean})", "return None", "merge NoneType"),
         ("self.params.beta * self.state[n] + before[n] - mean[n] for n in mean}", "3 for n in mean}; return self.sent",
-         r"self.state\['encoder.* is a int; expected a text as key and a NumPy array"),
-        ('self.memory["rounds"] =', 'self.memory["rounds"] = [1]; _ =', r"self.memory\['rounds'\] is a list"),
-        ("class Node(DomainClient):", "class Node(DomainClient):\n    def private(self, model): ...\n",
-         r"Node.private: .*; expected a class method private\(cls, model, config, params\)"),
+         "self.state['encoder int"),
+        ('self.memory["rounds"] =', 'self.memory["rounds"] = [1]; _ =', "self.memory['rounds'] list"),
+        ("class Node(DomainClient):", "class Node(DomainClient):\n    def private(self, model): ...\n", "Node.private"),
     ],
+    ids=["type", "names", "nothing", "state", "memory", "signature"],
 )  # fmt: skip
-def test_what_a_method_returns_or_keeps_is_held_to_its_type(old: str, new: str, reason: str, experiment: Path) -> None:
+def test_what_a_method_returns_or_keeps_is_held_to_its_type(old: str, new: str, named: str, experiment: Path) -> None:
     assert FILE.count(old) == 1
     (experiment.parent / "my_method.py").write_text(FILE.replace(old, new).replace("self.memory.get(", "{}.get("))
-    with pytest.raises(FedShiftError, match=reason):
+    with pytest.raises(FedShiftError) as caught:
         run(experiment, "wrong", rounds=1)
+    assert all(part in str(caught.value) for part in named.split())

@@ -11,7 +11,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from support import ROOT, refusal_of
+from refusals import refused
+from support import ROOT
 from torch import nn
 
 from fedshift.run.engine.inline import InlineGrid
@@ -80,38 +81,30 @@ def test_a_client_learns_around_a_network_of_the_users(
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "error"),
+    ("kind", "changes", "named"),
     [
-        (FedProtoClient, {"lambda": 1.0}, "FedProtoClient: unknown argument lambda; there are "),
-        (FedProtoClient, {"lambda_proto": -1.0}, "FedProtoClient: lambda_proto: Input should be greater than or equal"),
-        (FedProtoClient, {"train": {"lr": 0}}, "train: lr: Input should be greater than 0, found 0"),
-        (
-            FedProtoClient,
-            {"images": IMAGES / 255},
-            "images: found float64 of shape (32, 4, 4), expected uint8 of",
-        ),
-        (
-            FedProtoClient,
-            {"labels": LABELS[1:]},
-            "images: found labels int64 of shape (31,), expected integers of",
-        ),
-        (FedProtoClient, {"test": (IMAGES, LABELS + 1)}, "test: found labels from 1 to 2, expected 0 to 1"),
-        (MoonClient, {}, "MoonClient adds parts to a network of its own, so it needs a run of FedShift"),
-        (FedCCRLClient, {}, "FedCCRLClient needs what only a run of FedShift tells nodes of other images"),
+        (FedProtoClient, {"lambda": 1.0}, "FedProtoClient lambda"),
+        (FedProtoClient, {"lambda_proto": -1.0}, "FedProtoClient lambda_proto"),
+        (FedProtoClient, {"train": {"lr": 0}}, "train lr 0"),
+        (FedProtoClient, {"images": IMAGES / 255}, "images float64 uint8"),
+        (FedProtoClient, {"labels": LABELS[1:]}, "labels (31,)"),
+        (FedProtoClient, {"test": (IMAGES, LABELS + 1)}, "test labels 2"),
+        (MoonClient, {}, "MoonClient"),
+        (FedCCRLClient, {}, "FedCCRLClient"),
     ],
 )
-def test_a_bad_argument_is_named(kind: type[DomainClient], changes: dict[str, Any], error: str) -> None:
+def test_a_bad_argument_is_named(kind: type[DomainClient], changes: dict[str, Any], named: str) -> None:
     given: dict[str, Any] = {"images": IMAGES, "labels": LABELS, **changes}
-    assert error in refusal_of(ConfigError, plain.node, kind, network(), **given)
+    with refused(ConfigError, *named.split()):
+        plain.node(kind, network(), **given)
 
 
 def test_other_arrays_than_those_that_travel_are_refused() -> None:
     client = plain.node(FedProtoClient, network(), IMAGES, LABELS, share_weights=False)
     arrays = ArrayRecord(network().state_dict())
     sent = FedProto().configure_train(1, arrays, ConfigRecord(), InlineGrid(ClientApp(), 2))
-    context = Context(0, 0, {}, RecordDict(), {})
-    text = refusal_of(RequestError, plain.train, client, next(iter(sent)), context)
-    assert "the arrays that came are not those of the model that travel: classifier.bias" in text
+    with refused(RequestError, "classifier.bias"):
+        plain.train(client, next(iter(sent)), Context(0, 0, {}, RecordDict(), {}))
 
 
 @pytest.mark.slow

@@ -1,22 +1,15 @@
 """``evaluate.personal_on=all_domains``: each node's own model on every domain, as F2DC with local modules needs."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import yaml
-from killing import SHORT, killing, outcome, resume, start
-from safetensors.numpy import load_file
-from support import InlineRun, refusal_of
+from support import InlineRun
 
 from fedshift.lab.pages.report import predictions
 from fedshift.lab.tables.compare import compare
 from fedshift.run import reading
-from fedshift_app.config import resolving as configuration
-from fedshift_app.node import setup, state_store
-from fedshift_core.errors import ConfigError
+from fedshift_app.node import setup
 
 ON_ALL = "evaluate.personal_on=all_domains"
 SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.05"
@@ -43,64 +36,3 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
     shown = compare([every.folder]).text(1000)
     assert "personal on all" in shown
     assert "standard deviation over nodes scan " in shown
-
-
-def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
-    """Slow and obvious: global weights and one node's modules, from their files, in a network of its own."""
-    run = run_inline(
-        method="f2dc", rounds=1, nodes=2,
-        set="dataset.domains=[scan,sketch] train.epochs=2 train.lr=0.03 train.precision=float32 allocation.share=1 "
-        "method.local_modules=local method.eval_modules=client_mean",
-    )  # fmt: skip
-    assert run.results["evaluated"] == "personal models, each on all domains"
-    config = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]
-    assert config["evaluate"]["personal_on"] == "all_domains"
-    record = reading.read(run.folder)
-    assert record.checkpoint is not None
-    by_name: dict[str, list[float]] = {domain: [] for domain in record.config.dataset.domains}
-    for node in record.checkpoint.nodes:
-        kept = state_store.simulated(run.folder / "checkpoint" / "nodes", node.partition_id)
-        (path,) = kept.glob("round-00001-*.safetensors")
-        modules = {name.removeprefix("model/"): array for name, array in load_file(path).items()}
-        assert all(name.startswith("decoupling.stage2.") for name in modules)
-        model = setup.initial_model(record.config)
-        state = {name: torch.from_numpy(array) for name, array in (record.checkpoint.weights | modules).items()}
-        model.load_state_dict(state)  # strict: nothing is of the start
-        model.eval()
-        client = predictions.client_of(record, record.config, node.domain, node)
-        for domain, each in by_name.items():
-            test, right = client.test_set(domain), 0
-            for x, y in client.plain_batches(test):
-                with torch.no_grad():
-                    right += int((model(x)[1].argmax(1) == y).sum())
-            each.append(100 * right / len(test))
-    line = run.rounds[-1]
-    for domain, each in by_name.items():
-        assert line["accuracy"][domain] == pytest.approx(np.mean(each))
-        assert line["spread_over_nodes"][domain] == pytest.approx(np.std(each, ddof=1))
-    assert max(np.std(each) for each in by_name.values()) > 2  # one model for all would be seen
-
-
-def test_without_modules_at_test_f2dc_does_not_ask_for_that() -> None:
-    requested = {
-        "experiment": "handwritten",
-        "method": "f2dc",
-        "set": "method.local_modules=local method.eval_modules=none",
-    }
-    assert configuration.resolve(requested).evaluate.personal_on == "own_domain"
-
-
-@pytest.mark.long
-def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flat: dict[str, Any] = {"method": "fedbn", "rounds": 3, "set": f"{SHORT} model.name=cnn_bn {ON_ALL}"}
-    whole = start(tmp_path / "whole", **flat)
-    with killing(monkeypatch)("weights-00003", "before"):
-        start(tmp_path / "runs", **flat)
-    again = resume(tmp_path / "runs")
-    assert outcome(again) == outcome(whole)
-    assert again.results["spread_over_nodes"] == whole.results["spread_over_nodes"]
-
-
-def test_drawn_test_sets_are_no_common_ground() -> None:
-    requested = {"experiment": "handwritten", "set": f"shift.label_mix=own {ON_ALL}"}
-    assert "draws each node its own" in refusal_of(ConfigError, configuration.resolve, requested)

@@ -1,6 +1,5 @@
 """``model.precompute``: runs on kept features give the results of runs that compute them anew; `fedshift prepare`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +7,21 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from refusals import refused
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import InlineRun, Run, refusal_of
+from support import InlineRun, Run
 
 from fedshift.data import prepare
 from fedshift.run.launch import runner, worker_count
-from fedshift_app import server_app
 from fedshift_app.config import registry, resolving
-from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_app.run import precomputing
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.precomputed import FrozenFeatures
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
-from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_datasets.io import cache, feature_store, kept
 from fedshift_datasets.listing import ImageSet
 
@@ -102,24 +100,6 @@ def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineR
         assert set(before["others"]) == {"bn=retaken", "bn=own", "bn=batch"}
 
 
-@pytest.mark.parametrize("frozen", ["model.freeze=norm", "model.freeze=encoder model.projection=16"])
-def test_frozen_batchnorm_has_no_other_statistics(frozen: str, run_inline: InlineRun) -> None:
-    settings = f"{PLAIN} model.name=cnn_bn {frozen} evaluate.bn=[averaged,own]"
-    freeze = frozen.split()[0]
-    assert refusal_of(ConfigError, run_inline, rounds=1, set=settings) == (
-        f"evaluate.bn=[averaged,own]: {freeze} freezes all BatchNorm of cnn_bn, statistics included; allowed is "
-        "[averaged]"
-    )
-
-
-def test_halves_of_maps_are_near(run_inline: InlineRun) -> None:
-    settings = MAPS.replace("float32", "{}", 2).format("float32", "bfloat16")
-    off, on = pair(run_inline, "fedavg", settings, nodes=2)
-    one, other = weights(off), weights(on)
-    assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-2
-    assert any((one[name] != other[name]).any() for name in one)
-
-
 def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
     rows = rows_of_stores()
@@ -135,25 +115,12 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
         assert other.results
 
 
-def test_a_terminal_sees_how_far_the_features_are(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[dict[str, Any]] = []
-    monkeypatch.setattr(server_app, "_tell", reports.append)
-    monkeypatch.setattr(precomputing, "TELL_SECONDS", 0.0)
-    with pytest.raises(FileNotFoundError):  # nobody wrote where the run folder is
-        run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
-    first, *between, last = [line["features"] for line in reports if line.get("features")]
-    assert first == {"done": 0, "of": last["of"], "seconds_left": None} and last["done"] == last["of"] > 0
-    assert last["seconds_left"] == 0 and all(line["run_folder"] is None for line in reports if line.get("features"))
-    done = [line["done"] for line in between]
-    assert len(done) > 2 and done == sorted(done)
-
-
-@pytest.mark.parametrize("settings", [pytest.param(VECTORS, marks=pytest.mark.long), MAPS])
-def test_processes_agree_bit_for_bit(settings: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_agree_bit_for_bit(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
-    alone = run_inline(rounds=2, set=f"{settings} {views} model.precompute=on")
+    given = f"{MAPS} {views} model.precompute=on"
+    alone = run_inline(rounds=2, set=given)
     monkeypatch.setenv(worker_count.WORKERS, "2")
-    shared = run_inline(rounds=2, set=f"{settings} {views} model.precompute=on")
+    shared = run_inline(rounds=2, set=given)
     assert [line["accuracy"] for line in alone.rounds] == [line["accuracy"] for line in shared.rounds]
     for name, array in weights(alone).items():
         np.testing.assert_array_equal(weights(shared)[name], array)
@@ -168,36 +135,29 @@ def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
         np.testing.assert_array_equal(weights(resumed)[name], array)
 
 
-def test_not_each_round_has_a_checkpoint(run_inline: InlineRun) -> None:
-    settings = f"{VECTORS} model.precompute=on checkpoint_seconds=1000"
-    run = run_inline(rounds=3, set=settings)
-    assert [path.name for path in sorted(run.folder.glob("checkpoint/round-*"))] == [
-        "round-00001.json", "round-00003.json",
-    ]  # fmt: skip
-    assert len(run.rounds) == 3
-    local = run_inline(rounds=3, method="local", set=settings)  # its nodes keep their models
-    assert [path.name for path in sorted(local.folder.glob("checkpoint/round-*.json"))] == [
-        "round-00002.json", "round-00003.json",
-    ]  # fmt: skip
+FLIPS = ImageConfig(flip=True, crop_padding=2, cached_views=4)
+
+
+def noise(number: int) -> ImageSet:
+    images = np.random.default_rng(0).integers(0, 256, (number, 32, 32, 3), np.uint8)
+    return ImageSet(images, np.zeros(number, np.int64))
+
+
+def frozen(views: ImageConfig = FLIPS, *, name: str = "cnn", threads: int = 1) -> tuple[SplitModel, FrozenFeatures]:
+    """Return a network with a frozen encoder, and what computes and keeps its features."""
+    model = networks.build(name, 7, seed=0)
+    freeze(model, "encoder", name)
+    model = model.to(memory_format=torch.channels_last)
+    config = ModelConfig(name=name, freeze="encoder", precompute=True)
+    return model, FrozenFeatures(model, config, views, "float32", torch.channels_last, 32, threads)
 
 
 def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images = ImageSet(rng.integers(0, 256, (19, 32, 32, 3), np.uint8), np.zeros(19, np.int64))
-    config = ModelConfig(name="resnet10", freeze="encoder", precompute=True)
-
-    def features(threads: int) -> FrozenFeatures:
-        model = networks.build("resnet10", 7, seed=0)
-        freeze(model, "encoder", "resnet10")
-        flips = ImageConfig(flip=True, crop_padding=2, jitter=(0.4, 0.4, 0.4, 0.1), cached_views=2)
-        model = model.to(memory_format=torch.channels_last)
-        return FrozenFeatures(model, config, flips, "float32", torch.channels_last, 16, threads)
-
+    images, order = noise(19), np.random.default_rng(1).permutation(19)
     for view in (0, 2):
-        together = features(2).of(images, view).take(slice(None))
+        together = frozen(name="resnet10", threads=2)[1].of(images, view).take(slice(None))
         (feature_store.root()).rename(tmp_path / f"before-{view}")
-        order = rng.permutation(19)
-        other = features(1)
+        other = frozen(name="resnet10")[1]
         parts = [other.of(images.select(order[start : start + 7]), view).take(slice(None)) for start in range(0, 19, 7)]
         assert torch.equal(torch.cat(parts), together[torch.from_numpy(order)])
         (feature_store.root()).rename(tmp_path / f"after-{view}")
@@ -205,15 +165,8 @@ def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
 
 
 def test_an_epoch_takes_kept_views_by_its_generator() -> None:
-    rng = np.random.default_rng(0)
-    images = ImageSet(rng.integers(0, 256, (40, 32, 32, 3), np.uint8), np.zeros(40, np.int64))
-    model = networks.build("cnn", 7, seed=0)
-    freeze(model, "encoder", "cnn")
-    config = ModelConfig(name="cnn", freeze="encoder", precompute=True)
-    features = FrozenFeatures(
-        model, config, ImageConfig(flip=True, crop_padding=2, cached_views=4), "float32", torch.channels_last, 32
-    )
-    index = torch.arange(40)
+    images, index = noise(40), torch.arange(40)
+    _, features = frozen()
 
     def drawn(seed: int) -> torch.Tensor:
         return features.drawn(images, index, torch.Generator().manual_seed(seed))
@@ -226,58 +179,22 @@ def test_an_epoch_takes_kept_views_by_its_generator() -> None:
 
 
 def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
-    rng = np.random.default_rng(0)
-    images = ImageSet(rng.integers(0, 256, (4, 32, 32, 3), np.uint8), np.zeros(4, np.int64))
-    model = networks.build("cnn", 7, seed=0)
-    freeze(model, "encoder", "cnn")
-    config = ModelConfig(name="cnn", freeze="encoder", precompute=True)
-    features = FrozenFeatures(model, config, ImageConfig(), "float32", torch.channels_last, 32)
+    images, (model, features) = noise(4), frozen(ImageConfig())
     before = features.of(images).take(slice(None))
     weight = model.state_dict()["encoder.0.weight"]
     weight.copy_(weight.clone())  # written, but as it was
     assert torch.equal(features.of(images).take(slice(None)), before)
     weight.add_(0.1)
-    assert "the method changes what is frozen of cnn" in refusal_of(ConfigError, features.of, images)
+    with refused(ConfigError, "frozen", "cnn"):
+        features.of(images)
     features.renew()
     assert not torch.equal(features.of(images).take(slice(None)), before)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (
-            "model.freeze=none",
-            "model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found none",
-        ),
-        ("model.freeze=norm model.name=cnn_bn", "model.precompute=on needs a frozen beginning"),
-        ("model.freeze=stages:1 model.name=cnn_bn model.bn=local", "statistics of model.bn=local change on the node"),
-        (
-            "images.flip=true",
-            "of which each epoch takes one; or turn them off: images.flip=false",
-        ),
-        ("images.cached_views=4", "no augmentation is on, so all kept views would be the same"),
-        ("images.views=2", "images.views=2 with model.precompute=on needs an augmentation and images.cached_views"),
-        ("adapt.name=tent model.freeze=stages:1 model.name=cnn_bn", "adapt.name=tent changes what model.precompute=on"),
-        ("method=fedcode model.freeze=stages:1", "fedcode's style encoder looks at the images"),
-        ("method=fdse model.name=cnn_bn", "fdse gives each node layers of its own within the encoder"),
-        ("model.precompute=off images.flip=true images.cached_views=2", "needs model.precompute=on, found off"),
-        ("model.precompute_gb=0", "model.precompute_gb"),
-        ("model.projection=-1", "model.projection"),
-    ],
-)
-def test_what_cannot_be_kept_is_refused_before_the_run(settings: str, reason: str) -> None:
-    method, _, rest = settings.removeprefix("method=").partition(" ")
-    method, settings = (method, rest) if settings.startswith("method=") else ("fedavg", settings)
-    given = {"model.freeze": "encoder", "images.crop_padding": "0", "model.precompute": "on"}
-    given |= dict(part.split("=") for part in settings.split())
-    text = " ".join(f"{key}={value}" for key, value in given.items())
-    assert reason in refusal_of(ConfigError, resolve, {"experiment": "handwritten", "method": method, "set": text})
-
-
 def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_path: Path) -> None:
     settings = f"{VECTORS} model.precompute=on model.precompute_gb=0.00001"
-    message = refusal_of(Exception, run_inline, rounds=1, set=settings)
-    assert "(model.precompute_gb)" in message
+    with pytest.raises(FedShiftError, match=r"model\.precompute_gb"):
+        run_inline(rounds=1, set=settings)
     assert rows_of_stores() in ([], [0])
     assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
 
@@ -321,8 +238,7 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     keys = (*keys, f"model.weights={_file_of_weights(tmp_path)}")  # without it each seed has other weights
     assert prepare.prepare("handwritten", list(keys), as_json=False) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith(f"features: stages:1 of cnn, {rows:,} images and views, {rows:,} of them computed now; ")
-    assert line.endswith(f"in {folder / 'features'}")
+    assert f"{rows:,} of them computed now" in line and line.endswith(str(folder / "features"))
     assert _rows() == rows
     for seed in (0, 1):  # which deals other images to the nodes
         prepared = _run(run_inline, keys, seed=seed)
@@ -336,70 +252,35 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     assert _weights(plain) == _weights(prepared)
 
 
-def test_again_nothing_is_computed_and_json_is_alone_on_its_output(capsys: pytest.CaptureFixture[str]) -> None:
-    prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    capsys.readouterr()
-    assert prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=True) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["classes"]
-    assert f"{IMAGES} images and views, 0 of them computed now;" in said.err
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_interrupted_it_goes_on(
-    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     computed, sizes = FrozenFeatures._computed, list[int]()
 
     def few(self: FrozenFeatures, images: Any, index: NDArray[np.int64], view: int) -> NDArray[Any]:
         if len(sizes) == 3:
-            raise kind
+            raise KeyboardInterrupt
         sizes.append(len(index))
         return computed(self, images, index, view)
 
     with monkeypatch.context() as patch:
         patch.setattr(FrozenFeatures, "_computed", few)
-        with pytest.raises(kind):
+        with pytest.raises(KeyboardInterrupt):
             prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert "features: stopped, " in capsys.readouterr().err
     kept = _rows()
     assert kept == sum(sizes) > 0
     prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert f"{IMAGES} images and views, {IMAGES - kept} of them computed now" in capsys.readouterr().out
     assert _rows() == IMAGES
 
 
-def test_corrupted_test_images_of_the_run_are_computed_too(
-    run_inline: InlineRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = (*AS_THEY_ARE, "shift.name=corruption", "shift.severity=2")
-    prepare.prepare("handwritten", list(keys), as_json=False)
-    assert _rows() == IMAGES + 2 * 90
-    _run(run_inline, keys)
-    said = capsys.readouterr().out
-    assert "round 1/1" in said
-    assert ONCE not in said
-
-
 def test_there_must_be_room_before_the_work() -> None:
-    keys = [*AS_THEY_ARE, "model.precompute_gb=0.01"]
-    text = refusal_of(DataError, prepare.prepare, "handwritten", keys, as_json=False)
-    assert f"features of {IMAGES} images need 11.3 MB" in text
-    assert "may hold 10.0 MB (model.precompute_gb)" in text
+    with refused(DataError, IMAGES, "model.precompute_gb"):
+        prepare.prepare("handwritten", [*AS_THEY_ARE, "model.precompute_gb=0.01"], as_json=False)
     assert _rows() == 0
 
 
-def test_an_experiment_without_it_and_a_data_set_compute_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare.prepare("handwritten", [], as_json=False) == 0
-    assert prepare.prepare("handwritten", ["train.epochs=1", "nodes=4"], as_json=False) == 0
-    assert "features" not in capsys.readouterr().out
-    assert _rows() == 0
-
-
-def test_a_data_set_refuses_keys_of_a_run_and_an_experiment_unknown_ones() -> None:
-    text = refusal_of(ConfigError, prepare.prepare, "pacs", ["model.precompute=on"], as_json=False)
-    assert text == "'model.precompute=on': of a data set data-dir=DIR and dataset.KEY=VALUE are accepted"
-    text = refusal_of(ConfigError, prepare.prepare, "handwritten", ["model.precompte=on"], as_json=False)
-    assert "model.precompte" in text
-    keys = [*FROZEN, "images.crop_padding=0", "model.freeze=none"]
-    assert "needs a frozen beginning" in refusal_of(ConfigError, prepare.prepare, "handwritten", keys, as_json=False)
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("pacs", "model.precompute=on"), ("handwritten", "model.precompte=on"), ("handwritten", "model.precompute=on")],
+)
+def test_keys_that_are_none_of_a_data_set_or_not_of_an_experiment_are_refused(name: str, key: str) -> None:
+    with refused(ConfigError, key.partition("=")[0]):
+        prepare.prepare(name, [key], as_json=False)

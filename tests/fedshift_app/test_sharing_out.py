@@ -47,10 +47,7 @@ def _numbers(line: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("method", "held_out"),
-    [
-        ("i2pfl", "allocation.held_out=[sketch]"),
-        *(pytest.param(name, "", marks=pytest.mark.long) for name in ("fedavg", "i2pfl")),
-    ],
+    [("i2pfl", "allocation.held_out=[sketch]"), pytest.param("fedavg", "", marks=pytest.mark.long)],
 )
 def test_many_nodes_give_the_bits_of_one_that_scores_everything(
     method: str, held_out: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
@@ -68,14 +65,6 @@ def test_many_nodes_give_the_bits_of_one_that_scores_everything(
         assert cuts == [(0, 44), (44, 90)]
 
 
-@pytest.mark.long
-def test_what_adapts_to_its_test_set_scores_all_of_it(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    changes = "method.tta_epochs=1 method.classifier_rounds=1 method.classifier_epochs=1 method.personal_epochs=1"
-    run_inline(nodes=4, rounds=2, method="fedicon", set=f"{FEW} {changes}", grid=traffic.grid)
-    assert {(start, stop) for _, _, start, stop in traffic.evaluated()} == {(0, 90)}
-
-
 def test_the_order_of_messages_and_replies_changes_nothing(run_inline: InlineRun) -> None:
     for method in ("fedavg", "i2pfl"):
         given = {"nodes": 4, "rounds": 2, "method": method, "set": FEW}
@@ -83,13 +72,6 @@ def test_the_order_of_messages_and_replies_changes_nothing(run_inline: InlineRun
         turned = run_inline(**given, grid=Traffic(turned=True).grid)
         assert [_numbers(line) for line in forward.rounds] == [_numbers(line) for line in turned.rounds]
         assert forward.results["weights_sha256"] == turned.results["weights_sha256"]
-
-
-def test_the_node_with_most_images_is_sent_to_first(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    share = "'allocation.share={scan: 0.05, texture: 0.2, street: 0.1, sketch: 0.1}'"
-    run_inline(nodes=4, rounds=1, set=f"train.epochs=1 {share}", grid=traffic.grid)
-    assert [config["node-index"] for kind, config in traffic.sent if kind == MessageType.TRAIN] == [1, 2, 3, 0]
 
 
 def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_inline: InlineRun, capsys: Any) -> None:
@@ -106,6 +88,4 @@ def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_in
     assert (part.results["partly_scored_rounds"], whole.results["partly_scored_rounds"]) == (2, 0)
     for key in ("domains", "final", "avg", "std"):
         assert part.results[key] == whole.results[key]
-    assert shown.count("(on 22.2 % of the test images)") == 2
-    assert "before the last 5 rounds accuracy is that on 20 % of the test images" in shown
-    assert "* chosen after seeing test results, among the rounds scored on all test images (2 were not)" in shown
+    assert shown.count("22.2 %") == 2

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +16,14 @@ from fedshift.lab.pages.report import site_images
 from fedshift.run import reading
 from fedshift.site.deploy import exporting
 from fedshift_app import client_app, server_app
-from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.statistics import node as statistics
 from fedshift_app.features.statistics.node import report_of
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import holdings, image_files, setup
+from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
-from fedshift_clients.base import DomainClient
-from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.params import Params
+from fedshift_core.errors import FederationError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 
@@ -33,14 +31,19 @@ SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
 SHARED = f"{SHORT} statistics.share=nodes"
 
 
-class Watching(ListeningGrid):
+@dataclasses.dataclass
+class Watching:
     """Notes questions about statistics, and who was sent those of all nodes."""
 
-    asked: ClassVar[list[int]]
-    sent: ClassVar[list[tuple[str, dict[str, Any]]]]
-    styles: ClassVar[list[dict[str, Any]]]
+    asked: list[int] = dataclasses.field(default_factory=list)
+    sent: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
+    styles: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    def pass_on(self, message: Message, reply: Message) -> Message | None:
+    @property
+    def grid(self) -> Any:
+        return answering(self.note)
+
+    def note(self, message: Message, reply: Message) -> Message:
         kind, given = message.metadata.message_type, message.content
         if kind == MessageType.QUERY and names.SITE_IMAGES in given.config_records[names.CONFIG]:
             self.asked.append(int(str(given.config_records[names.CONFIG][names.NODE_INDEX])))
@@ -51,20 +54,21 @@ class Watching(ListeningGrid):
         return reply
 
 
-@pytest.fixture
-def watching() -> type[Watching]:
-    class Grid(Watching):
-        asked: ClassVar[list[int]] = []
-        sent: ClassVar[list[tuple[str, dict[str, Any]]]] = []
-        styles: ClassVar[list[dict[str, Any]]] = []
+def answering(change: Callable[[Message, Message], Message]) -> Any:
+    """Return a grid in which ``change`` gives the replies."""
+
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            return change(message, reply)
 
     return Grid
 
 
 def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
-    run_inline: InlineRun, watching: type[Watching]
+    run_inline: InlineRun,
 ) -> None:
-    run = run_inline(rounds=1, grid=watching, set=SHARED)
+    watching = Watching()
+    run = run_inline(rounds=1, grid=watching.grid, set=SHARED)
     assert watching.asked == [0, 1, 2, 3]
     assert {kind for kind, _ in watching.sent} == {MessageType.TRAIN, MessageType.EVALUATE}
     shown = json.loads((run.folder / "statistics.json").read_text())
@@ -77,167 +81,87 @@ def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
     np.testing.assert_allclose(shown["sites"][3]["mean"], (own.x / 255).mean(axis=(0, 1, 2)), atol=1e-12)
     assert shown["sites"][3]["images"] == len(own)
     assert [int(n) for n in shown["sites"][3]["images_of_class"]] == np.bincount(own.y, minlength=10).tolist()
-    assert shown["differ"].startswith("images of scan (node ")
-    assert run.results["statistics"] == shown
+    assert run.results["statistics"] == shown and "scan" in shown["differ"]
 
     watching.sent.clear()
-    run_inline("", grid=watching, resume=str(run.folder), rounds=2)
+    run_inline("", grid=watching.grid, resume=str(run.folder), rounds=2)
     assert watching.asked == [0, 1, 2, 3]  # nobody again
     for _, arrays in watching.sent:
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, first[name])
     assert json.loads((run.folder / "statistics.json").read_text())["sites"] == shown["sites"]
 
-    record = reading.read(run.folder)
-    assert record.sections.get("statistics") is not None
-    part = site_images.section(record.sections.get("statistics"))
+    part = site_images.section(reading.read(run.folder).sections.get("statistics"))
     assert [row[0] for row in part.tables[0].rows] == [site["site"] for site in shown["sites"]]
-    assert part.notes[1] == f"Warning: {shown['differ']}."
-    assert len(part.figures) == 1
+    assert shown["differ"] in part.notes[1] and len(part.figures) == 1
 
 
 def test_nothing_travels_where_nobody_asks_and_sharing_changes_no_bit(
-    run_inline: InlineRun, watching: type[Watching]
+    run_inline: InlineRun,
 ) -> None:
-    plain = run_inline(rounds=1, grid=watching, set=SHORT)
+    watching = Watching()
+    plain = run_inline(rounds=1, grid=watching.grid, set=SHORT)
     assert watching.asked == watching.sent == []
     assert not (plain.folder / "statistics.json").exists()
-    server = run_inline(rounds=1, grid=watching, set=f"{SHORT} statistics.share=server")
+    server = run_inline(rounds=1, grid=watching.grid, set=f"{SHORT} statistics.share=server")
     assert watching.asked == [0, 1, 2, 3]
     assert watching.sent == []
     assert plain.results["weights_sha256"] == server.results["weights_sha256"]
-
-
-def test_a_run_without_rounds_shows_the_sites_before_anybody_trains(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=0, set=f"{SHORT} statistics.share=server")
-    assert len(run.results["statistics"]["sites"]) == 4
 
 
 def test_too_few_images_and_broken_answers(run_inline: InlineRun) -> None:
     few = f"{SHORT} statistics.least_images=100000"
     run = run_inline(rounds=1, set=f"{few} statistics.share=server")
     assert [site["kept"] for site in run.results["statistics"]["sites"]] == ["few"] * 4
-    with pytest.raises(FederationError) as caught:
+    with pytest.raises(FederationError, match=r"statistics\.share=nodes"):
         run_inline(rounds=1, set=f"{few} statistics.share=nodes")
-    assert str(caught.value).startswith(
-        "round 1: statistics.share=nodes: none of 4 nodes tells statistics of its images (few)"
-    )
 
-    class Lying(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            said = reply.content.config_records.get(names.CONFIG) if reply.has_content() else None
-            if said and names.STATISTICS_IMAGES in said and message.metadata.dst_node_id == self.first(message):
-                said[names.STATISTICS_IMAGES] = 10**6
-            return reply
+    def lie(message: Message, reply: Message) -> Message:
+        said = reply.content.config_records.get(names.CONFIG) if reply.has_content() else None
+        if said and names.STATISTICS_IMAGES in said and message.metadata.dst_node_id == 1000:
+            said[names.STATISTICS_IMAGES] = 10**6
+        return reply
 
-        def first(self, message: Message) -> int:
-            return min(self.get_node_ids())
-
-    run = run_inline(rounds=1, grid=Lying, set=SHARED)
+    run = run_inline(rounds=1, grid=answering(lie), set=SHARED)
     kept = [site["kept"] for site in run.results["statistics"]["sites"] if "kept" in site]
-    assert len(kept) == 1
-    assert kept[0].startswith("statistics-images is not a whole number from 1 to")
+    assert len(kept) == 1 and kept[0].startswith("statistics-images ")
     assert run.rounds[0]["left_out"] == []  # it trains all the same
 
 
-def test_a_simulated_node_whose_machine_fails_is_lost_and_does_not_count_as_silent_by_choice(
-    run_inline: InlineRun,
-) -> None:
-    class Failing(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            asks = message.metadata.message_type == MessageType.QUERY
-            asks = asks and names.SITE_IMAGES in message.content.config_records[names.CONFIG]
-            if asks and message.metadata.dst_node_id == 1001:
-                return Message(Error(code=names.MACHINE_FAILED, reason="MemoryError"), reply_to=message)
-            return reply
-
-    run = run_inline(rounds=1, grid=Failing, set=SHARED)
-    (reason,) = run.rounds[0]["left_out"]
-    assert reason == "node 1 (sketch): statistics of its images: no fault of its own: MemoryError"
-    assert (run.rounds[0]["nodes"], run.results["lost"]) == ([0, 2, 3], {"1": [1]})
-
-
-@pytest.mark.parametrize("reason", ["late", "fails"])
-@pytest.mark.parametrize(("method", "more"), [("fedccrl", "statistics.image_share=0.5"), ("fedrdn", "")])
 def test_a_run_goes_on_while_the_only_node_that_tells_is_late(
-    method: str, more: str, reason: str, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: Any,
-) -> None:  # fmt: skip
-    """The node of sketch comes, or works, from round 2 on; that of scan tells nothing."""
-    given = f"{SHORT} federation.min_nodes=1 {more}"
+    run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of sketch works from round 2 on; that of scan tells nothing."""
     folders = exporting.export(resolve({"set": SHORT}), 2, tmp_path / "nodes")
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     monkeypatch.setenv("FEDSHIFT_STATE", str(tmp_path / "state"))
-    sent: list[tuple[int, int]] = []
+    rows: list[int] = []
 
-    class Late(ListeningGrid):
-        trained = False
-
-        def get_node_ids(self) -> list[int]:
-            return [1000] if reason == "late" and not self.trained else [1000, 1001]
-
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            record = names.IMAGE_STYLES if method == "fedccrl" else names.SITE_IMAGES
-            if message.metadata.message_type == MessageType.TRAIN:
-                self.trained = True
-                rows = message.content.array_records.get(record)
-                sent.append((message.metadata.dst_node_id, 0 if rows is None else len(decode(rows)["nodes"])))
-            if message.metadata.dst_node_id == 1000 or self.trained or reason == "late":
-                return reply
-            if names.SITE_IMAGES not in message.content.config_records[names.CONFIG]:
-                return reply
+    def late(message: Message, reply: Message) -> Message:
+        kind, asks = message.metadata.message_type, names.SITE_IMAGES in message.content.config_records[names.CONFIG]
+        if message.metadata.dst_node_id == 1000 and kind == MessageType.TRAIN:
+            told = message.content.array_records.get(names.SITE_IMAGES)
+            rows.append(0 if told is None else len(decode(told)["nodes"]))
+        if asks and message.metadata.dst_node_id == 1001 and kind == MessageType.QUERY and not rows:
             return Message(Error(code=names.RAISED, reason="no disk"), reply_to=message)
+        return reply
 
-    def grid(*args: Any) -> Late:
-        made = Late(*args)
-        for i, folder in enumerate(folders):
-            policy = "strict" if i == 0 else "open"
+    def grid(*args: Any) -> Any:
+        made = answering(late)(*args)
+        for i, (folder, policy) in enumerate(zip(folders, ("strict", "open"), strict=True)):
             node = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "policy": policy}
             made._contexts[1000 + i] = make_context(1000 + i, node, {})
         return made
 
-    run = run_inline(nodes=2, rounds=3, grid=grid, method=method, set=given)
-    assert "The run goes on without, as a node may be late" in caplog.text
-    rows = [rows for node, rows in sent if node == 1000]
+    run = run_inline(nodes=2, rounds=3, grid=grid, method="fedrdn", set=f"{SHORT} federation.min_nodes=1")
     assert rows[0] == 0 < rows[1] == rows[2]
-    assert [line["nodes"] for line in run.rounds] == [[0, 1] if reason == "fails" else [0], [0, 1], [0, 1]]
+    assert [line["nodes"] for line in run.rounds] == [[0, 1]] * 3
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (
-            "privacy.name=local-dp",
-            "privacy.name=local-dp does not go with statistics.share=server, which sends without noise means, ",
-        ),
-        ("federation.secure_sums=on", "sends of each single node means, .*; allowed is off"),
-        ("statistics.share=all", "statistics.share"),
-        ("statistics.least_images=1", "statistics.least_images"),
-    ],
-)
-def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        resolve({"set": f"statistics.share=server {given}"})
-
-
-def test_a_method_that_needs_them_says_so() -> None:
-    class Needs(DomainClient[Any]):
-        uses_statistics = True
-
-    method = registry.get("fedavg").model_copy(update={"client": Needs})
-
-    def case(share: str) -> needs.Case:
-        return needs.Case(method, Params(), {}, resolve({"set": f"statistics.share={share}"}), Params())
-
-    for share in ("off", "server"):
-        text = refusal_of(ConfigError, needs.check, case(share))
-        assert text.startswith(f"statistics.share={share}: the method 'fedavg' needs means and variances")
-    needs.check(case("nodes"))
-
-
-def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun, watching: type[Watching]) -> None:
+def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun) -> None:
+    watching = Watching()
     given = f"{SHORT} statistics.least_images=2"
-    run = run_inline(rounds=1, grid=watching, method="fedccrl", set=f"{given} statistics.image_share=0.5")
+    run = run_inline(rounds=1, grid=watching.grid, method="fedccrl", set=f"{given} statistics.image_share=0.5")
     assert watching.asked == [0, 1, 2, 3]
     images = [site["images"] for site in run.results["statistics"]["sites"]]
     styles = watching.styles[0]
@@ -251,30 +175,11 @@ def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun, 
     assert max(np.abs(held - row).max(axis=1).min() for row in of_node) < 1e-6  # each is that of one of its images
     assert "styles" not in json.dumps(run.results["statistics"])
 
-    run_inline("", grid=watching, resume=str(run.folder), rounds=2)
+    run_inline("", grid=watching.grid, resume=str(run.folder), rounds=2)
     assert watching.asked == [0, 1, 2, 3]  # nobody again
     np.testing.assert_allclose(watching.styles[-1]["std"], styles["std"])
-    with pytest.raises(FederationError, match=r"statistics\.image_share=0\.0001: none of 4 nodes tells"):
+    with pytest.raises(FederationError, match=r"statistics\.image_share=0\.0001"):
         run_inline(rounds=1, method="fedccrl", set=f"{given} statistics.image_share=0.0001")
-
-
-@pytest.mark.parametrize(
-    ("method", "given", "why"),
-    [
-        ("fedavg", "statistics.share=nodes statistics.image_share=0.1", "'fedavg', as it is configured, uses no"),
-        ("fedccrl", "method.copies=0", "'fedccrl', as it is configured, uses no"),
-        ("fedccrl", "statistics.image_share=0", "needs channel means and deviations of single images"),
-        ("fedccrl", "statistics.share=server", "needs statistics.share=nodes, found server"),
-        ("fedccrl", "statistics.image_share=1.5", "image_share"),
-        ("fedccrl", "privacy.name=local-dp", "privacy.name=local-dp"),
-        ("fedccrl", "model.freeze=encoder model.precompute=on images.crop_padding=0 images.flip=false",
-         "kept features have none"),
-        ("fedccrl", "images.normalization=fedrdn", "changes pixels on one scale"),
-    ],
-)  # fmt: skip
-def test_single_images_that_do_not_fit_are_refused(method: str, given: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        resolve({"method": method, "set": given})
 
 
 # --- real nodes and image files ----------------------------------------------------------------------
@@ -302,15 +207,8 @@ def ask(
     node = {"domain": "north", "data-dir": str(folder), "policy": policy}
     context: Context = make_context(7, node, {})
     keys = "dataset.classes=[bar,disc] dataset.domains=[north,south] allocation.validation_fraction=0"
-    config = resolve(
-        {
-            "experiment": "",
-            "dataset": "folders",
-            "method": method,
-            "rounds": 2,
-            "set": f"{keys} model.name=cnn dataset.size=32 {given}",
-        }
-    )
+    text = f"{keys} model.name=cnn dataset.size=32 {given}"
+    config = resolve({"experiment": "", "dataset": "folders", "method": method, "rounds": 2, "set": text})
     entries: dict[str, Any] = {
         names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment", names.RUN: config.model_dump_json(),
         names.SERVER_ROUND: 1, names.SITE_IMAGES: True,
@@ -332,8 +230,6 @@ def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: 
     # 11 of one size and one of another, which would be a single image: neither is named
     assert (said[names.STATISTICS_SIZES], said[names.STATISTICS_SIZE_COUNTS]) == (["other"], [12])
     assert (said[names.STATISTICS_MODES], said[names.STATISTICS_MODE_COUNTS]) == (["other"], [12])
-    said = ask(folder, "open", "statistics.share=server statistics.least_images=2").config_records[names.CONFIG]
-    assert said[names.STATISTICS_SIZES] == ["other"]
     assert "statistics.share=off" in refusal_of(FederationError, ask, folder, "open", "statistics.share=off")
     file = tmp_path / "policy.yaml"
     file.write_text("statistics: true\nleast_images: 6\n")
@@ -342,7 +238,7 @@ def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         statistics, "report_of", lambda site, least: dataclasses.replace(report_of(site, 2), modes={"L": 1})
     )
-    assert "least_images=6 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
+    assert "least_images=6" in refusal_of(FederationError, ask, folder, str(file))
 
 
 def test_a_real_node_tells_of_single_images_what_its_owner_lets_out(
@@ -364,18 +260,3 @@ def test_a_real_node_tells_of_single_images_what_its_owner_lets_out(
     assert "image_statistics=false" in refusal_of(FederationError, ask, folder, str(file), given, "fedccrl")
     with pytest.raises(ValueError, match="needs statistics: true"):
         Policy(image_statistics=True)
-
-
-def test_a_simulated_node_reads_the_headers_of_its_own_files(tmp_path: Path) -> None:
-    for site in ("north", "south"):
-        folder_of(tmp_path / site)
-    keys = "dataset.size=32 model.name=cnn allocation.test_fraction=0.25"
-    config = resolve({"experiment": "", "dataset": "folders", "data-dir": str(tmp_path), "set": keys})
-    seen = []
-    for node in range(2):
-        where = Place("north", 2 * node, 4, config.dataset.source(), True, 1)
-        site = image_files.site_of(config, where)
-        assert len(site.files) == len(site.images) == len(holdings.parts_of(config, 4, "north")[2 * node].train)
-        seen += site.files
-    assert {size for size, _ in seen} <= {(20, 24), (30, 30)}
-    assert {mode for _, mode in seen} <= {"RGB", "L"}

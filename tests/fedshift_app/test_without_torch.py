@@ -86,11 +86,6 @@ def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
         assert kind is imported(adaptation.adaptation).params_model
 
 
-def test_a_class_tells_where_its_parameters_are_not_named() -> None:
-    method = registry.get("fpl").model_copy(update={"params": ""})
-    assert method.params_class() is registry.get("fpl").params_class()
-
-
 def test_parameters_may_be_named_as_before() -> None:
     """Installed packages have ``node_params`` in their methods' files."""
     named = Method.model_validate({"name": "old", "title": "Old", "node_params": "fedshift_core.methods.fpl:FPLParams"})

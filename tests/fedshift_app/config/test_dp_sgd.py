@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,14 @@ import pytest
 import yaml
 from flwr.app import Message, MessageType
 from killing import KillAt, resume, start
+from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, phase, server_feature
 
-from fedshift.lab.grid.costs import dry_run
 from fedshift_app.config import fits, needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.features.privacy.server import Privacy
-from fedshift_app.run import resuming
 from fedshift_clients.base import DomainClient
 from fedshift_clients.training.phases import Phase
 from fedshift_core.dp_accounting import Spending, spending
@@ -43,43 +41,6 @@ STEPS, IMAGES = 2, 36  # of a node and a round of SHORT, in batches of 32
 # --- what is refused -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (DP, "name=dp-sgd takes either noise_multiplier or target_epsilon, found neither"),
-        (
-            f"{DP} privacy.noise_multiplier=1 privacy.target_epsilon=3",
-            "takes either noise_multiplier or target_epsilon, found noise_multiplier=1 and target_epsilon=3",
-        ),
-        (
-            f"{DP} privacy.noise_multiplier=1 privacy.epsilon=3",
-            "privacy.epsilon=3 does nothing with privacy.name=dp-sgd",
-        ),
-        (
-            "privacy.name=local-dp privacy.target_epsilon=3",
-            "privacy.target_epsilon=3 does nothing with privacy.name=local-dp",
-        ),
-        (f"{DP} privacy.noise_multiplier=0", "privacy.noise_multiplier"),
-        (f"{SHORT} train.precision=bf16", "dp-sgd needs train.precision=float32, found train.precision=bf16"),
-        (
-            f"{SHORT} train.arithmetic=bf16/nchw",
-            "dp-sgd needs train.precision=float32, found train.arithmetic=bf16/nchw",
-        ),
-        (f"{SHORT} evaluate.client_models=last", "does not go with evaluate.client_models=last"),
-        (f"{SHORT} adapt.name=finetune", "adapt.name=finetune looks at training images without noise; allowed is"),
-        (f"{SHORT} modules=[f2dc]", "dp-sgd needs a model without modules, found modules: f2dc"),
-    ],
-)
-def test_settings_that_do_not_go(given: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        resolve({"set": given})
-
-
-def test_prototypes_of_training_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"needs method.proto_source=after_training"):
-        resolve({"method": "fpl", "set": f"{SHORT} method.proto_source=last_epoch"})
-
-
 @pytest.mark.parametrize("method", registry.METHODS)
 def test_each_method_goes_or_is_refused_with_its_reason(method: str) -> None:
     chosen = registry.get(method)
@@ -100,32 +61,12 @@ def test_which_methods_fit() -> None:
     assert {"fedavg", "fedprox", "feddyn", "fedproto", "fedtgp", "fpl", "local"} <= fitting
     # Contrast of a batch's images, other parts of training, weights learned from images, gradients of all images.
     assert not fitting & {"fedrcl", "i2pfl", "fedrep", "fedala", "scaffold", "f2dc", "ga", "fedavg-ft", "fedpac"}
-    row = next(line for line in fits.privacy().splitlines() if line.startswith("| `fedproto`"))
-    assert "| dp-sgd |" in row
 
 
 def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun, tmp_path: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"\(BatchNorm\) mixes the images of a batch.*model.bn=freeze, model.bn=group"
-    ):
+    with refused(ConfigError, "BatchNorm", "model.bn=freeze", "model.bn=group"):
         run_inline(rounds=1, set=f"{SHORT} model.name=cnn_bn")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_run_with_validation_parts_says_that_the_split_counts_as_fixed() -> None:
-    given = PrivacyConfig(name="dp-sgd", noise_multiplier=1.0)
-    said = [
-        next(iter(server_feature(Privacy, privacy=given, validation_fraction=share).describe([])))
-        for share in (0.0, 0.2)
-    ]
-    assert ["counts as fixed" in line for line in said] == [False, True]
-
-
-def test_a_target_is_for_the_planned_rounds_so_no_more_can_be_added() -> None:
-    private, plain = resolve({"set": f"{DP} privacy.target_epsilon=3"}), resolve({"set": SHORT})
-    past: Any = SimpleNamespace(history=(), completed=1)
-    assert "privacy.target_epsilon=3 depends on it" in resuming._needs_its_rounds(past, private, private)
-    assert not resuming._needs_its_rounds(past, plain, plain)
 
 
 # --- runs ------------------------------------------------------------------------------------------
@@ -154,12 +95,9 @@ def test_a_run_says_what_each_node_has_spent_and_lets_nothing_else_out(run_inlin
         assert line["losses"] == {} and line["nodes"] == [0, 1, 2, 3]
     results = json.loads((run.folder / "results.json").read_text())
     assert results["privacy"]["largest"] == pytest.approx(spends.epsilon(2))
-    shown = capsys.readouterr().out
-    assert (
-        f"privacy of nodes 0, 1, 2, 3: {IMAGES} images, sampling rate 0.889, {STEPS} steps a round, noise multiplier "
-        f"0.5, 0.5 on prototypes; after 2 rounds epsilon is {spends.epsilon(2):.3g} at delta 1e-05" in shown
-    )
-    assert f"privacy: epsilon {spends.epsilon(2):.3g} at delta 1e-05, of one image of a node" in shown
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{IMAGES} images, sampling rate 0.889, {STEPS} steps a round, noise multiplier 0.5" in shown
+    assert f"epsilon is {spends.epsilon(2):.3g} at delta 1e-05" in shown
 
 
 def test_repeated_rounds_of_a_resumed_run_spend_again(tmp_path: Path, capsys: Any) -> None:
@@ -172,9 +110,7 @@ def test_repeated_rounds_of_a_resumed_run_spend_again(tmp_path: Path, capsys: An
     epsilons = [max(line["privacy"]["epsilon"].values()) for line in run.rounds]
     assert epsilons == pytest.approx([spends.epsilon(1), spends.epsilon(2), spends.epsilon(4)])
     assert run.results["privacy"]["largest"] == pytest.approx(spends.epsilon(4)) and spends.epsilon(4) > 8
-    shown = capsys.readouterr().out
-    assert "privacy.target_epsilon=8 is for 3 rounds: 1 round may have left nodes more than once" in shown
-    assert f"after 4 rounds, 1 of them repeated, epsilon is {spends.epsilon(4):.3g}" in shown
+    assert f"epsilon is {spends.epsilon(4):.3g}" in capsys.readouterr().out
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["resumed"][0]["repeats"] == 1
     with pytest.raises(ConfigError, match="is finished"):
         resume(tmp_path)
@@ -215,39 +151,21 @@ def test_no_other_run_repeats_the_noise(run_inline: InlineRun) -> None:
     assert trained and not any(np.array_equal(one[name], other[name]) for name in trained)
 
 
-@pytest.mark.parametrize("method", ["feddyn", "fpl"])
-def test_other_methods_run(method: str, run_inline: InlineRun) -> None:
-    run = run_inline(method=method, rounds=2, set=f"{SHORT} dataset.domains=[scan,sketch]", nodes=2)
-    assert run.rounds[1]["nodes"] == [0, 1]
-
-
 def test_knowledge_that_has_no_noise_is_not_sent(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
     monkeypatch.setattr(DomainClient, "finish_round", lambda self, server_round: {"secrets": np.ones(3)})
-    with pytest.raises(FederationError, match=r"privacy.name=dp-sgd: secrets would travel without noise"):
+    with pytest.raises(FederationError, match="secrets would travel"):
         run_inline(rounds=1, set=SHORT)
 
 
 def test_epochs_that_are_not_accounted_for_do_not_leave(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
     monkeypatch.setattr(DomainClient, "phases", lambda self, server_round: [Phase(3)])
-    with pytest.raises(FederationError, match=r"did not train privately, with train.epochs=1 as is accounted for"):
+    with pytest.raises(FederationError, match=r"train\.epochs=1"):
         run_inline(rounds=1, set=SHORT)
 
 
 def test_a_reply_without_epsilon_is_refused() -> None:
     feature = server_feature(Privacy, privacy=PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
     around = Around([("privacy", feature.on_round(phase(Training)))])
-    with pytest.raises(Refused, match=r"epsilon is missing: the node did not train with privacy.name=dp-sgd"):
+    with refused(Refused, "epsilon", "privacy.name=dp-sgd"):
         around.check({})
     around.check({EPSILON: 1.0})
-
-
-def test_a_dry_run_says_rate_steps_and_noise_before_the_run() -> None:
-    given = {"rounds": 3, "set": f"train.epochs=1 allocation.share=0.1 {DP} privacy.target_epsilon=5"}
-    text = " ".join(dry_run.summary(given, {"engine": "inline", "nodes": 4}).split())
-    privately = PrivacyConfig(name="dp-sgd", target_epsilon=5.0)
-    spends = spending(privately, IMAGES, 32, 1, 3, prototypes=False)
-    assert (
-        f"{IMAGES} images, sampling rate 0.889, {STEPS} steps a round, noise multiplier {spends.noise_multiplier:.3g}"
-        in text
-    )
-    assert f"after 3 rounds epsilon is {spends.epsilon(3):.3g} at delta 1e-05" in text

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import refusal_of
+from refusals import refused
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -72,34 +72,26 @@ def own(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("method", "modules", "found"),
+    ("flat", "named"),
     [
-        ("short", "first", "first has a loss term 'length', which is one of the method 'short'"),
-        ("fedavg", "second", "second has a loss term 'ce', which is one of the method 'fedavg'"),
-        ("fedavg", "third,fourth", "fourth has a loss term 'width', which is one of modules third"),
+        ({"method": "short", "set": "modules=[first]"}, "first 'length' 'short'"),
+        ({"set": "modules=[second]"}, "second 'ce' 'fedavg'"),
+        ({"set": "modules=[third,fourth]"}, "fourth 'width' third"),
+        ({"set": "features=[own-loss]"}, "own-loss 'loss'"),
+        ({"set": "features=[own-term]"}, "own-term 'loss/ce'"),
+        ({"set": "features=[own-round]"}, "own-round 'domains'"),
+        ({"set": "features=[one,two]"}, "one two 'gift'"),
+        ({"method": "unequal"}, "'unequal' ServerParams NodeParams beta"),
     ],
 )
-def test_modules_with_a_loss_term_that_another_has_are_refused(method: str, modules: str, found: str) -> None:
-    assert found in refusal_of(ConfigError, resolve, {"method": method, "set": f"modules=[{modules}]"})
+def test_a_name_that_another_part_has_is_refused(flat: dict[str, str], named: str) -> None:
+    with refused(ConfigError, *named.split()):
+        resolve(flat)
 
 
-def test_other_loss_terms_and_those_of_a_recipe_go_together() -> None:
-    resolve({"method": "fedavg", "set": "modules=[first,fourth]"})
-    assert [entry["name"] for entry in resolve({"method": "f2dc"}).modules] == ["f2dc"]
-
-
-@pytest.mark.parametrize(
-    ("features", "found"),
-    [
-        ("own-loss", "own-loss declares 'loss', which is a name of every run's own messages"),
-        ("own-term", "own-term declares 'loss/ce', which is a name of every run's own messages"),
-        ("own-round", "own-round declares 'domains', which is a name of every run's own messages"),
-        ("one,two", "one and two both declare 'gift'; a run takes one of them"),
-    ],
-)
-def test_features_that_declare_a_name_in_use_are_refused(features: str, found: str) -> None:
-    assert found in refusal_of(ConfigError, resolve, {"set": f"features=[{features}]"})
-    assert [entry["name"] for entry in resolve({"set": "features=[two]"}).features] == ["two"]
+def test_other_names_go_together() -> None:
+    config = resolve({"method": "fedavg", "set": "modules=[first,fourth] features=[two]"})
+    assert [entry["name"] for entry in (*config.modules, *config.features)] == ["first", "fourth", "two"]
 
 
 def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
@@ -108,8 +100,3 @@ def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
     assert config.method == {"name": "two-classes", "beta": 0.3, "gamma": 0.2}
     sides = (registry.get("two-classes").strategy_class(), registry.get("two-classes").client_class())
     assert all(isinstance(config.params(), side.params_model) for side in sides)
-    message = refusal_of(ConfigError, resolve, {"method": "unequal"})
-    assert message == (
-        "method 'unequal': ServerParams of its strategy and NodeParams of its client both declare beta; a parameter of "
-        "both sides is of one class, the method's params: module:Class"
-    )

@@ -1,7 +1,6 @@
 """Ray starts without the servers that a simulation does not use."""
 
 import contextlib
-import os
 import shlex
 import subprocess
 import sys
@@ -32,17 +31,6 @@ def _linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_release_of_ray_is_one_that_was_read() -> None:
     assert ray.__version__.startswith(few_servers.RELEASES)
-
-
-def test_a_raylet_gets_placeholders_for_its_agents_and_a_file_for_each_port(tmp_path: Path) -> None:
-    given = [part.format(folder=tmp_path) for part in RAYLET]
-    command = few_servers.with_placeholders(given)
-    changed = [part for part in command if part not in given]
-    assert len(command) == len(given)
-    assert [part.partition("=")[0] for part in changed] == list(few_servers.AGENTS)
-    assert all(f"kill -0 {os.getpid()};" in part for part in changed)
-    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    assert written == {f"{name}_{NODE}": "-1" for name in few_servers.PORTS}
 
 
 def test_a_placeholder_ends_with_its_parent(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message
 from ray.exceptions import RayActorError
-from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node
+from support import InlineRun, ListeningGrid, Run
 
 from fedshift import cli
 from fedshift.lab.tables.compare import compare
@@ -28,20 +28,12 @@ from fedshift_app.flower import simulating
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.pending import Sent
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 LIMIT = 240
 #: Who may listen for others than this machine while a run simulates, each with what stands before it: the token.
 GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientApp", "ray::ClientAppActor", "ray::IDLE"}
-#: Joins the cluster and runs a function there.
-INTRUDER = """
-import sys, ray
-ray.init(address=sys.argv[1], logging_level="ERROR")
-print("the intruder runs code in process", ray.get(ray.remote(lambda: __import__("os").getpid()).remote()))
-"""
 #: Asks the cluster's own store for its keys.
 STRANGER = """
 import sys
@@ -97,25 +89,20 @@ def test_another_worker_does_it_again(deaths: int, message: Any, monkeypatch: py
     assert (pool.pool, pool._future_to_actor) == ([f"actor {deaths}"], {})  # no dead one is left among the idle
 
 
-def test_work_that_kills_every_worker_is_given_up(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "tries"), [(RayActorError(), simulating.TRIES), (ValueError("the app's own"), 1)])
+def test_work_that_kills_every_worker_is_given_up_and_an_error_of_the_app_keeps_its_worker(
+    error: Exception, tries: int, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = Pool(99)
-    monkeypatch.setattr(ray, "get", pool.get)
-    with pytest.raises(RayActorError):
-        simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *message)
-    assert len(pool.asked) == simulating.TRIES
-    assert len(pool.pool) == 1
-
-
-def test_an_error_of_the_app_keeps_its_worker(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(0)
 
     def fails(_: Any) -> Any:
-        raise ValueError("the app's own")
+        raise error
 
     monkeypatch.setattr(ray, "get", fails)
-    with pytest.raises(ValueError, match="the app's own"):
+    with pytest.raises(type(error)):
         simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *message)
-    assert (len(pool.asked), pool.pool) == (1, ["actor 0"])
+    assert len(pool.asked) == tries
+    assert len(pool.pool) == 1
 
 
 # --- how Ray is started and ended ---------------------------------------------------------------------------------
@@ -135,21 +122,18 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return started
 
 
-def test_ray_is_closed_and_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
+def test_ray_is_closed_and_workers_get_their_path(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an address Ray joins what `ray start` has noted, and waits in vain for one that was killed."""
     own = {"address": "local", "include_dashboard": False, "_node_ip_address": simulating.LOOPBACK}
     simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
     simulating._init_ray(None, {"init_args": {"address": "127.0.0.1:6379"}})
     assert no_ray == [own | {"num_cpus": 2}, own | {"address": "127.0.0.1:6379"}]
-    assert os.environ["PYTHONPATH"].split(os.pathsep)[: len(sys.path) + 1] != ["mine"]
-
-
-def test_a_cluster_that_is_asked_for_gets_the_path(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[: len(sys.path) + 1] != ["mine"]  # by inheritance
+    monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.setenv("RAY_ADDRESS", "there:6379")
     simulating._init_ray(None, {})
-    (given,) = no_ray
-    assert given["runtime_env"]["env_vars"]["PYTHONPATH"].endswith(f"{os.pathsep}mine")
-    assert "address" not in given
+    assert no_ray[2]["runtime_env"]["env_vars"]["PYTHONPATH"].endswith(f"{os.pathsep}mine")
+    assert "address" not in no_ray[2]
 
 
 def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +141,7 @@ def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(simulating.sources.READ, f"{simulating.BACKEND}:RayBackend", "another")
     backend = import_module(simulating.BACKEND).RayBackend
     monkeypatch.setattr(backend, "process_message", None)
-    with pytest.raises(FederationError, match=r"open to others .*:RayBackend of Flower .* not as in"):
+    with pytest.raises(FederationError, match=":RayBackend of Flower"):
         simulating.prepare()
 
 
@@ -172,18 +156,13 @@ def late(tries: int, started: list[Any]) -> Any:
     return init
 
 
-def test_ray_gets_a_second_try(
-    no_ray: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ended: list[str] = []
+def test_ray_gets_a_second_try(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
     monkeypatch.setattr(ray, "init", late(1, no_ray))
-    monkeypatch.setattr(ray, "shutdown", lambda: ended.append("the first try"))
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(len(no_ray)))
     simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
-    assert len(no_ray) == 2
     assert no_ray[0] == no_ray[1]
-    assert ended == ["the first try"]
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["Ray did not start (The current node timed out during startup); one more try"]
+    assert (len(no_ray), ended) == (2, [1])
 
 
 def test_a_run_without_ray_ends_with_one_line(
@@ -192,25 +171,14 @@ def test_a_run_without_ray_ends_with_one_line(
     monkeypatch.setattr(ray, "init", late(9, no_ray))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setenv(simulating.STATUS_FILE, str(tmp_path / "status.json"))
-    with pytest.raises(FederationError, match=r"in 2 tries .*actors=1.*engine=inline") as refused:
+    with pytest.raises(FederationError, match=r"actors=1.*engine=inline") as raised:
         simulating._init_ray(None, {})
     assert len(no_ray) == 2
     assert is_end(capsys.readouterr().out.splitlines()[-1])  # at which `fedshift run` ends Flower, before its traceback
     with pytest.raises(FederationError) as shown:
         runner._outcome(tmp_path / "status.json", 0, None)  # type: ignore[arg-type]
-    assert str(shown.value) == str(refused.value)
+    assert str(shown.value) == str(raised.value)
     assert "\n" not in str(shown.value)
-
-
-def test_a_wrong_setting_of_ray_is_not_tried_again(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**given: Any) -> None:
-        no_ray.append(given)
-        raise ValueError("num_cpus must be positive")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(ValueError, match="num_cpus"):
-        simulating._init_ray(None, {})
-    assert len(no_ray) == 1
 
 
 # --- nothing is lost in silence -------------------------------------------------------------------------------
@@ -239,8 +207,8 @@ def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: I
         run_inline(grid=grid, rounds=3, set=SHORT)
     (folder,) = (tmp_path / "runs").iterdir()
     problem, *_, go_on = str(caught.value).splitlines()
-    assert problem.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
-    assert go_on == f"continue with: fedshift run resume={folder}"
+    assert problem.startswith("round 2: ") and "node 1 (texture): <class 'ray.exceptions.Actor" in problem
+    assert go_on.endswith(f"fedshift run resume={folder}")
     assert status.read(folder).state == "failed"
     assert len(Run(folder).rounds) == 1  # from which it goes on
 
@@ -258,37 +226,19 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
-    result = "node 1 (texture) gave no part, or not all of it, in round 2"
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     content = status.read(run.folder)
-    assert (content.state, content.error, content.resume) == ("degraded", result, None)
+    assert (content.state, content.resume) == ("degraded", None)
+    assert content.error is not None and "node 1 (texture)" in content.error
     assert status.exit_code(content) == exit_codes.DEGRADED == 4
-    table = compare([run.folder]).text()
-    assert f"seed 0: the run is degraded: {result}" in " ".join(table.split())
+    assert content.error in " ".join(compare([run.folder]).text().split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == exit_codes.DEGRADED
-    assert f"degraded: {result}" in capsys.readouterr().err
-
-
-def test_a_whole_run_is_not(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=1, set=SHORT)
-    assert "lost" not in run.results
-    assert "lost" not in run.rounds[0]
-    assert status.read(run.folder).state == "completed"
-
-
-def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> None:
-    server = new_strategy(DomainStrategy)
-    server.federation = federation(engine="deployment")
-    requested = Message(RecordDict(), 7, "train")
-    server.roster._nodes = {7: node(0)}
-    server._post._sent = Sent([requested])
-    reply = Message(Error(code=0, reason="its process died"), reply_to=requested)
-    assert server._post.answers([reply]) == [reply]
+    assert content.error in capsys.readouterr().err
 
 
 # --- a real run -----------------------------------------------------------------------------------------------
@@ -342,11 +292,11 @@ def open_to_others(folder: Path) -> dict[str, int]:
     }
 
 
-def intrude(program: str, port: int) -> subprocess.CompletedProcess[str]:
+def intrude(port: int) -> subprocess.CompletedProcess[str]:
     """Try to get in without the token, from another address of this machine if it has one."""
     unarmed = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
     return subprocess.run(
-        [sys.executable, "-c", program, f"{other_address()}:{port}"], env=unarmed, capture_output=True, text=True,
+        [sys.executable, "-c", STRANGER, f"{other_address()}:{port}"], env=unarmed, capture_output=True, text=True,
         timeout=LIMIT, check=False,
     )  # fmt: skip
 
@@ -363,7 +313,7 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
             time.sleep(0.2)
         ports = open_to_others(tmp_path)
         assert {"gcs_server", "raylet"} <= set(ports) <= GUARDED
-        intruder = intrude(STRANGER, ports["gcs_server"])
+        intruder = intrude(ports["gcs_server"])
         assert intruder.returncode != 0
         assert "AuthenticationError" in intruder.stderr
         workers(tmp_path)[0].kill()
@@ -384,17 +334,13 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     running = start(tmp_path, "nodes=2", "rounds=500")
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("round   2/500"):
             break
-    intruder = intrude(INTRUDER, open_to_others(tmp_path)["gcs_server"])
-    assert running.poll() is None
-    assert intruder.returncode != 0
-    assert "the intruder runs code" not in intruder.stdout
     running.send_signal(number)
     running.stdout.read()
     running.wait(LIMIT)

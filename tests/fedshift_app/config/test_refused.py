@@ -1,0 +1,372 @@
+"""Configurations that are refused: the message names key and value, and fits on two lines."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from refusals import refused
+
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run.files import CONFIG_FILE
+from fedshift_app.run.folder import RunFolder
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import LARGEST_SEED, MOST_NODES, MOST_ROUNDS
+
+DP = "privacy.name=dp-sgd"
+NOISY = f"{DP} privacy.noise_multiplier=1"
+BATCHNORM = "model.name=cnn_bn allocation.validation_fraction=0.2"
+SHARE = "'allocation.share={scan: 0.1}'"
+#: Arguments of `fedshift run`, each with parts of the message that refuses them.
+REFUSED = {
+    # Names and keys that do not exist.
+    "nope": "experiment 'nope' handwritten digits-small",
+    "method=nope": "method 'nope' fedavg i2pfl",
+    "method.name=[fedavg]": "unknown method",
+    "dataset=nope": "dataset 'nope' handwritten digits",
+    "model.name=vgg": "model 'vgg' resnet10",
+    "trian.lr=1": "'trian.lr' dataset train federation",
+    "lr=1": "'lr' train.lr",
+    "checkpoint_secs=7": "'checkpoint_secs' checkpoint_seconds",
+    "train=5": "'train' train.lr",
+    "train.nope=1": "train.nope batch_size",
+    "dataset.nope=1": "dataset.nope domains",
+    "method.nope=1": "method.nope none",
+    "method=i2pfl method.nope=1": "method.nope tau",
+    "method=f2dc method.gamma=1": "method.gamma 'f2dc' aggregation alpha",
+    "train.a.b.c.d.e=1": "train.a.b.c.d.e",
+    "rounds.a=1": "rounds",
+    "train.lr.x=1": "train.lr",
+    "privacy.noise=1": "privacy.noise clipping_norm",
+    "modules.name=x": "modules 'x' f2dc",
+    "modules.tau=1": "modules.NAME.KEY",
+    "modules=[f2dc,f2dc]": "modules 'f2dc'",
+    "modules=[3]": "modules",
+    "modules=[f2dc] modules.f2dc.nothing=1": "modules.f2dc.nothing conv_layers",
+    "method=f2dc modules.f2dc.tau=0.5 modules=[mixstyle]": "modules.NAME.KEY",
+    "adapt.name=nothing": "adapt.name 'nothing' finetune",
+    "adapt.name=finetune adapt.lr=1": "adapt.lr adapt.name=finetune epochs",
+    "adapt.typo=3 adapt.name=tent": "adapt.typo adapt.name=tent",
+    "adapt.epochs=1": "adapt.epochs adapt.name=none",
+    # Values of the wrong kind, or out of bounds.
+    "rounds=yes": "rounds 'yes'",
+    "rounds=-1": "rounds -1",
+    f"rounds={MOST_ROUNDS + 1}": f"rounds {MOST_ROUNDS}",
+    "seed=x": "seed 'x'",
+    f"seed={LARGEST_SEED + 1}": f"seed {LARGEST_SEED}",
+    f"nodes=1{'0' * 30}": f"nodes {MOST_NODES}",
+    f"'allocation.counts={{random: 1{'0' * 30}}}'": "whole numbers",
+    "'allocation.counts={random: 1000000000}'": "allocation.counts at most",
+    "'allocation.counts={scan: 1000000000}'": "allocation.counts at most",
+    "actors=100000": "actors 1024",
+    "train.lr=fast": "train.lr 'fast'",
+    "train.lr=yes": "train.lr True",
+    "train.lr=-1e-3": "train.lr -0.001",
+    "train.lr=nan": "train.lr nan",
+    "train.weight_decay=inf": "train.weight_decay inf",
+    "train.epochs=2.5": "train.epochs 2.5",
+    "train.epochs=1000001": "train.epochs 1000000 1000001",
+    "train.momentum=1": "train.momentum 1",
+    "train.batch_size=1": "train.batch_size 2",
+    "train.schedule_steps=3": "train.schedule_steps [3]",
+    "train.precision=fp8": "train.precision 'fp8' 'bf16'",
+    "images.flip=maybe": "images.flip 'maybe'",
+    "images.mean=0.5": "images.mean 0.5",
+    "images.mean=[1,2,3,4]": "images.mean 3",
+    "images.std=[0.2,0,0.2]": "images.std",
+    "images.eval_batch=1000000000": "images.eval_batch",
+    "dataset.domains=true": "dataset.domains True [A]",
+    "dataset.domains=[scan,moon]": "dataset.domains 'moon' street",
+    "dataset.domains=[scan,scan]": "dataset.domains different scan",
+    "dataset.domains=[]": "dataset.domains none",
+    "dataset.data_dir=5": "dataset.data_dir 5",
+    "digits-small dataset.data_dir=images": "dataset.data_dir 'images' absolute",
+    "dataset.window=[240,-160]": "dataset.window [240, -160]",
+    "model.bn=off": "model.bn False 'freeze'",
+    "federation.participation=1.5": "federation.participation 1.5",
+    "federation.node_timeout=1e12": "federation.node_timeout",
+    "allocation.counts=some": "allocation.counts 'some' any",
+    "'allocation.counts={scan: -1}'": "allocation.counts -1",
+    "'allocation.counts={moon: 2}'": "allocation.counts 'moon' scan",
+    "allocation.held_out=[moon]": "allocation.held_out 'moon' scan",
+    "allocation.share=2": "allocation.share 2",
+    "'allocation.counts={scan: 3}' allocation.share=0.5": "allocation 'scan' 150 100",
+    "method=i2pfl method.tau=0": "method.tau 0",
+    "method=i2pfl method.use_gpcl=5": "method.use_gpcl 5",
+    "method=i2pfl method.inter_proto=mean": "method.inter_proto 'mean' 'reweight'",
+    "method=fedicon rounds=20 method.tta=[x]": "method.tta ['x'] True False",
+    "method=f2dc method.aggregation=median": "method.aggregation 'median' daa fedavg",
+    "method=f2dc method.sigma=0": "modules.f2dc.sigma 0",
+    "modules='[{name: f2dc, hidden: 1000000000}]'": "modules.f2dc.hidden",
+    "privacy.epsilon=0": "privacy.epsilon 0",
+    "privacy.delta=1": "privacy.delta 1",
+    "privacy.clipping_norm=-1": "privacy.clipping_norm -1",
+    "privacy.name=central-dp": "privacy.name 'central-dp'",
+    f"{DP} privacy.noise_multiplier=0": "privacy.noise_multiplier 0",
+    # Values that contradict each other.
+    "method=i2pfl method.inter_proto=finch": "method inter_proto=finch use_ema=false",
+    "method=fedicon rounds=5": "rounds=5 classifier_rounds=5",
+    "method=fedicon images.views=1": "images.views=1 lie=true",
+    "method=fedseproto train.epochs=1": "phase1_epochs=1 train.epochs=1 joint",
+    "model.per_node=[cnn]": "model.per_node 'fedavg' fedseproto",
+    "method=fedseproto model.per_node=[big]": "model.per_node 'big' cnn2",
+    "method=fedseproto dataset.size=64 model.name=resnet10 model.per_node=[cnn3]": "cnn3 dataset.size=32 64",
+    "method=f2dc modules=[]": "f2dc modules=none",
+    "method=fedavg-ft adapt.name=none": "fedavg-ft adapt.name=finetune none",
+    "method=fedbn model.bn=freeze": "fedbn model.bn=local freeze",
+    "method=fedbn model.name=cnn": "fedbn model.name=cnn cnn_bn",
+    SHARE: "allocation.share texture street sketch",
+    f"{SHARE} 'allocation.counts={{scan: 1, texture: 1, sketch: 1}}'": "allocation.share texture sketch",
+    f"{SHARE} allocation.share_per=domain allocation.held_out=[sketch]": "allocation.share texture street",
+    f"{BATCHNORM} evaluate.bn=[own,averaged] allocation.held_out=[street]": "evaluate.bn=[own,averaged] street",
+    f"{BATCHNORM} evaluate.bn=[own,averaged] 'allocation.counts={{scan: 2}}'": "evaluate.bn=[own,averaged] texture",
+    f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=best-validation": "keep= model.bn_keep=",
+    f"{BATCHNORM} model.bn_keep=averaged evaluate.bn=[own,averaged] keep=best-validation": "keep= model.bn_keep=",
+    # Noise, and what would leave without it.
+    "method=i2pfl privacy.name=local-dp": "'i2pfl' prototypes fedavg",
+    "privacy.name=local-dp evaluate.client_models=last": "evaluate.client_models=last off",
+    DP: "dp-sgd noise_multiplier target_epsilon neither",
+    f"{NOISY} privacy.target_epsilon=3": "noise_multiplier=1 target_epsilon=3",
+    f"{NOISY} train.precision=bf16": "dp-sgd train.precision=bf16 float32",
+    f"{NOISY} train.arithmetic=bf16/nchw": "dp-sgd train.arithmetic=bf16/nchw float32",
+    f"{NOISY} evaluate.client_models=last": "evaluate.client_models=last",
+    f"{NOISY} adapt.name=finetune": "adapt.name=finetune",
+    f"{NOISY} modules=[f2dc]": "dp-sgd f2dc",
+    f"{NOISY} method=fpl method.proto_source=last_epoch": "method.proto_source=after_training",
+    # Keys that do nothing beside another one.
+    "privacy.epsilon=8": "privacy.epsilon=8 privacy.name=none local-dp",
+    f"{NOISY} privacy.epsilon=3": "privacy.epsilon=3 privacy.name=dp-sgd",
+    "privacy.name=local-dp privacy.target_epsilon=3": "privacy.target_epsilon=3 privacy.name=local-dp",
+    "privacy.clipping_norm=2": "privacy.clipping_norm=2 local-dp dp-sgd",
+    "shift.severity=5": "shift.severity=5 shift.name=none corruption",
+    "shift.name=domain allocation.held_out=[scan] shift.corruption=fog": "shift.corruption=fog shift.name=domain",
+    "server.optimizer=fedavgm server.tau=0.1": "server.tau=0.1 server.optimizer=fedavgm",
+    "federation.secure_sums_nodes=5": "federation.secure_sums_nodes=5 federation.secure_sums=true",
+    "train.schedule_end=0.5": "train.schedule_end=0.5 train.schedule=linear cosine",
+    "model.bn=local": "model.bn=local model.name=cnn",
+    "method=moon model.bn=freeze": "model.bn=freeze model.name=cnn",
+    "method=fedicon adapt.name=tent method.tta_lr=0.5": "method.tta_lr=0.5 adapt.lr=0.001",
+    "method=fedicon adapt.name=tent method.tta_epochs=3": "method.tta_epochs=3 adapt.name=tent adapt.epochs=3",
+    "method=fedicon adapt.name=tent method.tta=true": "method.tta=true adapt.name=tent",
+    "method=fedicon adapt.lr=0.1 method.tta_lr=0.5": "method.tta_lr=0.5 adapt.lr=0.1",
+    "method=fedicon adapt.jitter=[0,0,0,0] method.tta_jitter=[0.1,0,0,0]": "method.tta_jitter adapt.jitter=",
+    "method=f2dc modules.f2dc.lambda1=0.5 method.lambda1=2": "modules.f2dc.lambda1=0.5 modules.f2dc.lambda1=2",
+    # Slips, with what was meant.
+    "ruonds=3": "mean rounds",
+    "engin=inline": "mean engine",
+    "methd.name=moon": "mean method.name",
+    "batch-size=3": "mean train.batch_size",
+    "engine=inlin": "mean inline",
+    "method=fedprx": "mean fedprox",
+    "dataset=pac": "mean pacs",
+    "model.bn=avrage": "mean average",
+    "shift.corruption=gaussian_nois": "mean gaussian_noise",
+    "method=f2dc method.balnce=exact": "mean balance",
+    "method=f2dc method.aggregation=dda": "mean daa",
+    "method=f2dc method.lamda1=1": "mean lambda1",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_arguments_that_are_refused(typed: str) -> None:
+    with refused(ConfigError, *REFUSED[typed].split()) as caught:
+        resolve(parse_arguments(shlex.split(typed))[0])
+    assert str(caught.value).count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    "flat", [{"lr": 1}, {"resume": "runs/1"}, {"rounds": -7}, {"seed": "x"}], ids=lambda flat: next(iter(flat))
+)
+def test_keys_of_flower_that_are_refused(flat: dict[str, Any]) -> None:
+    with refused(ConfigError, *flat):
+        resolve(flat)
+
+
+@pytest.mark.parametrize("text", ["train.lr", "=5", "a=1 b", "'a=1", 'a="[1', "train.lr={", "train.lr=[1"])
+def test_a_text_of_keys_that_is_refused(text: str) -> None:
+    with refused(ConfigError, "set: ", text.split("=")[-1].split()[-1]):
+        resolve({"set": text})
+
+
+def test_a_section_is_no_key() -> None:
+    with refused(ConfigError, "'train'", "train.epochs="):
+        resolve({"set": "train=5"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "finished"),
+    [
+        (f"{SHARE} 'allocation.counts={{scan: 2, sketch: 0}}'", False),
+        (f"{SHARE} allocation.held_out=[texture,street,sketch]", False),
+        (SHARE, True),  # as recorded runs are read
+        (f"{BATCHNORM} evaluate.bn=[averaged,own] allocation.held_out=[street,sketch]", False),
+        (f"{BATCHNORM} evaluate.bn=[own,averaged]", False),
+        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=last", False),
+        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] evaluate.patience=2", False),
+        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[retaken,averaged] keep=best-validation", False),
+        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=best-validation", True),
+        ("method=fedicon method.tta_lr=5e-1", False),
+        ("method=fedicon method.tta_jitter=[0.1,0,0,0]", False),
+        ("method=fedicon adapt.lr=0.5 method.tta_lr=0.5", False),
+        ("method=fedicon adapt.tau=0.3 method.tau=0.2", False),
+        ("method=fedicon method.tta_crop_padding=null", False),
+        ("privacy.target_epsilon=null", False),
+        ("server.optimizer=fedavgm server.lr=0.5", False),
+        ("model.bn=average", False),
+        ("model.bn=local modules=[f2dc]", False),
+        ("method=afl aggregation.afl_step=0.2", False),
+        ("method=i2pfl method.inter_proto=finch method.use_ema=false", False),
+        (f"seed={LARGEST_SEED}", False),
+    ],
+)
+def test_what_is_close_to_it_is_taken(typed: str, finished: bool) -> None:
+    resolve(parse_arguments(shlex.split(typed))[0], finished=finished)
+
+
+# --- experiments ------------------------------------------------------------------------------------------
+
+EXPERIMENT = """\
+dataset: {name: handwritten}
+model:
+  name: cnn
+train: {epochs: 1, batch_size: 36, lr: 0.1}
+method:
+  name: i2pfl
+modules:
+  - name: f2dc
+    tau: 0.1
+methods:
+  i2pfl: {tau: 0.3, model: {bn: local}}
+  f2dc: {lambda1: 0.1}
+rounds: 2
+"""
+DATASET = "{name: handwritten"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mine.yaml"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "column"),
+    [
+        ("lr: 0.1", "lr: 0.1, sedule: step", 4, 45),
+        ("lr: 0.1", "lr: -1", 4, 36),
+        ("rounds: 2", "ruonds: 2\nrounds: 2", 13, 1),
+        ("rounds: 2", "rounds: -1", 13, 1),
+        ("name: cnn", "name: cnn5", 3, 3),
+        ("name: i2pfl", "name: i2pfll", 6, 3),
+        ("name: i2pfl", "name: i2pfl\n  tua: 1", 7, 3),
+        ("{tau: 0.3", "{tau: 0", 11, 11),
+        ("{tau: 0.3", "{tau: garbage", 11, 11),
+        ("{tau: 0.3", "{train: {lrr: 1}", 11, 19),
+        ("bn: local", "bn: lokal", 11, 29),
+        ("  f2dc: {", "  f2cd: {", 12, 3),
+        ("- name: f2dc", "- name: f2dd", 8, 5),
+        ("tau: 0.1", "tau: 0", 9, 5),
+        (DATASET, "{name: handwriten", 1, 11),
+        (DATASET, f"{DATASET}, domains: [scan, stret]", 1, 46),
+        (DATASET, f"{DATASET}, domains: [scan], public: stret", 1, 47),
+        ("rounds: 2", "rounds: 2\nallocation: {counts: {scn: 2}}", 14, 23),
+        ("rounds: 2", "rounds: 2\nprivacy: {epsilon: 8}", 14, 11),
+        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: median, trim: 0.2}}", 14, 38),
+        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: krum, malicous: 2}}", 14, 36),
+        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: trimmed_mean, trim: 2}}", 14, 44),
+    ],
+)
+def test_the_place_of_a_mistake(old: str, new: str, line: int, column: int, path: Path) -> None:
+    assert EXPERIMENT.count(old) == 1
+    path.write_text(EXPERIMENT.replace(old, new))
+    with refused(ConfigError, f"(line {line}, column {column} of mine.yaml)") as caught:
+        resolve({"experiment": str(path)})
+    assert len(str(caught.value)) <= 293
+
+
+def test_a_parameter_of_a_recipe_has_the_place_where_it_is_set(path: Path) -> None:
+    path.write_text(EXPERIMENT.replace("lambda1: 0.1", "lambda1: -1"))
+    with refused(ConfigError, "modules.f2dc.lambda1", "(line 12, column 10 of mine.yaml)"):
+        resolve({"experiment": str(path), "method": "f2dc"})
+
+
+def test_each_of_two_mistakes_has_its_place_and_unknown_keys_come_before_missing_ones(path: Path) -> None:
+    for new, *named in (
+        ("epochs: 1, batch_size: 36, lr: -1, momentm: 0", "line 4, column 44", "line 4, column 36"),
+        ("epochz: 1, batchsize: 36, lr: 0.1", "line 4, column 9", "line 4, column 20"),
+    ):
+        path.write_text(EXPERIMENT.replace("epochs: 1, batch_size: 36, lr: 0.1", new))
+        with refused(ConfigError, *named) as caught:
+            resolve({"experiment": str(path)})
+        assert all(place in line for place, line in zip(named, str(caught.value).splitlines(), strict=True))
+
+
+def test_a_key_of_the_command_has_no_place_in_the_file(path: Path) -> None:
+    path.write_text(EXPERIMENT)
+    for typed in ("train.lr=-1", "method=i2pfll"):
+        with refused(ConfigError, typed.partition("=")[0]) as caught:
+            resolve(parse_arguments([str(path), typed])[0])
+        assert "(line" not in str(caught.value)
+
+
+def test_a_mistake_in_the_configuration_of_a_run_has_its_place(tmp_path: Path) -> None:
+    sections = resolve({}).model_dump(mode="json")
+    sections["train"]["lr"] = -1
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"resolved": sections}))
+    line = file.read_text().splitlines().index("    lr: -1") + 1
+    with pytest.raises(ConfigError, match=rf"^train\.lr: .* \(line {line}, column 5 of config\.yaml\)$"):
+        resolve({"experiment": str(file)})
+
+
+#: What stands in the place of a key of the experiment, each with parts of the message; nothing takes the key away.
+MISTAKES = {
+    "model:": "model",
+    "rounds:": "rounds",
+    "train: {}": "train",
+    "train: {epochs: 1, batch_size: 8}": "train.lr",
+    "adapt: 3": "adapt 3",
+    "statistics: [1]": "statistics [1]",
+    "bogus: 1": "bogus rounds federation",
+    "method: {name: nope}": "'nope' fedavg",
+    "method: {name: fedavg, tau: 1}": "method.tau 'fedavg'",
+    "method: {nope: 1}": "method nope",
+    "method: i2pfl": "method",
+    "dataset: [scan]": "dataset",
+    "images: 5": "images",
+    "methods: 5": "methods",
+    "methods: {fedavg: 5}": "fedavg",
+    "methods: {i2plf: {tau: 0.1}}": "'i2plf' i2pfl",
+    "methods: {i2pfl: {key: garbage}}": "method.key",
+    "methods: {i2pfl: {rounds: many}}": "methods.i2pfl.rounds",
+    "methods: {i2pfl: {modules: [nothing_such]}}": "nothing_such",
+    "methods: {i2pfl: {dataset: {size: 8}}}": "dataset 'size'",
+    "resolved: 5": "resolved",
+    "resolved: {method: i2pfl}": "method",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_in_an_experiment(text: str, path: Path) -> None:
+    """Those of a method's own entry are found whichever method runs."""
+    content = yaml.safe_load(EXPERIMENT.replace("i2pfl\n", "fedavg\n"))
+    content |= yaml.safe_load(text)
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
+    with refused(ConfigError, *MISTAKES[text].split()):
+        resolve({"experiment": str(path)})
+
+
+@pytest.mark.parametrize("name", ["nope.yaml", "folder.yaml", "nowhere/x.yml"])
+def test_an_experiment_that_does_not_exist(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    with refused(ConfigError, "experiment", tmp_path / name):
+        resolve({"experiment": str(tmp_path / name)})
+
+
+@pytest.mark.parametrize("given", [{"method": "fedavg"}, {"set": "method.name=fedavg"}], ids=["method", "set"])
+def test_the_configuration_of_a_run_is_refused_for_another_method(given: dict[str, Any], tmp_path: Path) -> None:
+    """It holds what the run's method sets in other sections, such as FedBN's BatchNorm and network."""
+    folder = RunFolder(tmp_path, resolve({"method": "fedbn"}), engine="inline", personal=False)
+    with refused(ConfigError, "method=fedavg", "'fedbn'", "handwritten"):
+        resolve({"experiment": str(folder.path / CONFIG_FILE)} | given)
