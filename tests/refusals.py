@@ -43,7 +43,7 @@ def worded(text: str, *named: object) -> None:
         with Path(os.environ[NOTES]).open("a", encoding="utf-8") as notes:
             notes.write(json.dumps([test, said]) + "\n")
         return
-    kept = _kept(KEPT / f"{_room(test)}.json").get(test, [])
+    kept = [_without_places(text) for text in _kept(KEPT / f"{_room(test)}.json").get(test, [])]
     assert said in kept, f"another wording than tests/messages has; if it is meant: make messages\n{said}\nkept: {kept}"
 
 
@@ -72,10 +72,10 @@ def _room(test: str) -> str:
 
 
 def _without_places(text: str) -> str:
-    """Return a text without what differs between machines: temporary folders and that of the checkout."""
+    """Return a text without what differs between machines and runs: temporary folders and that of the checkout."""
     for place in {tempfile.gettempdir(), str(Path(tempfile.gettempdir()).resolve())}:
         text = re.sub(rf"{re.escape(place)}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?)?", "TMP/", text)
-    return text.replace(str(TESTS.parent), "CHECKOUT")
+    return re.sub(r"TMP/test_\w+", "TMP/TEST", text).replace(str(TESTS.parent), "CHECKOUT")
 
 
 if __name__ == "__main__":
