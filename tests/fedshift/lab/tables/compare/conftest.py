@@ -1,7 +1,6 @@
-"""Finished runs that no run has written, and a reader of the pages that comparisons write."""
+"""Finished runs that no run has written."""
 
 from collections.abc import Callable, Mapping
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +10,6 @@ from run_folders import write_run
 from fedshift_app.config.resolving import resolve
 
 PERSONAL = ("fedbn", "local", "fedproto")
-
-
-class Page(HTMLParser):
-    """The cells, links, figures' labels and terms of a page, all of whose elements are closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.cells: list[str] = []
-        self.links: list[str] = []
-        self.labels: list[str] = []
-        self.terms: dict[str, list[str]] = {"dt": [], "dd": []}
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.links += [str(value) for key, value in attrs if key == "src" or (tag == "a" and key == "href")]
-        self.labels += [str(value) for key, value in attrs if tag == "svg" and key == "aria-label"]
-        if tag != "meta":
-            self.open.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if {"td", "th"} & set(self.open):
-            self.cells[-1] += data
-        if self.open and self.open[-1] in self.terms:
-            self.terms[self.open[-1]].append(data)
-
-
-@pytest.fixture
-def read_page() -> type[Page]:
-    return Page
 
 
 @pytest.fixture

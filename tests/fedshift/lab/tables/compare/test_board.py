@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,11 +22,7 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.grid.sweep import grid
 from fedshift.lab.tables.compare import board, board_page, compare
-from fedshift.lab.tables.results import loading
-from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("kept_runs_once")
@@ -79,33 +74,11 @@ def test_a_table_of_the_kept_runs_is_that_of_compare(
     expected = json.loads(compared.json())
     assert {key: table[key] for key in ("title", "columns", "notes", "warnings")}.items() <= expected.items()
     assert len(table["rows"]) == len(expected["rows"]) > 1
-    printed = compared.text(width=10_000)
     for row, other in zip(table["rows"], expected["rows"], strict=True):
-        assert {key: row[key] for key in other} == other
-        assert all(cell in printed for cell in row["cells"][:-1]) and row["cells"][-1] == f"{row['MB a round']:.2f}"
+        assert {key: row[key] for key in other} == other and row["cells"][-1] == f"{row['MB a round']:.2f}"
     # The command of the table prints it.
     done = CliRunner().invoke(cli.app, [*shlex.split(table["command"])[1:], "--json"])
     assert json.loads(done.stdout)["rows"] == expected["rows"]
-
-
-def test_the_command_of_each_kept_row_makes_its_runs() -> None:
-    """A resolved command is the run's configuration, whichever way it was written down."""
-    place = RESULTS / "pacs-pretrained-out"
-    runs = {run.name: run for run in loading.read([place]).runs}
-
-    def deciding(config: dict[str, Any]) -> str:
-        return json.dumps(config["allocation"] | {"seed": config["seed"], "method": config["method"]})
-
-    for row in rows_of(place):
-        made = []
-        for command in row["commands"]:
-            words = shlex.split(command)[2:]
-            assert words[-1] == "data-dir=DIR"
-            for combination in grid._combinations(grid.read(words[:-1])):
-                typed = [words[0], *(f"{key}={value}" for key, value in combination.items())]
-                made.append(deciding(resolve(parse_arguments(typed)[0]).model_dump(mode="json")))
-        kept = [deciding(runs[name].resolved.model_dump(mode="json")) for name, _, _ in row["files"]]
-        assert sorted(made) == sorted(kept) and len(made) == 4 * len(row["seeds"].split())
 
 
 def test_a_command_has_what_was_changed_and_a_run_of_ones_own_experiment_its_file(run: MakeRun) -> None:
@@ -133,32 +106,6 @@ def test_a_kept_round_is_in_the_command_and_models_scored_again_have_none_that_t
 
 
 # --- Which runs stand in one table ---
-
-
-def test_a_board_opens_on_what_was_scored_held_out_too_and_counts_bytes() -> None:
-    data = board_page.content(
-        board.board([RESULTS / name for name in ("pacs-cnn3", "pacs-pretrained-out", "pacs-pretrained")]), None, str
-    )
-    assert data["first"] == ["pacs", "timm:tf_efficientnet_lite0", "averaged"]
-    (row,) = [
-        row for table in data["tables"] for row in table["rows"]
-        if (row["row"], table["split"], table["network"]) == ("fedavg", "in-domain", data["first"][1])
-    ]  # fmt: skip
-    kept = [json.loads(file.read_text()) for file in (RESULTS / "pacs-pretrained").glob("*-fedavg-*.json")]
-    assert row["MB a round"] == pytest.approx(np.mean([(run["bytes_up"] + run["bytes_down"]) / 1e8 for run in kept]))
-
-
-def test_budgets_stand_apart_and_say_what_they_are(run: MakeRun) -> None:
-    for method in ("fedavg", "fedprox"):
-        run(method, recorded={"arithmetic": "float32/nchw"})
-        run(method, given="rounds=7")
-        folder = run(method, given="train.lr=0.5 rounds=7").parent
-    tables = tables_of(folder)
-    assert [len(table["rows"]) for table in tables] == [2, 2, 2]
-    assert len({table["name"] for table in tables}) == 2
-    budget = dict(tables[0]["budget"])
-    assert (budget["arithmetic"], budget["training"]) == ("float32/nchw", "20 rounds x 5 epochs")
-    assert tables[2]["differs"].startswith("train.lr=0.5") and "train.lr=0.01" in tables[1]["differs"]
 
 
 def test_a_command_names_runs_where_their_folder_holds_those_of_other_tables(run: MakeRun) -> None:
@@ -194,16 +141,6 @@ def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is
         board.board([root / "b"])
 
 
-def test_runs_of_a_folder_and_of_its_sweeps_are_read(run: MakeRun) -> None:
-    folder = run("fedavg").parent
-    run("fedbn", 0, 52, under="runs/sweep-x")
-    fedavg, fedbn = rows_of(folder)
-    assert [(row["method"], row["scored"], row["baseline"]) for row in (fedavg, fedbn)] == [
-        ("fedavg", "global", True), ("fedbn", "personal", False),
-    ]  # fmt: skip
-    assert fedbn["difference"] == pytest.approx(1.0)
-
-
 def test_a_site_called_like_a_column_keeps_its_own_numbers(run: MakeRun) -> None:
     sites = {"p": 10.0, "n": 20.0, "method": 30.0, "p std": 40.0, "network": 50.0}
     runs = [
@@ -214,15 +151,12 @@ def test_a_site_called_like_a_column_keeps_its_own_numbers(run: MakeRun) -> None
     own = {"site p": 11.0, "site n": 21.0, "site method": 31.0, "p std": 41.0, "site network": 51.0}
     compared = compare(runs)
     base, other = json.loads(compared.json())["rows"]
-    (head, first, second) = csv.reader(io.StringIO(compared.csv()))
-    assert len(head) == len({*head})
-    for row in (base, dict(zip(head, first, strict=True))):
-        assert {name: float(row[name]) for name in own} == own and row["method"] == "fedavg"
+    first, second = csv.DictReader(io.StringIO(compared.csv()))
+    assert [{name: float(row[name]) for name in own} for row in (base, first)] == [own, own]
     result = compared.numbers.rows[1].difference
-    assert result is not None and other["p"] == result.p and dict(zip(head, second, strict=True))["p"] == str(result.p)
-    (table,) = tables_of(*runs)
-    assert table["columns"] == [*own, "AVG", "STD", "WORST"] and len(table["head"]) == len({*table["head"]})
-    assert {column: table["rows"][0]["by_seed"]["1"][column] for column in own} == own
+    assert other["p"] == result.p == float(second["p"]) and base["method"] == "fedavg"
+    row = rows_of(*runs)[0]
+    assert {column: row["by_seed"]["1"][column] for column in own} == own
 
 
 # --- The page ---
@@ -332,19 +266,3 @@ def test_the_dashed_line_is_the_baseline_of_the_difference_whatever_the_order(ru
     places = {none: pytest.approx(6), adam: pytest.approx(6 + 116 * 10 / 11)}
     assert first == {name: [places[base]] for name, base in bases.items()}
     assert lines("sort=AVG&dir=descending") == first == lines("sort=p&dir=ascending")
-
-
-def test_the_script_sorts_and_filters_in_a_browser(run: MakeRun, tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium or google-chrome")
-    accuracy = {"fedavg": 50, "fedprox": 52, "i2pfl": 48, "fedbn": 70}
-    file = compare([run(m, 0, scan, 100 - scan) for m, scan in accuracy.items()]).to_board(tmp_path / "board.html")
-
-    def shown(view: str) -> list[str]:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"{file.as_uri()}#{view}"]
-        dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        return re.findall(r'<tr(?: class="base")?><td><span>(\w+)', dom.partition("</form>")[2])
-
-    assert shown("sort=scan&dir=ascending") == ["i2pfl", "fedavg", "fedprox"]
-    assert shown("models=personal&sort=street&dir=descending") == ["fedavg", "fedbn"]

@@ -5,12 +5,8 @@ import io
 import itertools
 import json
 import re
-import shutil
-import subprocess
-import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from refusals import refused, worded
+from refusals import refused
 from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.tables.compare import Comparison, compare, figure_files, figures
+from fedshift.lab.tables.compare import Comparison, compare
 from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected
-from fedshift.run.html import drawing
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 
@@ -87,19 +82,6 @@ def test_best_and_second_are_of_each_task(table: Comparison) -> None:
     assert re.findall(r"multicolumn.*emph\{(.*?)\}", latex) == ["Global model", "Personal models"]
 
 
-def test_equal_prints_are_marked_alike_and_std_is_best_where_it_is_lowest(make_run: MakeRun) -> None:
-    table = compare(
-        [make_run("fedavg", 0, 60.001, 40), make_run("fedprox", 0, 60.004, 41), make_run("i2pfl", 0, 59, 45)]
-    )
-    latex = table.to_latex(["scan", "STD"])
-    assert [cells(latex, name)[1] for name in ("FedAvg", "FedProx", r"I$^2$PFL")] == [
-        r"\textbf{60.00}", r"\textbf{60.00}", r"\underline{59.00}",
-    ]  # fmt: skip
-    assert cells(latex, r"I$^2$PFL")[2] == r"\textbf{9.90}" and cells(latex, "FedProx")[2] == r"\underline{13.44}"
-    exact = table.to_latex(decimals=4)
-    assert r"\textbf{60.0010}" not in exact and r"\textbf{60.0040}" in exact
-
-
 def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison) -> None:
     latex = table.to_latex()
     rows = {row.method: row for row in table.numbers.rows}
@@ -107,7 +89,7 @@ def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison)
     # Four seeds: FedProx 1, 2, 0.5, 1 has t = 1.125 / (0.6292 / 2) = 3.576, p = 0.037; F2DC's mean is 0.
     assert p["fedprox"] == pytest.approx(0.0374, abs=5e-4) and p["f2dc"] == pytest.approx(1.0)
     tested = rows["fedprox"].difference
-    assert tested is not None and tested.p_holm == pytest.approx(2 * 0.0374, abs=1e-3)  # F2DC's alone is as large
+    assert tested.p_holm == pytest.approx(2 * 0.0374, abs=1e-3)  # F2DC's alone is as large
     avg = 3
     assert r"$^{\ddagger}$" in cells(latex, r"I$^2$PFL")[avg] and r"$^{\dagger}$" in cells(latex, "FedProx")[avg]
     assert "dagger" not in cells(latex, r"F$^2$DC")[avg] and "dagger" not in cells(latex, "FedAvg")[avg]
@@ -117,24 +99,17 @@ def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison)
     assert "correction for 5 comparisons" in notes and "over 4 seeds" in notes
 
 
-def test_the_corrected_p_stands_next_to_p_in_every_form(table: Comparison, make_run: MakeRun) -> None:
+def test_the_corrected_p_stands_next_to_p_in_every_form(table: Comparison) -> None:
     by_method = {row.method: row.difference for row in table.numbers.rows}
     tested = by_method["fedprox"]
-    assert tested is not None and tested.p is not None and tested.p_holm is not None
+    assert tested.p is not None and tested.p_holm is not None
     first, second = f"{tested.p:.3f}", f"{tested.p_holm:.3f}"
     assert first != second
-    for text in (table.text(width=200), table.markdown(), table.html()):
-        assert re.search(rf"{first}.{{1,80}}{second}", text, re.DOTALL)
+    assert re.search(rf"{first} +{second}", table.text(width=200))
     (record,) = [row for row in json.loads(table.json())["rows"] if row["method"] == "fedprox"]
     (of_csv,) = [row for row in csv.DictReader(io.StringIO(table.csv())) if row["method"] == "fedprox"]
     assert (record["p"], record["p (Holm)"]) == (tested.p, tested.p_holm)
     assert (of_csv["p"], of_csv["p (Holm)"]) == (str(tested.p), str(tested.p_holm))
-    again = [
-        make_run(name, s, 60 + s * more, 40, given="train.lr=0.3")
-        for name, more in (("fedavg", 1), ("moon", 2)) for s in range(3)
-    ]  # fmt: skip
-    both = compare([*(run.place for row in table.numbers.rows for run in row.runs), *again], allow_different=True)
-    assert "for the 6 tests here" in " ".join(both.text().split())  # of all groups that a reader sees
 
 
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=5))
@@ -228,8 +203,8 @@ def check_latex(latex: str) -> None:
     assert not re.search(r"[_^~#]", re.sub(r"\$[^$]*\$|\\label\{.*?\}", "", bare))
 
 
-def test_tables_compile(table: Comparison, grouped: Comparison, tmp_path: Path) -> None:
-    """As far as an independent reader tells, and by pdflatex where it is: odd names, a wide line, a narrow table."""
+def test_tables_compile(table: Comparison, grouped: Comparison) -> None:
+    """As far as an independent reader tells: odd names, a wide line, a narrow table."""
     odd = escaped('a_b & c% #1 {x} ~^ <|> "q" ±†…')
     caption = r"Top-1 accuracy (\%), 50 \& more: $\pm$."
     pacs = compare([RESULTS / "pacs"], paper="f2dc.table1b", allow_different=True).to_latex()
@@ -245,16 +220,6 @@ def test_tables_compile(table: Comparison, grouped: Comparison, tmp_path: Path) 
         check_latex(latex)
     assert f"\\caption{{{caption}}}" in tables[1] and r"\emph{Global model (model.name=cnn\_bn)}" in tables[2]
     assert r"\quad \emph{printed: " in pacs and r"\caption{PACS: top-1 accuracy (\%)" in pacs
-    program = shutil.which("pdflatex")
-    if program is None or subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True, check=False).returncode:
-        pytest.skip("no pdflatex with booktabs")
-    head = r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
-    (tmp_path / "all.tex").write_text("\n".join([head, *tables, r"\end{document}"]), encoding="utf-8")
-    command = [program, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, errors="replace")
-    assert done.returncode == 0, done.stdout[-2000:]
-    log = (tmp_path / "all.log").read_text(errors="replace")
-    assert "LaTeX Error" not in log and not re.search(r"Overfull \\hbox .*alignment", log), log[-2000:]
 
 
 def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Comparison) -> None:
@@ -266,6 +231,10 @@ def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Compariso
     for wrong, named in ((["scna"], "'scna'"), (["AVG", "AVG"], "'AVG' comes twice")):
         with refused(ConfigError, "--columns: ", named):
             table.to_latex(wrong)
+    with refused(ConfigError, "'domain'", "did you mean domains"):
+        table.figure("domain")
+    labels = [label.get_text() for label in table.figure("domains").axes[0].get_yticklabels()]
+    assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
 
 
 def read_csv(text: str) -> list[dict[str, str]]:
@@ -279,28 +248,16 @@ def test_long_csv_has_a_line_for_each_run_and_domain(table: Comparison, tmp_path
     line = next(one for one in lines if (one["method"], one["seed"], one["domain"]) == ("i2pfl", "1", "street"))
     assert (float(line["value"]), line["images"], line["round"], line["averaged rounds"]) == (43.1, "90", "20", "5")
     assert Path(line["run"]).name.startswith("i2pfl-1-") and line["measure"] == "accuracy"
-    assert (line["dataset"], line["network"], line["nodes"], line["scored"]) == ("handwritten", "cnn", "2", "global")
     runs = [run.place for row in table.numbers.rows for run in row.runs][:2]
-    best = read_csv(compare(runs, score="best").runs_csv())
-    assert {(one["round"], one["averaged rounds"]) for one in best} == {("3", "1")}
     auc = read_csv(compare(runs, score="auc").runs_csv())
     assert {(one["measure"], one["value"]) for one in auc} == {("AUC", "50.0")}
-
-
-def test_long_csv_of_joined_runs_names_the_run_that_held_a_domain_out() -> None:
-    lines = read_csv(compare([RESULTS / "out-pacs-cnn"], held_out=True, allow_different=True).runs_csv())
-    assert lines
-    for line in lines:
-        config = json.loads((ROOT / line["run"]).read_text())["config"]["resolved"]
-        assert config["allocation"]["held_out"] == [line["domain"]]
 
 
 def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison, tmp_path: Path) -> None:
     assert table.figure_names == ("difference", "curves", "domains", "AVG", "scan", "street", "WORST")
     runs = tmp_path / "runs"
-    code, _, _ = call("compare", runs, "--csv", tmp_path / "r.csv", "--table-csv", tmp_path / "t.csv",
-                      "--figures", tmp_path / "figures", "--columns", "AVG")  # fmt: skip
-    assert code == 0
+    call("compare", runs, "--csv", tmp_path / "r.csv", "--table-csv", tmp_path / "t.csv",
+         "--figures", tmp_path / "figures", "--columns", "AVG")  # fmt: skip
     assert (tmp_path / "r.csv").read_text() == table.runs_csv() and (tmp_path / "t.csv").read_text() == table.csv()
     files = {file.name: file for file in (tmp_path / "figures").iterdir()}
     assert files.keys() == {f"{name}.{ending}" for name in table.figure_names for ending in ("pdf", "svg", "png")} | {
@@ -326,58 +283,29 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     assert "\ndomains: Scan, Street: top-1 accuracy (%)" in files["captions.txt"].read_text()
 
 
-def test_letters_that_no_font_has_are_named_once(
-    table: Comparison, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drawing, "_families", lambda: ["DejaVu Sans"])
-    rows = tuple(replace(row, label=f"{row.method} 北京") for row in table.numbers.rows[:2])
-    numbers = replace(table.numbers, rows=rows, columns=("AVG",))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure_files.write(numbers, tmp_path / "figures")
-        assert "北京" in figures.plots(numbers).columns[0].svg
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("--figures: no font of this machine has all letters")
-
-
-def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
-    drawn = table.figure("domains")
-    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
-    assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
-    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["Scan", "Street"]
-    drawn.draw_without_rendering()
-    for text in [text for axes in drawn.axes for text in (*axes.get_yticklabels(), axes.title) if text.get_text()]:
-        box = text.get_window_extent()
-        assert box.x0 >= -1 and box.x1 <= drawn.bbox.x1 + 1 and box.y1 <= drawn.bbox.y1 + 1, text.get_text()
-    with refused(ConfigError, "'domain'", "did you mean domains"):
-        table.figure("domain")
-
-
-def call(*arguments: object) -> tuple[int, str, str]:
+def call(*arguments: object) -> str:
     result = CliRunner().invoke(cli.app, list(map(str, arguments)))
-    error = str(result.exception) if isinstance(result.exception, ConfigError) else ""
-    return result.exit_code, result.output, error
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def test_the_command(table: Comparison, tmp_path: Path) -> None:
     runs = sorted((tmp_path / "runs").iterdir())
-    code, out, _ = call("compare", *runs, "--latex", "--columns", "scan,AVG", "--decimals", 1, "--label", "tab:x")
-    assert code == 0 and out.rstrip("\n") == table.to_latex(["scan", "AVG"], 1, label="tab:x")
-    assert call("compare", "--latex", *runs)[:2] == (0, table.to_latex() + "\n"), "no file of this name is written"
-    code, out, _ = call("compare", "--latex", tmp_path / "table.tex", *runs)
-    assert code == 0 and (tmp_path / "table.tex").read_text() == table.to_latex()
+    out = call("compare", *runs, "--latex", "--columns", "scan,AVG", "--decimals", 1, "--label", "tab:x")
+    assert out.rstrip("\n") == table.to_latex(["scan", "AVG"], 1, label="tab:x")
+    assert call("compare", "--latex", *runs) == table.to_latex() + "\n", "no file of this name is written"
+    call("compare", "--latex", tmp_path / "table.tex", *runs)
+    assert (tmp_path / "table.tex").read_text() == table.to_latex()
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--latex", "--json"), ("--latex or --json",)), (("--latex", "--markdown"), ("--latex or --markdown",)),
-        (("--caption", "C"), ("--caption is of --latex",)), (("--json", "--columns", "AVG"), ("--columns and --json",)),
-        (("--columns", "AVG,"), ("--columns: ''",)), (("--sites", "auroc", "--latex"), ("--sites and --latex",)),
-        (("--sites", "auroc", "--figures", "f"), ("--sites and --figures",)),
+        (("--latex", "--json"), "--latex or --json"), (("--caption", "C"), "--caption is of --latex"),
+        (("--json", "--columns", "AVG"), "--columns and --json"), (("--columns", "AVG,"), "--columns: ''"),
+        (("--sites", "auroc", "--latex"), "--sites and --latex"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(make_run: MakeRun, options: Sequence[str], named: Sequence[str]) -> None:
-    code, _, error = call("compare", make_run("fedavg", 0, 60, 40), *options)
-    assert code == 1
-    worded(error, *named)
+def test_what_does_not_go_together_is_refused(run: MakeRun, options: Sequence[str], named: str) -> None:
+    with refused(ConfigError, named):
+        CliRunner().invoke(cli.app, ["compare", str(run("fedavg")), *options], catch_exceptions=False)

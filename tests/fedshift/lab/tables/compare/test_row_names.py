@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support import ROOT
 
 from fedshift.lab.tables.compare import compare
@@ -14,7 +13,6 @@ from fedshift.lab.tables.compare.table import Numbers
 MakeRun = Callable[..., Path]
 ALL = {"scan": 50.0}
 ASKS = "as the method or its experiment asks"
-PLAIN = "images.views=1 images.resized_crop=null images.jitter=[0,0,0,0] images.grayscale=0"
 
 
 @pytest.fixture
@@ -58,25 +56,6 @@ def test_a_setting_in_place_of_the_methods_own_makes_a_row(
     assert sorted(rows(compare(runs).numbers)) == sorted((label, (seed,)) for seed, label in enumerate(labels))
 
 
-def test_what_no_run_of_a_method_has_of_its_own_is_in_a_note(make: MakeRun) -> None:
-    numbers = compare([make("fedavg"), make("fedicon", "adapt.name=t3a"), make("f2dc", "aggregation.weights=equal")])
-    assert [label for label, _ in rows(numbers.numbers)] == ["fedavg", "f2dc", "fedicon"]
-    said = notes(numbers.numbers, "in all its rows")
-    assert "fedicon, in all its rows that have it: adapt.name=t3a (not in its experiment)" in said
-    assert "f2dc, in all its rows that have it: aggregation.weights=equal (not in its experiment)" in said
-
-
-def test_a_run_that_lacks_a_newer_key_is_in_the_row_of_those_that_have_it(make: MakeRun) -> None:
-    """It has the default; what a run lacks is a value only where its method has it in another way."""
-    runs = [make("fedicon", seed=seed) for seed in range(2)]
-    runs += [make("fedavg", "adapt.name=t3a", seed=seed) for seed in range(2)]
-    for old, key in ((runs[0], "grayscale"), (runs[2], "order")):
-        config = yaml.safe_load((old / "config.yaml").read_text())
-        del config["resolved"]["adapt"][key]
-        (old / "config.yaml").write_text(yaml.safe_dump(config))
-    assert rows(compare(runs).numbers) == [("fedavg", (0, 1)), ("fedicon", (0, 1))]
-
-
 def test_the_kept_runs_with_t3a_over_fedicon_are_named() -> None:
     numbers = compare([ROOT / "docs/results/digits-corrupted-cnn"], score="final", allow_different=True).numbers
     assert [label for label, _ in rows(numbers)] == 3 * [
@@ -101,34 +80,6 @@ def test_a_setting_that_a_method_asks_for_and_some_runs_do_not_have_makes_rows(m
     assert rounds == f"fedicon rounds=66, {ASKS}: rounds=66"
     assert rows(compare(runs).numbers) == [("fedavg", (0,)), ("fedicon", (0,))]  # named where it varies alone
     assert [note.endswith(", rounds=66") for note in notes(compare(runs).numbers, ASKS)] == [True]
-
-
-def test_of_many_such_settings_a_row_names_those_that_the_method_does_not_ask_for(make: MakeRun) -> None:
-    cnn = {"experiment": "digits-small-cnn"}
-    runs = [make("fedavg", **cnn), make("fedsa", **cnn)]
-    runs.append(make("fedsa", "method.lambda_anchor=1 train.batch_size=32 train.momentum=0.9", seed=1, **cnn))
-    numbers = compare(runs).numbers
-    others = "fedsa lambda_anchor=1.0 train.batch_size=32 train.momentum=0.9"
-    assert rows(numbers) == [("fedavg", (0,)), ("fedsa", (0,)), (others, (1,))]
-    assert notes(numbers, "fedsa, ") == [
-        "fedsa, where a row does not name it: lambda_anchor=10.0, train.batch_size=10, train.momentum=0.0",
-        f"fedsa, where a row does not name it, {ASKS}: train.batch_size=10, train.momentum=0.0",
-    ]
-    assert [row.difference is not None for row in numbers.rows[1:]] == [True, True]  # one group
-
-
-def test_such_settings_are_named_in_groups_and_next_to_a_search_too(make: MakeRun) -> None:
-    """The group has the rounds of FedAvg."""
-    more = {"experiment": "digits-small-shift"}
-    runs = [make("fedicon", f"rounds={rounds}", **more) for rounds in (60, 66)]
-    runs += [make("fedicon", "shift.severity=1 rounds=60", **more)]
-    runs += [make("fedicon", "method.tau=0.1 'tuned={method.tau: 0.07}' rounds=60", **more)]
-    numbers = compare(runs, allow_different=True).numbers
-    assert {(row.group, row.label) for row in numbers.rows} == {
-        ("shift.severity=5", "fedicon rounds=60"), ("shift.severity=5", "fedicon rounds=66"),
-        ("shift.severity=1", "fedicon rounds=60"), ("shift.severity=5", "fedicon tuned rounds=60"),
-    }  # fmt: skip
-    assert notes(numbers, ASKS) == [f"fedicon rounds=66, {ASKS}: rounds=66"]
 
 
 def test_values_of_an_adaptation_over_a_method_are_held_against_its_defaults(make: MakeRun) -> None:

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 from refusals import refused
-from support import ROOT
-from typer.testing import CliRunner
 
-from fedshift import cli
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare import keep as kept_files
 from fedshift.lab.tables.compare.table import Numbers
@@ -65,7 +62,7 @@ def test_each_domain_comes_from_the_run_whose_nodes_did_not_hold_it(keep: Keep) 
         assert [row.by_seed[seed]["AVG"] for seed in range(3)] == pytest.approx([30 + gain for gain in gains])
         assert row.worst == "texture"
     difference = numbers.rows[1].difference
-    assert difference is not None and difference.difference.mean == pytest.approx(3)
+    assert difference.difference.mean == pytest.approx(3)
     assert "of domains that no node held" in numbers.title and not numbers.warnings
 
 
@@ -79,22 +76,6 @@ def test_without_the_flag_they_are_groups_and_the_flag_is_named(keep: Keep) -> N
         with pytest.raises(ConfigError) as caught:
             compare(paths)
         assert ("--unseen" in str(caught.value)) is named
-
-
-def test_other_settings_stay_rows_and_groups_of_their_own(keep: Keep) -> None:
-    runs = in_turn(keep, "fedavg", {0: 0}) + in_turn(keep, "fedprox", {0: 1}, given="method.mu=0.5")
-    runs += in_turn(keep, "fedprox", {0: 2}, given="method.mu=0.7")
-    assert [row.label for row in unseen(runs).rows] == ["fedavg", "fedprox mu=0.5", "fedprox mu=0.7"]
-    runs += in_turn(keep, "fedavg", {0: 5}, given="train.lr=0.5")
-    with refused(ConfigError, "train.lr"):
-        unseen(runs)
-    assert {row.group for row in unseen(runs, allow_different=True).rows} == {"train.lr=0.01", "train.lr=0.5"}
-
-
-def test_personal_models_are_reported_as_scored_where_nobody_trained(keep: Keep) -> None:
-    runs = in_turn(keep, "fedavg", {0: 0}) + in_turn(keep, "fdse", {0: 1}, evaluated="personal models")
-    (note,) = [note for note in unseen(runs).notes if note.startswith("scored personal")]
-    assert "on the domain that no node held" in note
 
 
 def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Keep) -> None:
@@ -126,24 +107,6 @@ def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
     with refused(ConfigError, "round is best-validation", "and last"):
         unseen(runs, score="ece")
     assert len(unseen(runs, score="final").rows) == 1
-
-
-def test_parts_of_other_versions_are_named(keep: Keep) -> None:
-    """Only the second of three parts has another version."""
-
-    def recorded(torch: str) -> dict[str, Any]:
-        return {"versions": {"torch": torch}}
-
-    parts = [keep(method, f"[{out}]", recorded=recorded("2" if out == "street" else "1")) for method in ("fedavg", "ga")
-             for out in THREE]  # fmt: skip
-    first, second, third, *_, other, _ = (part.name for part in parts)
-    differing = f"torch is 1 ({first}, {third} and 2 more) and 2 ({second}, {other})"
-    assert unseen(parts).warnings == (f"not the same torch: {differing}",)
-    (harmful,) = unseen([*parts, keep("fedavg", "[scan]", recorded=recorded("3"))]).warnings
-    assert harmful.startswith("not the same torch")  # of which no repetition is a witness
-    numbers = unseen([*parts, *in_turn(keep, "fedavg", {0: 0}, recorded=recorded("2"))])
-    note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 "
-    assert not numbers.warnings and any(line.startswith(note) for line in numbers.notes)
 
 
 def test_what_any_part_says_is_said_of_the_joined_run(keep: Keep) -> None:
@@ -187,24 +150,3 @@ def test_what_is_said_of_the_domain_that_is_held_out_is_no_other_setting(keep: K
         runs.append(keep("fedavg", f"[{out}]", counts=zero, given=f"'allocation.share={{{rest}}}'"))
     (row,) = unseen(runs).rows
     assert row.by_seed[0]["AVG"] == pytest.approx(30)
-
-
-def test_a_held_out_domain_that_a_paper_lacks_has_no_printed_row() -> None:
-    runs = [ROOT / "docs" / "results" / "out-digits-cnn"]  # MNIST, USPS and MNIST-M; the table has SVHN and SYN
-    numbers = compare(runs, paper="i2pfl.tableiiidigits", allow_different=True).numbers
-    compared = {row.group: row.paper is not None for row in numbers.rows if row.method == "fedavg"}
-    assert compared == {f"allocation.held_out=[{name}]": name != "mnistm" for name in ("mnist", "usps", "mnistm")}
-    (row,) = [row for row in unseen(runs, paper="i2pfl.tableiiidigits").rows if row.method == "i2pfl"]
-    assert row.paper is not None and row.paper.values["mnistm"] is None
-    assert row.paper.values["mnist"] is not None and row.paper.values["AVG"] is None  # a mean over other domains
-
-
-@pytest.mark.usefixtures("undrawn_figures")
-def test_the_command_and_its_page(keep: Keep, tmp_path: Path) -> None:
-    runs = in_turn(keep, "fedavg", {0: 0, 1: 1}) + in_turn(keep, "ga", {0: 2, 1: 5})
-    page = tmp_path / "page.html"
-    given = ["compare", str(runs[0].parent), "--unseen", "--markdown", "--html", str(page)]
-    result = CliRunner().invoke(cli.app, given)
-    assert result.exit_code == 0, result.output
-    assert "| ga | global | 2 | **33.50 ± 2.12** |" in result.stdout and "+3.00 ± 1.41" in result.stdout
-    assert all(folder.name in page.read_text() for folder in runs[:3])
