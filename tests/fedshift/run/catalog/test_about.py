@@ -170,3 +170,22 @@ def test_values_that_are_completed_are_taken() -> None:
     assert set(completion.values("dataset")) == set(catalog.DATASETS)
     for key in ("model.bn", "train.schedule", "train.optimizer", "keep", "aggregation.robust"):
         assert len(completion.values(key)) > 1, key
+
+
+def test_keys_of_one_section() -> None:
+    lines = shown("keys", "privacy").splitlines()
+    assert [line.split()[0] for line in lines[1:] if line.startswith("privacy.")] == [
+        "privacy.name", "privacy.clipping_norm", "privacy.epsilon", "privacy.delta", "privacy.noise_multiplier",
+        "privacy.target_epsilon", "privacy.prototype_clip", "privacy.prototype_noise",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="'trian'"):
+        keys.text("trian")
+
+
+def test_a_key_that_several_methods_have_stands_under_each() -> None:
+    lines = shown("keys", "method.tau").splitlines()
+    for method, default in (("fedcode", "0.5"), ("i2pfl", "0.07"), ("f2dc", "0.06")):
+        row = lines[lines.index(f"method={method}") + 1].split()
+        assert row[:3] == ["method.tau", "number", default]
+    lines = shown("keys", "adapt.epochs").splitlines()
+    assert [line for line in lines if "=" in line] == [f"adapt.name={name}" for name in ("finetune", "fedicon")]
