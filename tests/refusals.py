@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from fedshift_core.errors import FedShiftError
+
 TESTS = Path(__file__).parent
 KEPT = TESTS / "messages"
 #: Set to a file where messages are noted, one JSON line each, instead of being compared.
@@ -30,7 +32,7 @@ def refused(error: type[BaseException], *named: object) -> Iterator[pytest.Excep
     """Expect `error`, whose message names each of `named` (keys, values, files) and is worded as in the room's file."""
     with pytest.raises(error) as caught:
         yield caught
-    worded(str(caught.value), *named)
+    worded(_whole(caught.value), *named)
 
 
 def worded(text: str, *named: object) -> None:
@@ -45,6 +47,11 @@ def worded(text: str, *named: object) -> None:
         return
     kept = [_without_places(text) for text in _kept(KEPT / f"{_room(test)}.json").get(test, [])]
     assert said in kept, f"another wording than tests/messages has; if it is meant: make messages\n{said}\nkept: {kept}"
+
+
+def _whole(error: BaseException) -> str:
+    """Return the text of an error before it is cut, which would depend on the length of a test's folder."""
+    return f"{error.text}\n{error.remedy}".rstrip() if isinstance(error, FedShiftError) else str(error)
 
 
 def write(notes: Path) -> None:

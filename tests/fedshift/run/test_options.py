@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import pytest
 import typer
 from support import refusal_of
 from typer.testing import CliRunner
@@ -83,8 +82,3 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert ended("draw", "a", "--json").exit_code == 0
     assert refusal_of(ConfigError, form_of, markdown=True, latex="-") == "give --latex or --markdown, not both"
     assert form_of(markdown=False, json="") == "text" and form_of(json=True) == "json"
-
-
-@pytest.mark.parametrize("name", ["draw", "other"])
-def test_the_function_stays_one(name: str) -> None:
-    assert globals()[name].__name__ == name and "__signature__" not in vars(globals()[name])

@@ -42,9 +42,6 @@ def test_all_commands_are_in_five_panels_in_their_order() -> None:
     text = shown()
     places = [text.index(f"─ {panel} ─") for panel in help_pages.PANELS]
     assert places == sorted(places) and "─ Commands ─" not in text
-    for names, start, end in zip(help_pages.PANELS.values(), places, [*places[1:], len(text)], strict=True):
-        listed = [line.split()[1] for line in text[start:end].splitlines() if line.startswith("│ ") and line[2] != " "]
-        assert listed == list(names)
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -85,70 +82,18 @@ OWN = ("images", "node", "nodes")
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["run", "handwritten", "--rounds", "3"], "use rounds=3"),
-        (["run", "handwritten", "--rounds=3"], "use rounds=3"),
-        (["sweep", "handwritten", "--method", "fedavg,i2pfl"], "use method=fedavg,i2pfl"),
-        (["run", "--lr", "0.1"], "use train.lr=0.1"),
-        (["run", "--batch-size", "8"], "use train.batch_size=8"),
-        (["run", "--train.lr", "0.1"], "use train.lr=0.1"),
-        (["run", "--engine"], "use engine=VALUE"),
-        (["status", "--output-dir", "there"], "use output-dir=there"),
-        (["evaluate", "MODEL", "--seed", "1"], "use seed=1"),
-        (["rescore", "RUN", "--bn", "own"], "use evaluate.bn=own"),  # not model.bn, which rescore refuses
-        (["costs", "fedavg", "--nodes", "4"], "use nodes=4"),
-        (["export", "handwritten", "--nodes", "4"], "use nodes=4"),
-        (["deploy-demo", "--rounds", "4"], "use rounds=4"),
-        (["report", "RUN", "--data-dir", "there"], "use data-dir=there"),
-        (["init", "mine", "--data-dir", "there"], "use data-dir=there"),
-        (["init", "mine", "--seed", "3"], "use dataset.seed=3"),
-        (["prepare", "pacs", "--data-dir", "there"], "use data-dir=there"),
-        (["preview", "pacs", "--skip-broken", "true"], "use dataset.skip_broken=true"),
-    ],
-)
-def test_an_option_that_is_a_key_is_answered_with_the_key(words: list[str], answer: str) -> None:
-    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words)
-    assert ended.exit_code == 2
-    assert f"No such option '{words[-1].partition('=')[0] if '=' in words[-1] else words[-2]}'" in ended.output or (
-        answer.endswith("VALUE")
-    )
-    assert f"It is a key: {answer}" in ended.output
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "--nonsense", "3"],
+        ("run handwritten --rounds 3", "use rounds=3"), ("run handwritten --rounds=3", "use rounds=3"),
+        ("run --lr 0.1", "use train.lr=0.1"), ("run --train.lr 0.1", "use train.lr=0.1"),
+        ("run --engine", "use engine=VALUE"), ("rescore RUN --bn own", "use evaluate.bn=own"),  # not model.bn
+        ("costs fedavg --nodes 4", "use nodes=4"), ("report RUN --data-dir there", "use data-dir=there"),
+        ("init mine --seed 3", "use dataset.seed=3"), ("preview x --skip-broken true", "use dataset.skip_broken=true"),
         # Keys that the command does not take: the advice would be refused.
-        ["compare", "runs", "--seed", "0"],
-        ["predict", "MODEL", "--data-dir", "there"],
-        ["save", "RUN", "--rounds", "2"],
-        ["cite", "RUN", "--seed", "0"],
-        ["methods", "--method", "fpl"],
-        ["evaluate", "MODEL", "--round", "2"],
-        ["rescore", "RUN", "--lr", "1"],
-        ["costs", "fedavg", "--engine", "inline"],
-        ["export", "handwritten", "--engine", "inline"],
-        ["deploy-demo", "--resume", "RUN"],
-        ["report", "RUN", "--seed", "0"],
-        ["status", "--seed", "0"],
-        ["policy", "init", "--seed", "0"],
-        ["cache", "list", "--seed", "0"],
+        ("run --nonsense 3", ""), ("compare runs --seed 0", ""), ("rescore RUN --lr 1", ""),
+        ("costs fedavg --engine inline", ""), ("deploy-demo --resume RUN", ""), ("policy init --seed 0", ""),
     ],
-    ids=" ".join,
-)
-def test_an_option_that_is_no_key_of_the_command_gets_no_advice(words: list[str]) -> None:
-    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words)
-    assert ended.exit_code == 2 and "No such option" in ended.output
-    assert "It is a key" not in ended.output
-
-
-def test_no_command_tells() -> None:
-    texts = {
-        name: f"{command.help} {[getattr(p, 'help', '') for p in command.params]}" for name, command in LEAVES.items()
-    }
-    assert [name for name, text in texts.items() if " tell" in text.lower() or "Tells" in text] == []
-
-
-def test_help_calls_the_argument_of_keys_a_key() -> None:
-    (argument,) = (param for param in COMMANDS.commands["keys"].params if isinstance(param, click.Argument))
-    assert (argument.name, argument.metavar) == ("key", "[KEY]")
+)  # fmt: skip
+def test_an_option_that_is_a_key_of_the_command_is_answered_with_the_key(words: str, answer: str) -> None:
+    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words.split())
+    assert ended.exit_code == 2
+    assert (f"It is a key: {answer}" if answer else "No such option") in ended.output
+    assert ("It is a key" in ended.output) == bool(answer)

@@ -8,7 +8,6 @@ from image_trees import noise_sites
 
 from fedshift.data import init as init_files
 from fedshift.run import checking
-from fedshift.run.checking import check_data
 from fedshift.run.launch import advice, credentials
 from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
@@ -38,8 +37,6 @@ def test_many_clients_with_a_small_network_and_few_images_get_a_hint() -> None:
     [
         (300, 36, ""),  # 15 clients a round
         (1000, 501, ""),
-        (1000, 36, "train.epochs=20"),
-        (1000, 36, "model.name=resnet10"),
         (1000, 36, "model.per_node=[cnn,resnet10] method.name=fedproto"),
     ],
 )
@@ -52,9 +49,7 @@ def test_others_are_not(nodes: int, images: float, more: str) -> None:
     [
         (8, "model.per_node=[cnn,cnn_bn]", True),  # four domains in turn, two networks in turn
         (4, "model.per_node=[cnn,cnn_bn]", False),  # one node each: nothing else is possible
-        (8, "model.per_node=[cnn,cnn]", False),
         (8, "model.per_node=[cnn,cnn_bn,cnn2]", False),
-        (8, "", False),
     ],
 )
 def test_networks_that_follow_the_domains_are_told_of(nodes: int, more: str, hinted: bool) -> None:
@@ -66,11 +61,6 @@ def test_networks_that_follow_the_domains_are_told_of(nodes: int, more: str, hin
         assert "\n" not in line
         dealt = config.allocation.model_copy(update={"counts": dict.fromkeys(config.dataset.domains, 2)})
         assert advice.network_by_domain(config.model_copy(update={"allocation": dealt}), nodes) == ""
-
-
-def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:
-    config = resolve({"experiment": "handwritten", "set": "allocation.share=0.1 dataset.domains=[scan,sketch]"})
-    assert 30 < check_data(config, 2) < 40  # a tenth of each domain's 360
 
 
 # --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
@@ -94,18 +84,7 @@ def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: py
 
 
 #: Names that a site may have.
-SITES = (
-    "scan",
-    "art_painting",
-    "Köln Süd",
-    "Große Straße",
-    "São Paulo (A)",
-    "a & b + c",
-    "東京",
-    "Ω",
-    "x" * MOST_NAME,
-    "ä" * (MOST_NAME // 2),
-)
+SITES = ("art_painting", "Große Straße", "a & b + (c)", "東京", "x" * MOST_NAME)
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -118,10 +97,3 @@ def test_every_sites_name_makes_a_node(tmp_path: Path, site: str) -> None:
     assert private.is_file() and public.read_text().rstrip().endswith(name)
     given = parse_config_args([exporting.NodeFolder(tmp_path / name, site, 3).node_config])
     assert (given["domain"], given["data-dir"], given["partition-id"]) == (site, str(tmp_path / name), 3)
-
-
-def test_plain_names_stay_and_none_is_like_another() -> None:
-    assert exporting.node_name(0, "art_painting") == "node-0-art_painting"
-    assert exporting.node_name(1, "Köln Süd") == "node-1-Koln-Sud"
-    assert exporting.node_name(2, "東京") == "node-2"
-    assert len({exporting.node_name(index, site) for index, site in enumerate(SITES)}) == len(SITES)

@@ -1,6 +1,5 @@
 """``fedshift new-method`` and ``new-plugin``: what they write runs as it is, and passes its own test."""
 
-import dataclasses
 import inspect
 import re
 import runpy
@@ -12,18 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, Run, own_experiment, refusal_of
+from support import ROOT, Run, own_experiment
 
-from fedshift.run.catalog import things
 from fedshift.run.create import writing
 from fedshift.run.launch import runner
-from fedshift_app.config import files as config_files
-from fedshift_clients.base import DomainClient
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.updates import Update
 
 
 def files(folder: Path) -> list[str]:
@@ -85,25 +80,15 @@ def test_one_file_is_written_and_passes_its_test(tmp_path: Path, run_its_tests: 
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Mine", "NAME: 'Mine'; allowed are lower-case letters, digits and single hyphens, a letter first"),
-        ("../x", "allowed are lower-case letters"),
-        ("a--b", "allowed are lower-case letters"),
-        ("a" * 41, "at most 40 characters"),
-        ("fedavg", "there is a method 'fedavg' already"),
-        ("json", "Python has something called 'json' already"),
-        ("class", "Python has something called 'class' already"),
-        ("naïve", "allowed are lower-case letters"),
-        ("a b", "allowed are lower-case letters"),
-        ("", "NAME: ''; allowed are lower-case letters"),
-        ("a\n", "allowed are lower-case letters"),
-        ("strategies", "Python has something called 'strategies' already"),
-    ],
+    "name", ["Mine", "../x", "a--b", "a" * 41, "fedavg", "json", "class", "naïve", "a b", "", "a\n", "strategies"]
 )
-def test_names_that_cannot_be_used(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_cannot_be_used_and_folders_that_are_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert message in refusal_of(ConfigError, writing.write, "method", name, None)
+    for wrong, folder in ((name, None), ("mine", tmp_path)):
+        with refused(ConfigError, repr(name) if folder is None else "exists already"):
+            writing.write("method", wrong, folder)
     assert not list(tmp_path.iterdir())
 
 
@@ -112,11 +97,6 @@ def test_a_name_that_yaml_takes_for_another_kind_stays_a_word(name: str, tmp_pat
     writing.write("plugin", name, tmp_path / "own")
     (file,) = (tmp_path / "own").glob("*.yaml")
     assert yaml.safe_load(file.read_text())["method"] == {"name": name}
-
-
-def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
-    assert "exists already" in refusal_of(ConfigError, writing.write, "plugin", "mine", tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_worked_method_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,27 +120,3 @@ def test_the_worked_method_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.
         assert losses[0][0] == losses[0.9][0] and losses[0][1] == losses[0.9][1], "the first step has no momentum yet"
         weights = [load_file(next((tmp_path / str(beta)).rglob("weights-00002.safetensors"))) for beta in (0, 0.9)]
         assert any(not np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-def test_the_fields_and_hooks_that_the_page_names_are_there() -> None:
-    page = (ROOT / "docs" / "guide" / "own-method.md").read_text()
-    table = page.partition("| field of an `Update` |")[2].partition("\n\n")[0]
-    fields = set(re.findall(r"`(\w+)(?:\(\))?`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:])))
-    there = {field.name for field in dataclasses.fields(Update)} | {"arrays", "nodes", "stands_for"}
-    assert fields == there
-    shown = re.findall(r"    def (\w+)\(self(.*?)\) -> ", page.partition("### Signatures")[2].partition("### One")[0])
-    assert len(shown) == 14
-    for name, parameters in shown:
-        hook = getattr(DomainStrategy, name, None) or getattr(DomainClient, name)
-        named = [part.split(":")[0].strip() for part in re.sub(r"\[.*?\]", "", parameters).split(",") if part.strip()]
-        assert named == list(inspect.signature(hook).parameters)[1:], name
-
-
-def test_a_page_that_an_installed_package_lacks_is_said_to_be_in_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert writing.write("plugin", "mine", tmp_path / "one").endswith(" docs/guide/own-method.md has all hooks.")
-    monkeypatch.setattr(config_files, "APP", tmp_path)
-    said = writing.write("plugin", "mine", tmp_path / "two")
-    assert said.endswith(" docs/guide/own-method.md in a checkout of FedShift has all hooks.")
-    assert "docs/guide/datasets.md in a checkout of FedShift" in things.dataset("pacs")

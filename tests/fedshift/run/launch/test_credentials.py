@@ -1,24 +1,26 @@
-"""Certificates and keys: right names, file modes, nothing overwritten; and what a SuperLink makes of them."""
+"""Certificates and keys: right names, file modes, nothing overwritten; what a SuperLink makes of them, and refuses."""
 
 import contextlib
 import datetime
 import ipaddress
+import os
 import socket
 import ssl
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -27,22 +29,28 @@ from fedshift.run.launch.credentials import Credentials
 from fedshift.site.deploy import demo as deploy_demo
 from fedshift_core.errors import ConfigError, FedShiftError
 
+DAY = datetime.timedelta(days=1)
+HOSTS = ("localhost", "127.0.0.1", "superlink.example.org", "2001:db8::1")
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> Credentials:
     """Return a CA and a certificate for this machine's loopback."""
     folder = tmp_path / "federation"
     credentials.make_authority(folder)
-    credentials.make_server(folder, ["localhost", "127.0.0.1", "superlink.example.org", "2001:db8::1"])
+    credentials.make_server(folder, list(HOSTS))
     return Credentials(folder)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Credentials:
+    """Return another CA."""
+    credentials.make_authority(tmp_path / "other")
+    return Credentials(tmp_path / "other")
 
 
 def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def shake_hands(served: Credentials, trusted: Path, host: str) -> None:
@@ -66,32 +74,19 @@ def shake_hands(served: Credentials, trusted: Path, host: str) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "superlink.example.org", "2001:db8::1"])
-def test_a_client_with_the_ca_takes_the_certificate_for_each_of_its_names(made: Credentials, host: str) -> None:
-    shake_hands(made, made.ca_certificate, host)
-
-
-@pytest.mark.parametrize("host", ["example.org", "127.0.0.2", "www.superlink.example.org"])
-def test_another_name_is_refused(made: Credentials, host: str) -> None:
-    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+def test_a_client_takes_the_certificate_for_each_of_its_names_and_no_other(
+    made: Credentials, other: Credentials
+) -> None:
+    for host in HOSTS:
         shake_hands(made, made.ca_certificate, host)
-
-
-def test_another_ca_is_refused(made: Credentials, tmp_path: Path) -> None:
-    credentials.make_authority(tmp_path / "other")
+    for host in ("example.org", "127.0.0.2", "www.superlink.example.org"):
+        with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+            shake_hands(made, made.ca_certificate, host)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(made, Credentials(tmp_path / "other").ca_certificate, "localhost")
+        shake_hands(made, other.ca_certificate, "localhost")
 
 
-def test_the_certificate_holds_the_given_names_and_no_other(made: Credentials) -> None:
-    names = certificate(made.certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "superlink.example.org"]
-    assert set(names.get_values_for_type(x509.IPAddress)) == {
-        ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("2001:db8::1"),
-    }  # fmt: skip
-
-
-def test_the_certificate_serves_and_cannot_sign(made: Credentials) -> None:
+def test_the_certificate_serves_for_its_days_and_cannot_sign(made: Credentials) -> None:
     server, authority = certificate(made.certificate), certificate(made.ca_certificate)
     server.verify_directly_issued_by(authority)
     assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -99,13 +94,11 @@ def test_the_certificate_serves_and_cannot_sign(made: Credentials) -> None:
     assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
     assert constraints.ca and constraints.path_length == 0
-
-
-def test_days_limit_the_certificate(tmp_path: Path) -> None:
-    credentials.make_authority(tmp_path)
-    credentials.make_server(tmp_path, ["localhost"], days=30)
-    left = certificate(tmp_path / "server.crt").not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    assert datetime.timedelta(days=29) < left <= datetime.timedelta(days=30)
+    made.certificate.unlink()
+    made.key.unlink()
+    credentials.make_server(made.folder, ["localhost"], days=30)
+    left = certificate(made.certificate).not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert 29 * DAY < left <= 30 * DAY
 
 
 def test_flower_takes_a_nodes_key_pair(tmp_path: Path) -> None:
@@ -113,84 +106,64 @@ def test_flower_takes_a_nodes_key_pair(tmp_path: Path) -> None:
     assert (private_file.name, public_file.name) == ("photo-1.key", "photo-1.pub")
     private = load_ssh_private_key(private_file.read_bytes(), None)
     public = load_ssh_public_key(public_file.read_bytes())
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
     assert isinstance(public, ec.EllipticCurvePublicKey)
-    assert private.public_key() == public
-    assert uses_nist_ec_curve(public)
+    assert private.public_key() == public and uses_nist_ec_curve(public)
     assert public_file.read_text().endswith(" photo-1\n")
 
 
 def test_private_keys_are_their_owners_alone(made: Credentials, tmp_path: Path) -> None:
     private, public = credentials.make_node(tmp_path / "keys", "a")
-    assert {mode(made.ca_key), mode(made.key), mode(private)} == {0o600}
-    assert {mode(made.ca_certificate), mode(made.certificate), mode(public)} == {0o644}
-    assert {mode(made.folder), mode(private.parent)} == {0o700}
+
+    def modes(*paths: Path) -> set[int]:
+        return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+    assert modes(made.ca_key, made.key, private) == {0o600}
+    assert modes(made.ca_certificate, made.certificate, public) == {0o644}
+    assert modes(made.folder, private.parent) == {0o700}
 
 
 @pytest.mark.parametrize(
-    ("name", "again"),
+    ("there", "partner"),
     [
-        ("ca.key", lambda folder: credentials.make_authority(folder)),
-        ("ca.crt", lambda folder: credentials.make_authority(folder)),
-        ("server.key", lambda folder: credentials.make_server(folder, ["localhost"])),
-        ("server.crt", lambda folder: credentials.make_server(folder, ["localhost"])),
-        ("a.key", lambda folder: credentials.make_node(folder, "a")),
-        ("a.pub", lambda folder: credentials.make_node(folder, "a")),
+        ("ca.key", ""),
+        ("server.key", "server.crt"),
+        ("server.crt", "server.key"),
+        ("a.key", "a.pub"),
+        ("a.pub", "a.key"),
     ],
 )
-def test_no_file_is_overwritten(made: Credentials, name: str, again: Callable[[Path], object]) -> None:
+def test_no_file_is_overwritten(made: Credentials, there: str, partner: str) -> None:
     """One file of a pair that is there is enough: its partner would belong to another key."""
-    credentials.make_node(made.folder, "a")
-    partner = {"ca.key": "ca.crt", "ca.crt": "ca.key", "server.key": "server.crt", "server.crt": "server.key"}
-    other = made.folder / partner.get(name, "a.pub" if name == "a.key" else "a.key")
-    if not name.startswith("ca."):
-        other.unlink()
-    before = {path: path.read_bytes() for path in made.folder.iterdir()}
-    with pytest.raises(ConfigError, match=rf"{name if not name.startswith('ca.') else 'ca.key'} exists already"):
-        again(made.folder)
-    assert {path: path.read_bytes() for path in made.folder.iterdir()} == before
+    folder = made.folder
+    credentials.make_node(folder, "a")
+    if partner:
+        (folder / partner).unlink()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with refused(ConfigError, there):
+        if there.startswith("ca"):
+            credentials.make_authority(folder)
+        elif there.startswith("server"):
+            credentials.make_server(folder, ["localhost"])
+        else:
+            credentials.make_node(folder, "a")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    "host", ["", "https://superlink", "superlink:8000", "300.1.1.1", "a..b", "-a", "*.example.org"]
-)
-def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
-    credentials.make_authority(tmp_path)
-    with pytest.raises(ConfigError, match="neither a host name nor an IP address"):
-        credentials.make_server(tmp_path, [host])
-    assert not (tmp_path / "server.key").exists()
-
-
-def test_a_server_needs_a_name_and_its_ca(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--host is missing"):
-        credentials.make_server(tmp_path, [])
-    with pytest.raises(ConfigError, match=r"ca\.crt is missing; `fedshift credentials authority"):
-        credentials.make_server(tmp_path, ["localhost"])
-
-
-def test_a_ca_key_of_another_ca_is_refused(made: Credentials, tmp_path: Path) -> None:
-    credentials.make_authority(tmp_path / "other")
-    made.ca_key.write_bytes(Credentials(tmp_path / "other").ca_key.read_bytes())
-    made.key.unlink()
-    made.certificate.unlink()
-    with pytest.raises(ConfigError, match=r"ca\.key is not the key of .*ca\.crt"):
-        credentials.make_server(made.folder, ["localhost"])
+@pytest.mark.parametrize("host", ["", "https://superlink", "superlink:8000", "300.1.1.1", "-a", "*.example.org"])
+def test_what_is_no_host_is_refused(host: str, other: Credentials) -> None:
+    with refused(ConfigError, "neither a host name nor an IP address"):
+        credentials.make_server(other.folder, [host])
+    assert not other.key.exists()
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "a\n"])
 def test_a_nodes_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="node name"):
+    with refused(ConfigError, "node name"):
         credentials.make_node(tmp_path, name)
+    for hosts, named in ((["localhost"], "ca.crt"), ([], "--host")):
+        with refused(ConfigError, named):
+            credentials.make_server(tmp_path, hosts)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_superlink_gets_all_three_files_and_asks_for_keys(made: Credentials) -> None:
-    options = made.superlink_options()
-    assert options[-1] == "--enable-supernode-auth"
-    assert "--insecure" not in options
-    made.key.unlink()
-    with pytest.raises(ConfigError, match=r"server\.key is missing"):
-        made.superlink_options()
 
 
 @given(st.ip_addresses())
@@ -200,68 +173,149 @@ def test_every_ip_address_is_written_as_one(address: ipaddress.IPv4Address | ipa
     assert credentials._general_name(str(address)) == x509.IPAddress(address)
 
 
-@pytest.fixture
-def refusal_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
-    """Run a command in an empty folder and return what it prints; its mistakes are raised."""
+# --- what a SuperLink refuses to start with ------------------------------------------------------------------
+
+
+def dated(path: Path, signer: Path, first: int, last: int) -> None:
+    """Write a certificate anew, valid from so many days from now to so many."""
+    old = certificate(path)
+    key = serialization.load_pem_private_key(signer.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(
+        old.issuer, old.subject, old.public_key(), x509.random_serial_number(), now + first * DAY, now + last * DAY,
+        list(old.extensions),
+    )  # fmt: skip
+    path.write_bytes(builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM))
+
+
+def signed_itself(made: Credentials, _: Credentials) -> None:
+    key = ec.generate_private_key(credentials.CURVE)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "self")])
+    made.certificate.write_bytes(credentials._certificate(name, name, key, key, 9))
+
+
+#: What is done to credentials and another CA; the file that is named, what is said of it, and the remedy.
+BROKEN: dict[str, tuple[Callable[[Credentials, Credentials], object], str, str, str]] = {
+    "expired": (lambda made, _: dated(made.certificate, made.ca_key, -9, -1), "server.crt", "expired on", "rm "),
+    "not yet valid": (lambda made, _: dated(made.certificate, made.ca_key, 1, 9), "server.crt", "is not valid", "rm "),
+    "authority expired": (lambda made, _: dated(made.ca_certificate, made.ca_key, -9, -1), "ca.crt", "expired on",
+                          "fedshift credentials authority"),
+    "another authority": (lambda made, other: made.ca_certificate.write_bytes(other.ca_certificate.read_bytes()),
+                          "server.crt", "is not signed by", "rm "),
+    "signed itself": (signed_itself, "server.crt", "is not signed by", "--host NAME"),  # it holds none
+    "another key": (lambda made, other: made.key.write_bytes(other.ca_key.read_bytes()), "server.key",
+                    "is not the key of", "rm "),
+    "no key": (lambda made, _: made.key.write_text("nonsense"), "server.key", "cannot read", ""),
+    "no certificate": (lambda made, _: made.certificate.write_text("nonsense"), "server.crt", "cannot read", ""),
+    "missing": (lambda made, _: made.key.unlink(), "server.key", "is missing", ""),
+    "group reads": (lambda made, _: made.key.chmod(0o640), "server.key", "0640", "chmod 600"),
+    "others run": (lambda made, _: made.key.chmod(0o601), "server.key", "0601", "chmod 600"),
+    "others read": (lambda made, _: made.ca_key.chmod(0o604), "ca.key", "0604", "chmod 600"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_a_superlink_refuses_to_start_with(
+    case: str, made: Credentials, other: Credentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is started; the message names the file and the remedy, which for a certificate are its names."""
+    broken, file, said, remedy = BROKEN[case]
+    assert made.superlink_options()[-1] == "--enable-supernode-auth"
+    broken(made, other)
+    started: list[object] = []
+    monkeypatch.setattr(superlink, "serve", started.append)
+    ended = CliRunner().invoke(cli.app, ["superlink", "--credentials", str(made.folder)])
+    text = str(ended.exception)
+    assert isinstance(ended.exception, ConfigError) and not started
+    assert all(part in text for part in (str(made.folder / file), said, remedy)) and text.count("\n") <= 1
+    if remedy == "rm ":
+        assert text.endswith("".join(f" --host {host}" for host in HOSTS))
+
+
+def test_an_expired_authority_or_a_key_that_is_not_its_own_signs_nothing(made: Credentials, other: Credentials) -> None:
+    made.certificate.unlink()
+    made.key.unlink()
+    good = made.ca_key.read_bytes()
+
+    def refusal(named: str) -> None:
+        with pytest.raises(ConfigError, match=named):
+            credentials.make_server(made.folder, ["localhost"])
+
+    made.ca_key.chmod(0o644)
+    refusal(r"ca\.key can be read by others")
+    made.ca_key.chmod(0o600)
+    made.ca_key.write_bytes(other.ca_key.read_bytes())
+    refusal(r"ca\.key is not the key of .*ca\.crt")
+    made.ca_key.write_bytes(good)
+    dated(made.ca_certificate, made.ca_key, -9, -1)
+    refusal(r"ca\.crt expired on ")
+
+
+def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, user = Path.stat, made.key.stat().st_uid
+
+    def stat_of(path: Path, **more: bool) -> os.stat_result:
+        mine = real(path, **more)
+        return os.stat_result((*mine[:4], user + 5, *mine[5:])) if path == made.key else mine
+
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(Path, "stat", stat_of)
+    with pytest.raises(ConfigError, match=rf"user {user + 5}.*\n.*chown {user} {made.key}$"):
+        made.superlink_options()
+
+
+@pytest.mark.parametrize(("days", "warns"), [(29, True), (31, False)])
+def test_a_certificate_that_expires_soon_is_reported(
+    made: Credentials, days: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    dated(made.certificate, made.ca_key, -1, days)
+    assert made.superlink_options()
+    assert [f"{made.certificate} expires in 28 days" in line for line in caplog.messages] == [True] * warns
+
+
+# --- the commands -------------------------------------------------------------------------------------------
+
+
+def call(*arguments: str) -> str:
+    """Run a command and return what it prints; its mistakes are raised."""
+    ended = CliRunner().invoke(cli.app, arguments)
+    if isinstance(ended.exception, FedShiftError):
+        raise ended.exception
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def test_the_commands_write_what_the_superlink_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> str:
-        ended = CliRunner().invoke(cli.app, arguments)
-        if isinstance(ended.exception, FedShiftError):
-            raise ended.exception
-        assert ended.exit_code == 0, ended.output
-        return ended.output
-
-    return call
-
-
-def test_the_commands_write_what_the_superlink_reads(refusal_for: Callable[..., str], tmp_path: Path) -> None:
-    refusal_for("credentials", "authority", "federation")
-    refusal_for("credentials", "server", "federation", "--host", "superlink", "--host", "10.0.0.1", "--days", "10")
-    folder = tmp_path / "federation"
-    assert refusal_for("credentials", "node", "keys", "scan") == (
-        f"wrote {tmp_path / 'keys' / 'scan.key'}\nwrote {tmp_path / 'keys' / 'scan.pub'}\n"
-    )
+    call("credentials", "authority", "federation")
+    call("credentials", "server", "federation", "--host", "superlink", "--host", "10.0.0.1", "--days", "10")
+    folder, key = tmp_path / "federation", tmp_path / "keys" / "scan"
+    assert call("credentials", "node", "keys", "scan") == f"wrote {key}.key\nwrote {key}.pub\n"
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "server.crt", "server.key"]
     assert str(folder / "server.crt") in Credentials(folder).superlink_options()
 
 
-def test_a_superlink_is_secure_or_says_that_it_is_not(
-    refusal_for: Callable[..., str], made: Credentials, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    guards: list[type[superlink.Guard]] = []
-
-    def serve(options: list[str], guard: type[superlink.Guard]) -> None:
-        started.append(options)
-        guards.append(guard)
-
-    monkeypatch.setattr(superlink, "serve", serve)
+def test_a_superlink_is_secure_or_says_that_it_is_not(made: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], type[superlink.Guard]]] = []
+    monkeypatch.setattr(superlink, "serve", lambda *given: started.append(given))
     for wrong in ([], ["--insecure", "--credentials", str(made.folder)]):
-        with pytest.raises(ConfigError, match=r"either --credentials DIR.* or --insecure"):
-            refusal_for("superlink", *wrong)
+        with refused(ConfigError, "--credentials DIR", "--insecure"):
+            call("superlink", *wrong)
     assert not started
-    refusal_for("superlink", "--credentials", str(made.folder), "--port", "9000", "--database", "state.db")
-    refusal_for("superlink", "--insecure", "--any-user")
-    assert guards == [superlink.OnlyFleet, superlink.AnyUser]
+    call("superlink", "--credentials", str(made.folder), "--port", "9000", "--database", "state.db")
+    call("superlink", "--insecure", "--any-user")
+    address = ["--host", "0.0.0.0", "--port"]
     assert started == [
-        [*made.superlink_options(), "--host", "0.0.0.0", "--port", "9000", "--database", "state.db"],
-        ["--insecure", "--host", "0.0.0.0", "--port", "8000"],
+        ([*made.superlink_options(), *address, "9000", "--database", "state.db"], superlink.OnlyFleet),
+        (["--insecure", *address, "8000"], superlink.AnyUser),
     ]
 
 
-def test_the_demo_is_secure_unless_asked_otherwise(
-    refusal_for: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_demo_is_secure_unless_asked_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     requests: list[bool] = []
-
-    def demo(flat: dict[str, Any], *, secure: bool) -> Path:
-        requests.append(secure)
-        return tmp_path
-
     monkeypatch.setattr("fedshift_app.run.status.exit_if_degraded", lambda folder: None)
-
-    monkeypatch.setattr(deploy_demo, "demo", demo)
-    refusal_for("deploy-demo", "rounds=1")
-    refusal_for("deploy-demo", "--insecure", "rounds=1")
+    monkeypatch.setattr(deploy_demo, "demo", lambda flat, *, secure: requests.append(secure) or tmp_path)
+    call("deploy-demo", "rounds=1")
+    call("deploy-demo", "--insecure", "rounds=1")
     assert requests == [True, False]

@@ -51,12 +51,9 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
     measures(monkeypatch, Found("float32/channels_last", {"float32/channels_last": 1.0}, 16))
     content = json.loads(CliRunner().invoke(cli.app, ["doctor", "--json", "--renew"]).output)
-    assert content["renewed"] == [
-        {"file": content["choices"][1]["file"], "network": "cnn", "was": "float32/nchw", "is": "float32/channels_last"}
-    ]
+    (renewed,) = content["renewed"]
+    assert (renewed["was"], renewed["is"]) == ("float32/nchw", "float32/channels_last") and content["problems"] == []
     assert [choice.get("choice") for choice in content["choices"]] == [None, "float32/channels_last"]
-    assert (content["choices"][1]["here"], content["problems"]) == (True, [])
-    assert content["machine"]["cores"] >= 1 and content["versions"]["flwr"].startswith("1.4")
 
 
 def test_a_problem_is_reported_with_what_to_do_and_makes_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +136,3 @@ def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert diagnostics.refused(port, diagnostics.LOOPBACK) == ""
     monkeypatch.setattr(diagnostics, "LOOPBACK", "192.0.2.1")  # of no machine
     assert message_of(diagnostics.ports()).startswith("no port of 192.0.2.1 can be listened on: ")
-
-
-def test_where_run_folders_are_made_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert doctor.facts()["folders"]["runs"] == str(tmp_path / "runs")
-    monkeypatch.setattr("os.access", lambda folder, _: Path(folder) != tmp_path)
-    assert "(output-dir): set output-dir to your own folder with room" in message_of(diagnostics.folders())

@@ -9,7 +9,7 @@ from run_folders import RESULTS, STATUS
 
 from fedshift.run.launch import json_line
 from fedshift_app.run import exit_codes
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError
 
 KEYS = ["folder", "state", "exit_code", "rounds", "seconds", "scores", "error"]
 
@@ -83,15 +83,6 @@ def test_a_run_that_is_refused_or_stopped_before_it_has_a_folder(
     }  # fmt: skip
 
 
-def test_a_run_that_fails_later_has_a_folder_and_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "run", "failed", error="no node answered", full_rounds=1)
-    with pytest.raises(FedShiftError):
-        ends(folder, FedShiftError("no node answered", "resume"))
-    content = last(capsys)
-    assert (content["state"], content["rounds"], content["scores"]) == ("failed", 1, None)
-    assert content["error"] == "no node answered\nresume"
-
-
 def test_a_degraded_run_says_which_nodes_it_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "run", "degraded", error="nodes were left out")
     results(folder, lost={"1": [2]})
@@ -99,12 +90,6 @@ def test_a_degraded_run_says_which_nodes_it_lost(tmp_path: Path, capsys: pytest.
         ends(folder, SystemExit(exit_codes.DEGRADED))
     content = last(capsys)
     assert (content["exit_code"], content["state"], content["error"]) == (4, "degraded", "nodes were left out")
-
-
-def test_without_the_option_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with json_line.printed(on=False) as outcome:
-        outcome.begun(Path("run"))
-    assert capsys.readouterr().out == ""
 
 
 def test_each_code_of_the_module_has_a_meaning() -> None:

@@ -57,17 +57,3 @@ def test_in_a_notebook_one_line_is_updated(
     assert lines[-1].endswith("completed")
     printed = capfd.readouterr().out
     assert "round 1/2" not in printed and "top-1 accuracy" in printed
-
-
-def test_elsewhere_the_screen_is_the_commands() -> None:
-    assert not progress_line.in_notebook()
-    with progress_line.usual() as screen:
-        assert type(screen) is progress_table.Screen
-
-
-def test_the_lines_of_rounds_of_other_processes_are_dropped(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code = "print('before'); print('round  1/10  scan 1.0'); print('round trip'); print('after')"
-    for screen, printed in ((progress_line.notebook, "before\nround trip\nafter\n"), (progress_line.silent, "")):
-        with screen() as shown:
-            assert shown.call([sys.executable, "-c", code], tmp_path, {}) == 0
-        assert capfd.readouterr() == (printed, "")

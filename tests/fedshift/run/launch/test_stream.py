@@ -61,20 +61,6 @@ def test_both_streams_of_a_program_are_cleaned_and_its_exit_code_is_returned(tmp
     assert (out.getvalue(), err.getvalue()) == ("out\n", "err\n")
 
 
-def test_rays_word_on_a_full_disk_is_passed_on_once(tmp_path: Path) -> None:
-    program = (
-        "for second in range(3): print(f'\\x1b[33m(raylet)\\x1b[0m [2026-01-01 00:00:0{second},321 E 86 84] (raylet) "
-        "file_system_monitor.cc:116: /tmp/ray/a b is over 95% full, available space: 7.67651 GB; capacity: 251.972 GB. "
-        "Object creation will fail if spilling is required.'); print(f'round {second}')"
-    )
-    out, err = io.StringIO(), io.StringIO()
-    assert log_filter.call([sys.executable, "-c", program], tmp_path, os.environ, out, err) == 0
-    first, *others = out.getvalue().splitlines()
-    assert first.startswith("the disk of /tmp/ray/a b is more than 95 % full, 7.7 GB are left: ")
-    assert others == ["round 0", "round 1", "round 2"]
-    assert err.getvalue() == ""
-
-
 def test_what_cannot_be_written_ends_the_program(tmp_path: Path) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:

@@ -81,15 +81,8 @@ def test_no_detour_leads_to_the_control_api(guarded: Any, path: str) -> None:
 def test_only_loopback_is_this_machine(address: Any) -> None:
     mapped = getattr(address, "ipv4_mapped", None) or address
     assert superlink.is_local((str(address), 1)) == mapped.is_loopback
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
-def test_every_form_of_loopback_is_this_machine(host: str) -> None:
-    assert superlink.is_local((host, 1))
-
-
-def test_a_caller_without_an_address_is_a_stranger() -> None:
-    assert not superlink.is_local(None)
+    assert all(superlink.is_local((host, 1)) for host in ("127.8.9.10", "::1", "::ffff:127.0.0.1"))
+    assert not superlink.is_local(None)  # a caller without an address
 
 
 def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +105,9 @@ def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TELEMETRY, raising=False)
-    assert local_superlink.environment(tmp_path)[TELEMETRY] == "0"
-    monkeypatch.setenv(TELEMETRY, "1")
-    assert local_superlink.environment(tmp_path)[TELEMETRY] == "1"
+    for asked, value in (("", "0"), ("1", "1")):
+        monkeypatch.setenv(TELEMETRY, asked) if asked else monkeypatch.delenv(TELEMETRY, raising=False)
+        assert local_superlink.environment(tmp_path)[TELEMETRY] == value
 
 
 def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +122,7 @@ def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch:
 def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {40000: os.getuid(), 40001: os.getuid() + 1}
     monkeypatch.setattr(connections, "user_of", lambda client, server: known.get(client[1]))
-    guard = superlink.OnlyOwner(lambda *_: None)  # type: ignore[arg-type, return-value]
+    guard = superlink.OnlyOwner(lambda *_: None)
     scope = {"path": superlink.HEALTH, "server": ("127.0.0.1", 9000)}
     assert guard.passes(scope | {"client": ("127.0.0.1", 40000)})
     assert not guard.passes(scope | {"client": ("127.0.0.1", 40001)})

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from refusals import refused
 from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.launch import credentials, local_superlink, processes, runner
+from fedshift.run.launch import local_superlink, processes, runner
 from fedshift.site.deploy import demo as deploy_demo
 from fedshift.site.deploy import exporting, supernode
 from fedshift_app.config import resolving as configuration
@@ -57,17 +58,19 @@ def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen == [(options, False, False), (options, True, False), (options, True, True)]
 
 
-@pytest.mark.parametrize("option", ["--allow-runtime-dependency-installation", "--allow"])
-def test_libraries_of_a_run_are_not_installed(option: str) -> None:
-    assert serve("--insecure", option) == (
-        "--allow-runtime-dependency-installation: a node that `fedshift supernode` starts runs nothing but what is "
-        "installed there; leave it out"
-    )
-
-
-@pytest.mark.parametrize("options", [["--isolation", "process"], ["--isol=process"]])
-def test_its_processes_are_its_own(options: list[str]) -> None:
-    assert serve("--insecure", *options).startswith("--isolation process: a node that `fedshift supernode` starts runs")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--insecure", "--allow-runtime-dependency-installation"], "--allow-runtime"),
+        (["--insecure", "--allow"], "--allow-runtime"), (["--insecure", "--isol=process"], "--isolation process"),
+        # Flower would take the last one without a word, also where the first one names the owner's policy.
+        *(([option, "policy=1", f"{option}=policy=2"], f"{option} is given 2 times")
+          for option in ("--node-config", "--root-certificates", "--auth-supernode-private-key")),
+    ],
+)  # fmt: skip
+def test_options_that_a_node_must_not_have_are_refused(options: list[str], named: str) -> None:
+    with refused(ConfigError, named):
+        supernode.serve(["--superlink", "localhost:8000", *options])
 
 
 def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,17 +111,6 @@ def test_a_file_without_a_certificate_is_refused_before_the_start(content: bytes
         file.write_bytes(content)
     error = serve("--root-certificates", str(file))
     assert error.startswith(f"--root-certificates {file}: expected the certificate of a CA in PEM (ca.crt), found: ")
-
-
-def test_the_certificate_of_a_ca_is_not_refused(tmp_path: Path) -> None:
-    credentials.make_authority(tmp_path / "made")
-    supernode._check_certificates(str(tmp_path / "made" / "ca.crt"))
-
-
-@pytest.mark.parametrize("name", ["--node-config", "--port", "--root-certificates", "--auth-supernode-private-key"])
-def test_an_option_that_is_given_twice_is_refused(name: str) -> None:
-    """Flower would take the last one without a word, also where the first one names the owner's policy."""
-    assert f"{name} is given 2 times; give it once" in serve(name, "policy=1", f"{name[:-1]}=policy=2")
 
 
 @pytest.mark.slow

@@ -113,17 +113,6 @@ def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Pat
     assert f'#SBATCH --output="{played.home / "runs"}' in file.read_text()
 
 
-def test_a_folder_of_any_name_stays_what_it_is_in_a_batch_script() -> None:
-    written = listing.script(["a"], Path("/a folder/100%a"), ["b"])
-    assert '#SBATCH --output="/a folder/100%%a/slurm-%A_%a.out"\n' in written
-
-
-def test_one_run_is_one(played: Played) -> None:
-    with pytest.raises(ConfigError, match="found 2 runs"):
-        listing.run_point(["handwritten", "seed=0,1"], str(played.home / "x"))
-    assert not (played.home / "x").exists()
-
-
 def test_the_command_prints_the_runs_that_the_sweep_has_and_takes_no_options_that_contradict(tmp_path: Path) -> None:
     requests = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
     done = CliRunner().invoke(cli.app, [*requests, "--list"])

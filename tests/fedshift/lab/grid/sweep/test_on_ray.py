@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from played_runs import Compared, Played
+from refusals import refused
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -135,13 +136,6 @@ def test_a_run_that_another_process_has_is_waited_for(
     assert played.states() == ["finished"] and not codes
 
 
-def test_a_run_takes_the_cores_of_its_workers_and_no_cluster_without_them(played: Played, cluster: Threads) -> None:
-    swept(played, "seed=0", "workers=2")
-    assert cluster.cores_of_tasks == [2]
-    with pytest.raises(ConfigError, match=r"--ray: a run takes 3 cores .*, and no node has so many"):
-        swept(played, "seed=0", "workers=3")
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
     (point,), _ = grid.points(grid.read(["handwritten"]))
@@ -162,15 +156,6 @@ def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
         error = on_ray.do(["false"], folder, here, holder, found, point.config)
         assert error.startswith(f"node {socket.gethostname()}: it ") and why in error and "\n" not in error
     assert on_ray.do(["true"], tmp_path, tmp_path, "mine", there, point.config) == ""
-
-
-def test_a_node_that_does_not_share_the_folder_is_named(
-    played: Played, cluster: Threads, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(on_ray, "_once", lambda *_: (0, []))  # its results land elsewhere
-    with pytest.raises(FederationError):
-        swept(played, "seed=0")
-    assert "its folder holds no results; is it shared?" in capsys.readouterr().err
 
 
 def test_an_interrupted_task_ends_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,22 +180,15 @@ def test_a_folder_in_use_is_refused(played: Played) -> None:
         lock.release()
 
 
-def test_an_address_without_a_cluster_is_refused_in_one_line() -> None:
+def test_an_address_without_a_cluster_or_a_simulation_is_refused_in_one_line() -> None:
     with socket.socket() as listening:  # nobody listens once it is closed
         listening.bind(("127.0.0.1", 0))
         free = listening.getsockname()[1]
     for address in ("nowhere", "ray://host", f"127.0.0.1:{free}"):
-        error = CliRunner().invoke(cli.app, ["sweep", "handwritten", "--ray", address]).exception
-        assert isinstance(error, ConfigError) and "\n" not in str(error)
-        assert str(error).startswith(f"--ray: no cluster of Ray answers at '{address}' (HOST:PORT): ")
-
-
-@pytest.mark.parametrize("option", [["--list"], ["--in", "x"], ["--dry-run"]])
-def test_it_goes_with_no_other_form(option: list[str]) -> None:
-    error = CliRunner().invoke(cli.app, ["sweep", "handwritten", "--ray", "h:1", *option]).exception
-    assert isinstance(error, ConfigError) and "--ray goes alone or with --paper TABLE" in str(error)
-
-
-def test_a_simulation_is_refused_before_the_cluster_is_asked() -> None:
-    with pytest.raises(ConfigError, match="--ray needs engine=inline, found engine=simulation"):
-        on_ray.sweep(["handwritten", "engine=simulation"], "", "127.0.0.1:1")
+        with pytest.raises(ConfigError, match=f"--ray: .*'{address}'") as caught:
+            on_ray.sweep(["handwritten"], "", address)
+        assert "\n" not in str(caught.value)
+    for words, named in (("engine=simulation", "engine=simulation"), ("--list", "--ray goes alone")):
+        with refused(ConfigError, named):
+            given = ["sweep", "handwritten", "--ray", "127.0.0.1:1", words]
+            CliRunner().invoke(cli.app, given, catch_exceptions=False)

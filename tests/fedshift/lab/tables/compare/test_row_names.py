@@ -5,29 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from run_folders import write_run
 from support import ROOT
 
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift_app.config.resolving import resolve
 
-Make = Callable[..., Path]
+MakeRun = Callable[..., Path]
+ALL = {"scan": 50.0}
 ASKS = "as the method or its experiment asks"
-PLAIN = "images.views=1 images.resized_crop=null images.jitter=[0,0,0,0] images.grayscale=0"
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """Return a function that writes the folder of a finished run with the given settings."""
+def make(run: MakeRun) -> MakeRun:
+    """Return a function that writes a finished run of all domains with these settings."""
 
-    def made(
-        method: str, settings: str = "", *, seed: int = 0, experiment: str = "handwritten", **more: Any
-    ) -> Path:  # fmt: skip
-        config = resolve({"experiment": experiment, "method": method, "seed": seed, "set": settings} | more)
-        folder = tmp_path / "runs" / f"{method}-{len(list(tmp_path.glob('runs/*')))}"
-        return write_run(folder, config, dict.fromkeys(config.dataset.domains, 50.0 + seed))
+    def made(method: str, given: str = "", *, seed: int = 0, domains: Any = ALL, **more: Any) -> Path:
+        return run(method, seed, given=given, domains=domains, **more)
 
     return made
 
@@ -56,40 +49,11 @@ def notes(numbers: Numbers, *words: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_a_setting_in_place_of_the_methods_own_makes_a_row(
-    make: Make, method: str, settings: Sequence[str], labels: Sequence[str]
+    make: MakeRun, method: str, settings: Sequence[str], labels: Sequence[str]
 ) -> None:
     """Seeds that do not overlap would make one row of them."""
     runs = [make(method, each, seed=seed) for seed, each in enumerate(settings)]
     assert sorted(rows(compare(runs).numbers)) == sorted((label, (seed,)) for seed, label in enumerate(labels))
-
-
-def test_of_many_parameters_a_row_names_whose_adaptation_it_has_all_the_same(make: Make) -> None:
-    """Else the note would say ``tta=true`` of the row with T3A."""
-    ways = ["", "adapt.name=t3a", "method.tau=0.1", "method.tau=0.1 adapt.name=t3a"]
-    numbers = compare([make("fedicon", way, seed=seed) for seed, way in enumerate(ways)]).numbers
-    assert {label for label, _ in rows(numbers)} == {
-        "fedicon tau=0.07", "fedicon tau=0.07 adapt.name=t3a", "fedicon tau=0.1", "fedicon tau=0.1 adapt.name=t3a",
-    }  # fmt: skip
-    assert notes(numbers, "does not name it: ") == []
-
-
-def test_what_no_run_of_a_method_has_of_its_own_is_in_a_note(make: Make) -> None:
-    numbers = compare([make("fedavg"), make("fedicon", "adapt.name=t3a"), make("f2dc", "aggregation.weights=equal")])
-    assert [label for label, _ in rows(numbers.numbers)] == ["fedavg", "f2dc", "fedicon"]
-    said = notes(numbers.numbers, "in all its rows")
-    assert "fedicon, in all its rows that have it: adapt.name=t3a (not in its experiment)" in said
-    assert "f2dc, in all its rows that have it: aggregation.weights=equal (not in its experiment)" in said
-
-
-def test_a_run_that_lacks_a_newer_key_is_in_the_row_of_those_that_have_it(make: Make) -> None:
-    """It has the default; what a run lacks is a value only where its method has it in another way."""
-    runs = [make("fedicon", seed=seed) for seed in range(2)]
-    runs += [make("fedavg", "adapt.name=t3a", seed=seed) for seed in range(2)]
-    for old, key in ((runs[0], "grayscale"), (runs[2], "order")):
-        config = yaml.safe_load((old / "config.yaml").read_text())
-        del config["resolved"]["adapt"][key]
-        (old / "config.yaml").write_text(yaml.safe_dump(config))
-    assert rows(compare(runs).numbers) == [("fedavg", (0, 1)), ("fedicon", (0, 1))]
 
 
 def test_the_kept_runs_with_t3a_over_fedicon_are_named() -> None:
@@ -104,11 +68,11 @@ def test_the_kept_runs_with_t3a_over_fedicon_are_named() -> None:
     ]
 
 
-def test_a_setting_that_a_method_asks_for_and_some_runs_do_not_have_makes_rows(make: Make) -> None:
+def test_a_setting_that_a_method_asks_for_and_some_runs_do_not_have_makes_rows(make: MakeRun) -> None:
     """FedICON has six rounds more; without them it is another row, whatever the seed."""
     shift = {"experiment": "digits-small-shift"}
     runs = [make(method, **shift) for method in ("fedavg", "fedicon")]
-    fewer = make("fedicon", seed=1, rounds=60, **shift)
+    fewer = make("fedicon", seed=1, given="rounds=60", **shift)
     numbers = compare([*runs, fewer]).numbers
     assert rows(numbers) == [("fedavg", (0,)), ("fedicon rounds=60", (1,)), ("fedicon rounds=66", (0,))]
     images, rounds = notes(numbers, ASKS)
@@ -118,46 +82,8 @@ def test_a_setting_that_a_method_asks_for_and_some_runs_do_not_have_makes_rows(m
     assert [note.endswith(", rounds=66") for note in notes(compare(runs).numbers, ASKS)] == [True]
 
 
-def test_of_many_such_settings_a_row_names_those_that_the_method_does_not_ask_for(make: Make) -> None:
-    cnn = {"experiment": "digits-small-cnn"}
-    runs = [make("fedavg", **cnn), make("fedsa", **cnn)]
-    runs.append(make("fedsa", "method.lambda_anchor=1 train.batch_size=32 train.momentum=0.9", seed=1, **cnn))
-    numbers = compare(runs).numbers
-    others = "fedsa lambda_anchor=1.0 train.batch_size=32 train.momentum=0.9"
-    assert rows(numbers) == [("fedavg", (0,)), ("fedsa", (0,)), (others, (1,))]
-    assert notes(numbers, "fedsa, ") == [
-        "fedsa, where a row does not name it: lambda_anchor=10.0, train.batch_size=10, train.momentum=0.0",
-        f"fedsa, where a row does not name it, {ASKS}: train.batch_size=10, train.momentum=0.0",
-    ]
-    assert [row.difference is not None for row in numbers.rows[1:]] == [True, True]  # one group
-
-
-def test_such_settings_are_named_in_groups_and_next_to_a_search_too(make: Make) -> None:
-    """The group has the rounds of FedAvg."""
-    more = {"experiment": "digits-small-shift"}
-    runs = [make("fedicon", rounds=rounds, **more) for rounds in (60, 66)]
-    runs += [make("fedicon", "shift.severity=1", rounds=60, **more)]
-    runs += [make("fedicon", "method.tau=0.1 'tuned={method.tau: 0.07}'", rounds=60, **more)]
-    numbers = compare(runs, allow_different=True).numbers
-    assert {(row.group, row.label) for row in numbers.rows} == {
-        ("shift.severity=5", "fedicon rounds=60"), ("shift.severity=5", "fedicon rounds=66"),
-        ("shift.severity=1", "fedicon rounds=60"), ("shift.severity=5", "fedicon tuned rounds=60"),
-    }  # fmt: skip
-    assert notes(numbers, ASKS) == [f"fedicon rounds=66, {ASKS}: rounds=66"]
-
-
-def test_each_row_of_fedicon_without_augmentation_says_so(make: Make) -> None:
-    runs = [make("fedicon"), make("fedicon", f"method.lie=false {PLAIN}"), make("fedavg")]
-    numbers = compare(runs).numbers
-    plain = (
-        "fedicon lie=false images.grayscale=0.0 images.jitter=[0.0,0.0,0.0,0.0] images.resized_crop=null images.views=1"
-    )
-    assert [label for label, _ in rows(numbers)] == ["fedavg", "fedicon", plain]
-    (note,) = notes(numbers, ASKS)
-    assert note.startswith(f"fedicon, where a row does not name it, {ASKS}: images.grayscale=0.2, ")
-
-
-def test_values_of_an_adaptation_over_a_method_are_held_against_its_defaults(make: Make) -> None:
+def test_values_of_an_adaptation_over_a_method_are_held_against_its_defaults(make: MakeRun) -> None:
+    """A batch of 64 images is EATA's default, not Tent's; the default of each is as the experiment leaves it."""
     eata = "model.name=cnn_bn adapt.name=eata adapt.order=test adapt.fisher_alpha=2000"
     runs = [make("fedavg", "model.name=cnn_bn"), make("fedavg", eata)]
     said = "adapt.order=test (instead of shuffled), adapt.fisher_alpha=2000.0 (instead of 1.0)"
@@ -167,34 +93,16 @@ def test_values_of_an_adaptation_over_a_method_are_held_against_its_defaults(mak
     (note,) = notes(compare(runs[1:]).numbers, "in all its rows")
     assert note.startswith("fedavg, in all its rows that have it: adapt.name=eata (instead of none), ")
     assert note.endswith(said)
-    both = compare([*runs, make("fedavg", eata.replace("test", "shuffled"))]).numbers  # rows name the order
-    assert {label for label, _ in rows(both)} >= {
-        f"fedavg adapt.name=eata adapt.order={at}" for at in ("test", "shuffled")
-    }
-    assert notes(both, "in all its rows") == [
-        "fedavg, in all its rows that have it: adapt.fisher_alpha=2000.0 (instead of 1.0)"
-    ]
-
-
-def test_each_adaptation_has_its_own_defaults(make: Make) -> None:
-    """A batch of 64 images is EATA's default, not Tent's; the default of each is as the experiment leaves it."""
     settings = "model.name=cnn_bn adapt.batch_size=64 adapt.name="
     numbers = compare([make("fedprox", f"{settings}{name}") for name in ("eata", "tent")]).numbers
-    assert notes(numbers, "instead of") == [
-        "fedprox, in all its rows that have it: adapt.batch_size=64 (instead of 128)"
-    ]
+    said = "adapt.batch_size=64 (instead of 128)"
+    assert notes(numbers, "instead of") == [f"fedprox, in all its rows that have it: {said}"]
 
 
-def test_values_of_modules_over_a_method_are_held_against_their_defaults(make: Make) -> None:
+def test_values_of_modules_over_a_method_are_held_against_their_defaults(make: MakeRun) -> None:
     runs = [make("fedavg"), make("fedavg", "modules=[mixstyle] modules.mixstyle.alpha=0.3")]
     said = "modules.mixstyle.alpha=0.3 (instead of 0.1)"
     assert notes(compare(runs).numbers, "in all its rows") == [f"fedavg, in all its rows that have it: {said}"]
     assert notes(compare(runs[1:]).numbers, "in all its rows") == [
         f"fedavg, in all its rows that have it: modules=mixstyle (instead of none), {said}"
     ]
-
-
-def test_a_parameter_that_some_rows_have_is_said_of_these(make: Make) -> None:
-    runs = [make("fedicon", "method.tta=false"), make("fedicon", "method.tta_lr=0.5")]
-    (note,) = notes(compare(runs).numbers, "in all its rows")
-    assert note.startswith("fedicon, in all its rows that have it: tta_lr=0.5 (instead of ")

@@ -1,73 +1,41 @@
 """``--score bn=WAY``: rows that were not scored so are left out by name, a row of which one seed was not is refused."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from refusals import refused
 
 from fedshift.lab.tables.compare import compare
-from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
-Keep = Callable[..., Path]
-TWO = "dataset.domains=[scan,street]"
+MakeRun = Callable[..., Path]
+BN = "model.name=cnn_bn"
 
 
-@pytest.fixture
-def keep(tmp_path: Path) -> Keep:
-    """Return a function that writes a finished run of two domains as one file, also scored by ``ways``."""
-
-    def kept(method: str, settings: str = "", *, seed: int = 0, network: str = "cnn_bn", **ways: Any) -> Path:
-        given = f"{TWO} model.name={network} {settings}"
-        config = resolve({"experiment": "handwritten", "method": method, "seed": seed, "set": given})
-        domains = {"scan": 60.0, "street": 40.0}
-        summary = {
-            "method": method, "dataset": "handwritten", "seed": seed, "averaged_rounds": 5, "domains": domains,
-            "evaluated": "global model", "final": domains, "best_test": {"round": 3, "domains": domains},
-            "others": {f"bn={way}": value for way, value in ways.items()}, "scored_with": config.evaluate.bn[0],
-            "weights_sha256": f"{method}{settings}{seed}", "nodes": [{"domain": "scan", "class_counts": [1]}] * 4,
-            "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
-        }  # fmt: skip
-        file = tmp_path / f"{method}-{len(list(tmp_path.iterdir()))}.json"
-        file.write_text(json.dumps(summary))
-        return file
-
-    return kept
-
-
-def scored(scan: float | None, street: float | None) -> dict[str, float | None]:
+def scored(scan: float, street: float | None) -> dict[str, float | None]:
     return {"scan": scan, "street": street}
 
 
-def left_out(notes: tuple[str, ...]) -> list[str]:
-    return [note for note in notes if note.startswith("left out")]
-
-
 @pytest.mark.parametrize("way", ["retaken", "own", "batch"])
-def test_rows_that_were_not_scored_so_are_left_out_by_name_with_the_remedy(keep: Keep, way: str) -> None:
-    runs = [keep("fedavg", **{way: scored(80, 70)}), keep("fedprox"), keep("fedavg", "model.bn=local")]
+def test_rows_that_were_not_scored_so_are_left_out_by_name_with_the_remedy(run: MakeRun, way: str) -> None:
+    of = {f"bn={way}": scored(80, 70)}
+    runs = [run("fedavg", given=BN, others=of), run("fedprox", given=BN), run("fedavg", given=f"{BN} model.bn=local")]
     numbers = compare(runs, score=f"bn={way}", allow_different=True).numbers
     assert [[row.by_seed[0][domain] for domain in ("scan", "street")] for row in numbers.rows] == [[80, 70]]
-    (note,) = left_out(numbers.notes)
-    assert note.startswith(f"left out, not scored bn={way}: fedavg [model.bn=local], fedprox [model.bn=average] (")
-    assert f"evaluate.bn=[averaged,{way}]" in note and "fedshift rescore" in note
-    with pytest.raises(ConfigError, match=rf"fedprox-1 was not scored so\nin a new run: 'evaluate.bn=\[averaged,{way}"):
-        compare(runs[1:2], score=f"bn={way}")
+    (note,) = [note for note in numbers.notes if note.startswith("left out")]
+    assert f"not scored bn={way}: fedavg [model.bn=local], fedprox [model.bn=average] (" in note
+    assert f"evaluate.bn=[averaged,{way}]" in note
+    lacking = [runs[0], run("fedavg", 1, given=BN)]  # one seed of a row
+    for paths in (lacking, runs[1:2]):
+        with refused(ConfigError, f"{paths[-1].name} was not scored so", f"evaluate.bn=[averaged,{way}]"):
+            compare(paths, score=f"bn={way}")
 
 
-def test_one_seed_that_lacks_a_way_is_refused(keep: Keep) -> None:
-    runs = [keep("fedavg", retaken=scored(80, 70)), keep("fedavg", seed=1)]
-    with pytest.raises(ConfigError, match="fedavg-1 was not scored so"):
-        compare(runs, score="bn=retaken")
-
-
-def test_all_ways_side_by_side_have_average_and_worst(keep: Keep) -> None:
-    runs = [
-        keep("fedavg", retaken=scored(80, 70), own=scored(90, None)),
-        keep("fedavg", seed=1, retaken=scored(60, 80), own=scored(90, 70)),
-    ]
+def test_all_ways_side_by_side_have_average_and_worst(run: MakeRun) -> None:
+    ways = {"bn=retaken": scored(80, 70), "bn=own": scored(90, None)}
+    other = {"bn=retaken": scored(60, 80), "bn=own": scored(90, 70)}
+    runs = [run("fedavg", seed, 60, 40, given=BN, others=of) for seed, of in enumerate((ways, other))]
     numbers = compare(runs, score="bn").numbers
     assert numbers.columns == ("averaged", "retaken", "own", "batch", "averaged WORST", "retaken WORST", "own WORST")
     (row,) = numbers.rows

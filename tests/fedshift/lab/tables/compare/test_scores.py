@@ -1,0 +1,326 @@
+"""Scores of `fedshift compare`, the rounds they are of, and the runs and files that are read and kept."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from refusals import refused
+from support import Command
+
+from fedshift.lab.tables.compare import board, compare, keep
+from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.results import loading
+from fedshift_core.errors import ConfigError
+
+MakeRun = Callable[..., Path]
+
+
+def numbers(runs: list[Path], **options: Any) -> Numbers:
+    return compare(runs, **options).numbers
+
+
+def labels(runs: list[Path], **options: Any) -> list[str]:
+    return [row.label for row in numbers(runs, **options).rows]
+
+
+def notes(runs: list[Path], *words: str, **options: Any) -> list[str]:
+    """Return the notes with one of these words."""
+    return [note for note in numbers(runs, **options).notes if any(word in note for word in words)]
+
+
+def figures_of(scan: float, street: float, n: int = 90) -> dict[str, Any]:
+    """Return the figures of a run with these scores by any measure."""
+
+    def of(value: float) -> dict[str, Any]:
+        short = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), value)
+        return {"n": n, **short, "per_class": {"recall": [value], "precision": [None], "n": [n]}, "confusion": [[n]]}
+
+    return {"round": 5, "classes": ["x"], "domains": {"scan": of(scan), "street": of(street)}, "overall": of(scan)}
+
+
+# --- scores and rounds ----------------------------------------------------------------------------------------
+
+
+def test_scores(run: MakeRun) -> None:
+    def two(scan: float) -> dict[str, float]:
+        return {"scan": scan, "street": scan + 20}
+
+    clients = {"lta": 90, "ata": two(10), "gata": 20, "gasa": 80, "cprr": 25, "by_domain": two(50)}
+    one = run(
+        "fedavg", 0, 1, 2, final=two(3), best_test={"round": 1, "domains": two(5)},
+        best_validation={"round": 2, "domains": two(7)}, client_models=clients,
+    )  # fmt: skip
+    for score, value in (("last5", 1), ("final", 3), ("best", 5), ("validation", 7)):
+        assert numbers([one], score=score).rows[0].values["scan"].mean == value
+    assert {name: value.mean for name, value in numbers([one], score="clients").rows[0].values.items()} == {
+        "ATA scan": 10, "ATA street": 30, "LTA": 90, "GASA": 80, "CPRR": 25, "GATA": 20,
+        "all on scan": 50, "all on street": 70, "all on AVG": 60,
+    }  # fmt: skip
+    plain = run("i2pfl")
+    for score in ("validation", "clients"):
+        with refused(ConfigError, f"--score {score}", plain.name):
+            compare([plain, one], score=score)
+
+
+def test_figures_are_scores(run: MakeRun, tmp_path: Path) -> None:
+    runs = [run("fedavg", figures=figures_of(50, 30)), run("i2pfl", figures=figures_of(20, 70))]
+    keep(runs, tmp_path / "kept")
+    for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
+        table = compare(runs, score=score)
+        first, second = table.numbers.rows
+        assert (first.by_seed[0]["street"], second.by_seed[0]["AVG"]) == (30, 45)
+        # scan 50 and 20, street 30 and 70: of errors the lowest is the best and the highest the worst.
+        error = score == "ece"
+        assert ("scan" in first.best, "street" in second.best) == (not error, not error)
+        assert (first.values["WORST"].mean, first.worst) == ((50, "scan") if error else (30, "street"))
+        assert compare([tmp_path / "kept"], score=score).markdown() == table.markdown()
+    assert "confusion" not in next((tmp_path / "kept").iterdir()).read_text()
+    images = figures_of(1, 2, n=7)
+    images["domains"]["scan"]["images"] = 5
+    assert notes([*runs, run("fedbn", figures=images)], "test images") == [
+        "test images of fedavg, i2pfl: scan 90, street 90", "test images of fedbn: scan 5 (7 scores), street 7",
+    ]  # fmt: skip
+
+
+def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run: MakeRun) -> None:
+    settings = "allocation.validation_fraction=0.2"
+    chosen = {"best_validation": {"round": 3, "domains": {"scan": 70, "street": 70}}}
+
+    def pair(**recorded: Any) -> list[Path]:
+        more = {"figures": figures_of(50, 30), "recorded": recorded, **chosen}
+        last = run("fedavg", given=settings, **more)
+        return [last, run("fedprox", given=f"{settings} keep=best-validation", rounds=3, **more)]
+
+    runs = pair()
+    with refused(ConfigError, "round is last (fedavg-0-0) and best-validation (fedprox-0-1)"):
+        compare(runs, score="ece")
+    rows = numbers(runs, score="ece", allow_different=True).rows
+    assert {(row.group, row.difference) for row in rows} == {("round=best-validation", None), ("round=last", None)}
+    for score in ("last5", "final", "best", "validation"):
+        assert numbers(runs, score=score).rows[1].difference is not None
+
+    # All numbers of models that were scored again are of the round that was kept.
+    again = pair(scored_again={"run": "another"})
+    with refused(ConfigError, "round is last"):
+        compare(again, score="final")
+    assert numbers(again, score="validation").rows[1].difference is not None
+    assert notes(again, "their last round or the round that they kept", score="final", allow_different=True)
+    assert len(board.of_runs(loading.read(again).runs).tables) == 2
+
+
+@pytest.mark.parametrize(
+    ("rounds", "called"),
+    [
+        ((5, 5), "mean of the last five rounds"), ((2, 2), "mean of the last 2 rounds"), ((1, 1), "last round"),
+        ((2, 5), "mean of the last 2 to 5 rounds"),
+    ],
+)  # fmt: skip
+def test_a_title_says_over_how_many_rounds_is_averaged(run: MakeRun, rounds: tuple[int, int], called: str) -> None:
+    runs = [run(method, averaged_rounds=n) for method, n in zip(("fedavg", "i2pfl"), rounds, strict=True)]
+    assert numbers(runs).title.endswith(f"(%), {called}")
+
+
+def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones(run: MakeRun, tmp_path: Path) -> None:
+    """Runs of 100 rounds that were scored every ten: the mean is over the rounds 60 to 100."""
+
+    def scored(method: str, rounds: int, every: Collection[int], **more: Any) -> Path:
+        folder = run(method, given="evaluate.every=10 evaluate.last=1 rounds=100", rounds=rounds, **more)
+        accuracy = {"scan": 50.0, "street": 40.0}
+        full = [{"round": n, "accuracy": accuracy if n in every else None} for n in range(1, rounds + 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in full))
+        return folder
+
+    def title(*runs: Path) -> str:
+        return numbers(list(runs)).title.partition("(%), ")[2]
+
+    apart = "mean of the last five scored rounds (60 to 100)"
+    fedavg = scored("fedavg", 100, range(10, 101, 10), averaged_over=[*range(60, 101, 10)])
+    assert title(fedavg) == title(*keep([fedavg], tmp_path / "kept")) == apart
+    # An early end after round 27: 10 and 20 were scored. Its last scored round is not its last one.
+    early = scored("fedprox", 27, (10, 20), averaged_rounds=2, averaged_over=[10, 20])
+    assert title(early) == "mean of the last 2 scored rounds (10 and 20)"
+    assert notes([fedavg, early], "averaged rounds") == ["averaged rounds: 10 and 20 (fedprox), 60 to 100 (fedavg)"]
+    once = scored("fedsr", 17, (10,), averaged_rounds=1, averaged_over=[10])
+    assert title(once) == "last scored round (10)"
+
+
+def test_batches_and_orders_of_test_images_are_reported_where_they_decide(run: MakeRun) -> None:
+    """Listed images raise scores by own statistics, and change nothing of averaged ones."""
+    of = {name: {"scan": 60, "street": 50} for name in ("bn=own", "bn=batch")}
+    network = "model.name=cnn_bn images.eval_batch=32 evaluate.bn=[averaged,own,batch] evaluate.bn_order="
+    runs = [run("fedavg", given=f"{network}shuffled", others=of), run("fedprox", given=f"{network}listed", others=of)]
+    assert labels(runs) == ["fedavg", "fedprox"]
+    for score, expected in (("bn=batch", True), ("bn", True), ("bn=own", False), ("last5", False)):
+        assert bool(notes(runs[:1], "batches of 32 test images, which decide", score=score)) is expected, score
+    with refused(ConfigError, "evaluate.bn_order is "):
+        compare(runs, score="bn=own")
+    (note,) = notes(runs, "bn_order", score="bn")
+    assert f"evaluate.bn_order is listed ({runs[1].name})" in note and not notes(runs[1:], "bn_order", score="bn")
+
+
+def test_an_accuracy_of_some_of_a_domains_test_images_is_named(run: MakeRun) -> None:
+    missing = {"4": {"scan": [45, 90]}, "5": {"scan": [45, 90]}}
+    (note,) = notes([run("fedavg"), run("fedprox", missing_tests=missing)], "test images, as")
+    assert note.startswith("fedprox, seed 0: ")
+    assert "scan: the accuracy is of 45 of 90 test images" in note and "in 2 of 5 averaged rounds" in note
+
+
+# --- what is read, and what differs of it ---------------------------------------------------------------------
+
+
+def test_another_state_of_the_source_that_changes_no_weight_is_reported_without_a_warning(run: MakeRun) -> None:
+    old, new = {"git": "abc"}, {"git": "def"}
+    runs = [
+        run("fedavg", recorded=old, weights_sha256="same"), run("i2pfl", recorded=old), run("fpl", recorded=new),
+    ]  # fmt: skip
+    again = [*runs, run("fedavg", recorded=new, weights_sha256="same")]
+    assert notes(again, "not the same git, but fedavg seed 0 ran with each and ended with the same weights")
+    assert not numbers(again).warnings
+    assert [warning.partition(":")[0] for warning in numbers(runs).warnings] == ["not the same git"]
+    with refused(ConfigError, "seed 0 comes twice"):
+        compare([*runs, run("fedavg", 0, 51, recorded=new, weights_sha256="other")])
+
+
+def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
+    runs = [
+        run("fedavg", name="a", weights_sha256="same"),
+        run("i2pfl", name="b", weights_sha256="same", recorded={"engine": "simulation", "git": "abc"}),
+        run("fedprox", name="c", recorded={"versions": {"torch": "2"}}),
+        run("fedproto", name="d", weights_sha256="start"),
+        run("local", 0, 51, name="e", weights_sha256="start"),
+    ]
+    warnings = numbers(runs).warnings
+    assert "fedavg and i2pfl ended with the same weights (seed 0): does one do nothing?" in warnings
+    for start, end in (("engine", "simulation (b)"), ("git", "abc (b)"), ("torch", "2 (c)")):
+        assert any(line.startswith(f"not the same {start}: ") and line.endswith(f"and {end}") for line in warnings)
+    assert not any("local" in line and "weights" in line for line in warnings)
+
+
+def test_a_repeated_seed_counts_once_and_another_number_is_refused(run: MakeRun) -> None:
+    """By the number that is asked for: a run of which the last round alone is the same is no repetition."""
+    runs = [run("fedavg", name=name, weights_sha256="w") for name in ("a", "b")]
+    assert numbers(runs).rows[0].seeds == (0,)
+    assert notes(runs, "b repeats a with the same numbers and counts once")
+    of = {"final": {"scan": 50.0, "street": 40.0}, "weights_sha256": "w"}
+    other = [runs[0], run("fedavg", 0, 1, 3, name="c", **of)]
+    assert numbers(other, score="final").rows[0].values["AVG"].mean == 45
+    with refused(ConfigError, "fedavg", "seed 0", "a and c"):
+        compare(other)
+
+
+def test_a_run_and_its_model_scored_again_compare_by_the_last_round(run: MakeRun, tmp_path: Path) -> None:
+    """A score of five rounds and one of the last alone; the refusal names ``--score final``, which compares them."""
+    last = {"scan": 4.0, "street": 5.0}
+    first = run("fedavg", 0, 1, 2, final=last, name="trained", weights_sha256="w")
+    marks = {"scored_again": {"run": "trained", "round": 3}}
+    again = run("fedavg", 0, 4, 5, name="again", recorded=marks, averaged_rounds=1, weights_sha256="w")
+    with refused(ConfigError, "trained and again", "again is the model of trained scored again", "--score final"):
+        compare([first, again])
+    assert notes([first, again], "again repeats trained with the same numbers and counts once", score="final")
+    assert notes(keep([again], tmp_path / "kept"), "scored again")
+
+
+def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None:
+    fedavg, i2pfl = run("fedavg"), run("i2pfl")
+    keep([i2pfl], tmp_path / "kept")
+    (fedavg.parent / "sweep.json").write_text('{"points": [')  # no run: passed over
+    for paths in ([fedavg.parent], [fedavg, i2pfl, fedavg.parent], [fedavg / "results.json", tmp_path / "kept"]):
+        assert labels(paths) == ["fedavg", "i2pfl"]
+    (i2pfl / "results.json").unlink()
+    assert notes([fedavg.parent], f"left out, not finished: {i2pfl.name}")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too
+    for path, named in (
+        (i2pfl, "no finished run"), (tmp_path / "nowhere", "there is no file or folder"),
+        (tmp_path / "table.tex", "--latex > table.tex"), (tmp_path, "kept, empty, runs"), (tmp_path / "empty", "empty"),
+        (tmp_path / "fedavg.log", "fedavg.log is no run"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match="kept, runs" if path == tmp_path else named):
+            compare([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("{", "results.json: "), ("[]", "results.json: content: "), ('{"method": "fedavg"}', "results.json: dataset: ")],
+)
+def test_broken_results_are_named(run: MakeRun, content: str, reason: str) -> None:
+    folder = run("fedavg")
+    (folder / "results.json").write_text(content)
+    with refused(ConfigError, reason):
+        compare([folder])
+
+
+def test_a_kept_file_that_is_cut_off_is_named_and_other_json_is_not(
+    three_seeds: list[Path], fedshift: Command, tmp_path: Path
+) -> None:
+    kept = keep(three_seeds, tmp_path / "kept")
+    (tmp_path / "kept" / "costs.json").write_text("[1]")
+    kept[-1].write_text(kept[-1].read_text()[:200])
+    code, out, error = fedshift("compare", tmp_path / "kept")
+    assert code == 1 and error == "error: runs that cannot be read were left out: 1\n"
+    assert f"left out, cannot be read: {kept[-1].name}: " in " ".join(out.split()) and "costs.json" not in out
+    assert [row.seeds for row in numbers([tmp_path / "kept"]).rows] == [(0, 1, 2), (0, 1)]
+    (tmp_path / "alone").mkdir()
+    kept[-1].rename(tmp_path / "alone" / "run.json")
+    with refused(ConfigError, "run.json"):
+        compare([tmp_path / "alone"])
+
+
+def test_what_makes_no_table_is_refused(run: MakeRun) -> None:
+    cases: list[tuple[list[Path], Mapping[str, Any], str]] = [
+        ([run("fedavg")], {"score": "worst"}, "'worst'"),
+        ([run("fedavg")], {"scored": "globl"}, "'globl'"),
+        ([run("fedprox")], {"scored": "personal"}, "--scored personal"),
+        ([run("fedavg"), run("i2pfl", nodes=[{"domain": "scan", "class_counts": [1]}] * 5)], {}, "nodes is 2"),
+    ]
+    folder, other = run("fedavg"), run("fedavg", 4)
+    (folder / "results.json").write_bytes((other / "results.json").read_bytes())
+    cases.append(([folder], {}, "seed 4"))
+    for runs, options, named in cases:
+        with refused(ConfigError, named):
+            compare(runs, **options)
+
+
+# --- kept files -----------------------------------------------------------------------------------------------
+
+
+def test_kept_files_make_the_same_table_and_tell_no_local_path(three_seeds: list[Path], tmp_path: Path) -> None:
+    """Of a data-dir, weights, plugins, and values that a method asked for or a search replaced, names are kept."""
+    weights, plugin = f"{tmp_path}/net.safetensors", f"{tmp_path}/mine.py"
+    whole = numbers(three_seeds).rows
+    for folder in three_seeds:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["resolved"]["dataset"]["data_dir"] = str(tmp_path)
+        config |= {"command": f"fedshift run data-dir={tmp_path}", "git": "abc"}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    files = keep([tmp_path / "runs"], tmp_path / "kept")
+    assert [file.name for file in files] == sorted(f"{folder.name}.json" for folder in three_seeds)
+    assert [(row.label, row.values, row.difference) for row in numbers([tmp_path / "kept"]).rows] == [
+        (row.label, row.values, row.difference) for row in whole
+    ]
+    assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
+    again = keep([tmp_path / "kept"], tmp_path / "copied")
+    assert [file.read_text() for file in again] == [file.read_text() for file in files]
+    config["resolved"]["model"] |= {"weights": weights, "weights_sha256": "ab" * 32}
+    config["resolved"] |= {"plugins": [plugin], "tuned": {"model.weights": weights}}
+    config["asked"] = {"model.weights": [weights, ""]}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (file,) = keep([folder], tmp_path / "kept")
+    resolved = json.loads(file.read_text())["config"]["resolved"]
+    assert (resolved["model"]["weights"], resolved["plugins"]) == ("net.safetensors", ["mine.py"])
+    assert not any(str(tmp_path) in one.read_text() for one in (*files, file))
+
+
+def test_what_would_be_lost_or_cannot_be_written_is_not_kept(
+    three_seeds: list[Path], run: MakeRun, tmp_path: Path
+) -> None:
+    other = run("fedavg", name=three_seeds[0].name, under="other")
+    with refused(ConfigError, other.name):
+        keep([*three_seeds, other], tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+    (tmp_path / "file").write_text("")
+    with refused(ConfigError, "--keep", "file"):
+        keep(three_seeds, tmp_path / "file")
