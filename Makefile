@@ -5,7 +5,7 @@
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
 #                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
 # make messages     the wordings of errors that tests compare, written anew; files="tests/..." for those of some files
-# make pictures     README's two pictures, of the demo's run and of a table with its figures; needs Chromium or Chrome
+# make pictures     README's pictures: the answer from the kept runs; the demo's report and a table need Chromium or Chrome
 # make docs         the pages of docs/ as a site in site/, without a network; a link that leads nowhere is an error
 PYTHON ?= python3
 VENV ?= .venv
@@ -67,6 +67,7 @@ messages: install
 	$(BIN)/python tests/refusals.py $(VENV)/messages.jsonl
 
 pictures: install
+	$(BIN)/python benchmarks/answer.py
 	$(BIN)/python benchmarks/pictures.py
 
 docs: install

@@ -1,4 +1,4 @@
-"""Makes README's two pictures: the report of ``make demo``'s run, and a table with its figures.
+"""Makes two of README's pictures: the report of ``make demo``'s run, and a table with its figures.
 
     python benchmarks/pictures.py [--runs DIR] [--output DIR]
 

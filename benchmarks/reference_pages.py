@@ -1,24 +1,21 @@
-"""Write the pages of docs/reference from the code, README's tables of methods, and the papers in CITATION.cff.
+"""Make the pages of docs/reference of the code, README's table of methods, and the papers in CITATION.cff.
 
-    python benchmarks/reference_pages.py              # all
-    python benchmarks/reference_pages.py methods wire # these alone
-
-A test compares the files with what this script makes of the code.
+`make docs` takes the pages from here (``on_files``), `python benchmarks/reference_pages.py` writes the other files;
+a test compares these with what this script makes of the code.
 """
 
 import ast
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import click
-import typer
 import yaml
+from mkdocs.structure.files import File, Files
 
-from fedshift import cli
-from fedshift.cli import citations
+from fedshift.cli import citations, commands_page
 from fedshift.run.catalog import keys
 from fedshift.run.catalog import methods as catalog
 from fedshift.site.deploy import policies
@@ -32,16 +29,7 @@ from fedshift_core.wire import counts, names
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "strategies" / "fedshift_strategies" / "__init__.pyi"
-#: What an option's value is called, where its type has a name of its own.
-VALUES = {"typed_path": "PATH", "integer": "N", "integer range": "N", "float": "X", "float range": "X"}
-MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes it."
-
-COMMANDS = """\
-# Commands
-
-{made} In a terminal `--help` after a command shows the same.
-
-Exit codes are on [a page of their own](exit-codes.md); keys of the configuration in [keys](keys.md)."""
+MADE = "This page is made of the code, by `make docs`."
 
 METHODS = """\
 # Parameters of the methods
@@ -80,59 +68,16 @@ Through a SuperLink all arrays of a message travel as one piece (`fedshift_core.
 travel."""
 
 
-def commands() -> str:
-    """Return the page of commands."""
-    group = typer.main.get_command(cli.app)
-    parts = [COMMANDS.format(made=MADE.format("commands"))]
-    for name, command in sorted(_flat(group, "")):
-        parts.append("\n".join(_command(name, command)))
-    return "\n\n".join(parts) + "\n"
-
-
-def _flat(group: click.Command, above: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with its name, and the commands of a group with both names."""
-    assert isinstance(group, click.Group)
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from _flat(command, f"{above}{name} ")
-        elif not command.hidden:
-            yield above + name, command
-
-
-def _command(name: str, command: click.Command) -> Iterator[str]:
-    """Yield the lines of a command: its help, its arguments and its options."""
-    first, *more = (paragraph.strip() for paragraph in (command.help or "").split("\n\n"))
-    yield from (f"## fedshift {name}", "", " ".join(first.split()))
-    if more:
-        yield from ("", "```text", *"\n\n".join(more).splitlines(), "```")
-    if command.epilog:
-        yield from ("", *(f"    {example}" for example in command.epilog.split("\n\n")[1:]))
-    if rows := [_parameter(param) for param in command.params]:
-        yield from ("", *_table(("argument or option", "default", "meaning"), rows))
-
-
-def _parameter(param: click.Parameter) -> tuple[str, str, str]:
-    """Return the row of an argument or an option."""
-    meaning = (getattr(param, "help", "") or "").replace("\n", " ")
-    if param.param_type_name == "argument":
-        return f"`{param.metavar or (param.name or '').upper()}`", "", meaning
-    flag = bool(getattr(param, "is_flag", False))
-    value = "" if flag else f" {param.metavar or VALUES.get(param.type.name, param.type.name.upper())}"
-    spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*param.opts, *param.secondary_opts))
-    default = "" if flag or callable(param.default) or param.default in (None, "", ()) else f"`{param.default}`"
-    return spelled, "required" if param.required else default, meaning
-
-
 def codes() -> str:
     """Return the page of exit codes."""
     head = ("exit code", "of", "what has happened", "what to do")
     rows = [(f"`{m.code}`", m.commands, m.text, m.next) for m in exit_codes.MEANINGS]
-    return "\n".join([EXIT_CODES.format(made=MADE.format("exit-codes")), "", *_table(head, rows)]) + "\n"
+    return "\n".join([EXIT_CODES.format(made=MADE), "", registry.table(head, rows)]) + "\n"
 
 
 def methods() -> str:
     """Return the page of the methods' parameters."""
-    parts = [METHODS.format(made=MADE.format("methods"))]
+    parts = [METHODS.format(made=MADE)]
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
     for method in sorted(ours, key=lambda method: method.name):
         parts.append("\n".join(_method(method)))
@@ -150,20 +95,20 @@ def _method(method: Method) -> Iterator[str]:
         return
     head = ("key", "default", "allowed", "meaning", "papers' tables")
     rows = [(f"`method.{p.key}`", f"`{p.default}`", p.allowed, p.description, p.papers) for p in parameters]
-    yield from ("", *_table(head, rows))
+    yield from ("", registry.table(head, rows))
     if method.off:
         yield from ("", f"With `{method.off}` it is FedAvg.")
 
 
 def wire() -> str:
     """Return the page of what travels: names by their place, counts, and what each method adds."""
-    parts = [WIRE.format(made=MADE.format("wire"))]
+    parts = [WIRE.format(made=MADE)]
     for title, constants in _names():
-        parts.append("\n".join([f"## {title}", "", *_table(("constant", "name", "what"), constants)]))
+        parts.append("\n".join([f"## {title}", "", registry.table(("constant", "name", "what"), constants)]))
     shapes = [
         (name, " ".join(text.split()).replace("``", "`")) for name, text in _attributes(counts.Counts.__doc__ or "")
     ]
-    parts.append("\n".join(["## Counts of test images", "", *_table(("array", "what"), shapes)]))
+    parts.append("\n".join(["## Counts of test images", "", registry.table(("array", "what"), shapes)]))
     parts.append(_features())
     note = (
         "C classes, D feature width, P any number, S public images. Before each array stands what it "
@@ -196,7 +141,7 @@ def _features() -> str:
         "[tells of a node's images](../deploy/policy.md#four-words)."
     )
     head = ("feature", "turned on by", "name", "where", "holds", "tells")
-    return "\n".join(["## By feature", "", note, "", *_table(head, rows)])
+    return "\n".join(["## By feature", "", note, "", registry.table(head, rows)])
 
 
 def _word(feature: features.Feature, key: features.Key, place: str) -> str:
@@ -252,12 +197,6 @@ def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
         yield f"`{name}`", text
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table with escaped bars."""
-    escaped = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
-    return registry.table(head, escaped).splitlines()
-
-
 def python() -> str:
     """Return the page of what `import fedshift` gives."""
     sys.path.insert(0, str(Path(__file__).parent))  # a test loads this file by itself
@@ -265,14 +204,21 @@ def python() -> str:
         import python_page
     finally:
         sys.path.pop(0)
-    page: str = python_page.page(MADE.format("python"))
+    page: str = python_page.page(MADE)
     return page
 
 
 def readme() -> str:
-    """Return README.md with the tables of the methods."""
-    before, after = (ROOT / "README.md").read_text(encoding="utf-8").split("## Methods\n", 1)
-    return f"{before}## Methods\n\n{registry.markdown()}\n\nC classes,{after.partition('C classes,')[2]}"
+    """Return README.md with its table of the methods."""
+    before, after = (ROOT / "README.md").read_text(encoding="utf-8").split("## Methods\n\n", 1)
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    names = {
+        title: ", ".join(registry.marked(method.name) for method in ours if method.group == group)
+        for group, title in registry.GROUP_TITLES.items()
+    }
+    rows = [(title.partition(":")[0], listed) for title, listed in names.items() if listed]
+    _, _, rest = after.partition("\n\n")
+    return f"{before}## Methods\n\n{registry.table(('group', 'methods'), rows)}\n\n{rest}"
 
 
 def citation() -> str:
@@ -324,14 +270,21 @@ def strategies(what: str = "page") -> str:
         import strategies_page
     finally:
         sys.path.pop(0)
-    return strategies_page.stub() if what == "stub" else strategies_page.page(MADE.format("strategies"))
+    return strategies_page.stub() if what == "stub" else strategies_page.page(MADE)
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
+    "keys": keys.markdown, "methods": methods, "commands": commands_page.markdown, "exit-codes": codes, "wire": wire,
     "python": python, "strategies": strategies,
 }  # fmt: skip
 POLICY = "docs/deploy/policy.md"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages to the site, as a hook of mkdocs."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
+    return files
 
 
 def policy_page() -> str:
@@ -351,18 +304,18 @@ def policy_page() -> str:
 
 
 #: All files that are written, by their paths.
-FILES = {f"docs/reference/{name}.md": page for name, page in PAGES.items()} | {
+FILES: dict[str, Callable[[], str]] = {
     "README.md": readme, "CITATION.cff": citation, str(STUB.relative_to(ROOT)): lambda: strategies("stub"),
     POLICY: policy_page,
 }  # fmt: skip
 
 
-def main(names_of_pages: Sequence[str]) -> None:
-    """Write the named pages, or all files."""
-    for path in [f"docs/reference/{name}.md" for name in names_of_pages] or FILES:
-        (ROOT / path).write_text(FILES[path](), encoding="utf-8")
+def main() -> None:
+    """Write all files."""
+    for path, made in FILES.items():
+        (ROOT / path).write_text(made(), encoding="utf-8")
         print(path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

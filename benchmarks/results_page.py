@@ -1,71 +1,128 @@
-"""Print the tables of docs/results again from the committed runs, in place.
+"""Writes the tables of docs/results again from the kept runs, in place.
 
-    python benchmarks/results_page.py              # all pages
-    python benchmarks/results_page.py digits-cnn   # docs/results/digits-cnn.md alone
+    python benchmarks/results_page.py              # all pages, and the sentences of docs/methods
+    python benchmarks/results_page.py in-domain    # docs/results/in-domain.md alone
 
-A page of docs/results holds commands ``fedshift compare docs/results/... --markdown`` and ``fedshift claims ...``.
-Below each command stands what it prints: the caption in bold, the table, and the footnotes, folded. The script replaces
-that part and leaves the rest of the page. A new table needs its command alone.
+``docs/results/sources.yaml`` lists the tables of each page: the command whose rows and fields they show, the columns
+and the rows. The first line of a table on a page says which one it is; the lines below it are written. A page prints
+the command of each table. ``costs NAME`` stands for the file ``costs-NAME.json`` there, as multiples of FedAvg's.
 
-The pages of docs/methods repeat a method's row of docs/results/digits-cnn.md in a sentence ("Three seeds on real
-digits"), which the script writes too.
+The pages of docs/methods repeat a method's row of the digits in a sentence ("Three seeds on real digits"), which the
+script writes too.
 """
 
+import functools
+import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
 from typer.testing import CliRunner
 
 from fedshift import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
-#: A command, and below it the table of its last run; nothing where there is none yet.
-SHOWN = re.compile(
-    r"^    fedshift ((?:compare|claims) docs/results/[^\n]*--markdown)\n+"
-    r"(\*\*[^\n]*\*\*\n\n(?:\|[^\n]*\n)+\n<details[^\n]*\n\n(?:- [^\n]*\n)+\n</details>\n*)?",
-    re.M,
+SOURCES: dict[str, dict[str, Any]] = yaml.safe_load((RESULTS / "sources.yaml").read_text(encoding="utf-8"))
+P_VALUES, SMALLEST_P = ("p", "p (Holm)"), 0.001
+DIFFERENCES = ("difference", "there", "here")  # fields that have a sign
+#: Commands whose rows the pages of methods repeat, and the sentence that does so, without its numbers.
+REPEATED = (
+    "compare digits-cnn digits-cnn-field --scored global",
+    "compare digits-cnn digits-cnn-field --scored personal",
 )
-#: The page whose rows the pages of methods repeat, and the sentence that does so, without its numbers.
-REPEATED = "digits-cnn"
 SENTENCE = re.compile(
     r"^(Three seeds on real digits \(`digits-small-cnn`, 40 rounds\): )[^\[\n]*"
-    r"(\[results\]\(\.\./results/digits-cnn\.md\))",
+    r"(\[results\]\(\.\./results/in-domain\.md#digits\))",
     re.M,
 )
 
-
-def pages() -> list[Path]:
-    """Return the pages that hold such commands, by name."""
-    return [page for page in sorted(RESULTS.glob("*.md")) if SHOWN.search(page.read_text(encoding="utf-8"))]
+Rows = Mapping[str, Mapping[str, Any]]
 
 
-def printed(command: str) -> str:
-    """Return what ``fedshift COMMAND`` prints. Raises SystemExit with its message if it fails."""
-    done = CliRunner().invoke(cli.app, shlex.split(command))
+@functools.cache
+def rows(command: str) -> Rows:
+    """Return the rows of a command's JSON by name; a folder may leave out ``docs/results/``.
+
+    Raises:
+        SystemExit: If the command fails, with its message.
+    """
+    name, *words = shlex.split(command)
+    if name == "costs":
+        return _costs(RESULTS / f"costs-{words[0]}.json")
+    folders = [f"docs/results/{word}" if (RESULTS / word).is_dir() else word for word in words] or ["docs/results"]
+    done = CliRunner().invoke(cli.app, [name, *folders, "--json"])
     if done.exit_code:
         raise SystemExit(f"fedshift {command}:\n{done.output}")
-    return done.stdout.strip()
+    content = json.loads(done.stdout)
+    if name == "claims":
+        claims = (row | {"here std": row["here_std"]} for row in content["claims"])
+        return {f"{row['table']} {row['runs'].removesuffix(' †')}": row for row in claims}
+    return {row["row"] + (f" [{row['group']}]" if row["group"] else ""): row for row in content["rows"]}
 
 
-def folded(table: str) -> str:
-    """Return a printed table as a page shows it, with its footnotes folded."""
-    shown, _, footnotes = table.strip().partition("\n- ")
-    return f'{shown}\n<details markdown="1"><summary>Footnotes</summary>\n\n- {footnotes}\n\n</details>'
+def _costs(file: Path) -> Rows:
+    """Return seconds and bytes of a local round as multiples of FedAvg's; of two rows of a name the first."""
+    paid: dict[str, tuple[float, float]] = {}
+    for row in json.loads(file.read_text(encoding="utf-8"))["costs"]:
+        paid.setdefault(row["label"], (row["seconds"], row["bytes_down"] + row["bytes_up"]))
+    seconds, sent = paid["fedavg"]
+    return {
+        name: {"seconds": own[0] / seconds, "bytes": own[1] / sent, "MB": own[1] / 1e6} for name, own in paid.items()
+    }
 
 
-def refreshed(page: str, run: Callable[[str], str] = printed) -> str:
-    """Return the text of a page with each table as its command prints it now."""
-    return SHOWN.sub(partial(_block, run), page).rstrip("\n") + "\n"
+def shown(row: Mapping[str, Any], field: str, digits: int = 1) -> str:
+    """Return a number of a row as a table has it: with its spread, with a sign where it is a difference."""
+    value, spread = row.get(field), row.get(f"{field} std")
+    if value is None or isinstance(value, str):
+        return value or ""
+    if field in P_VALUES:
+        return f"<{SMALLEST_P}" if value < SMALLEST_P else f"{value:.3f}"
+    mean = f"{value:{'+' if field in DIFFERENCES else ''}.{digits}f}"
+    return mean if spread is None else f"{mean} ± {spread:.{digits}f}"
 
 
-def _block(run: Callable[[str], str], shown: re.Match[str]) -> str:
-    return f"    fedshift {shown[1]}\n\n{folded(run(shown[1]))}\n\n"
+def head(table: Mapping[str, Any]) -> str:
+    """Return the first line of a table."""
+    return f"| {' | '.join((table['of'], *table['columns']))} |"
+
+
+def made(table: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [head(table), f"|---|{'--:|' * len(table['columns'])}"]
+    for label, names in table["rows"].items():
+        cells = [_cell(table, column, names) for column in table["columns"]]
+        lines.append(f"| {' | '.join((str(label), *cells))} |")
+    return lines
+
+
+def _cell(table: Mapping[str, Any], column: str, names: str | Mapping[str, str]) -> str:
+    """Return a cell; a row that has other names in other columns lists them by column."""
+    source = table["columns"][column]
+    field, command = (source, table["command"]) if isinstance(source, str) else (source["field"], source["command"])
+    name = names if isinstance(names, str) else names.get(column)
+    return "" if name is None else shown(rows(command)[name], field, table.get("digits", 1))
+
+
+def refreshed(page: str, tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of a page with its tables as the kept runs give them now.
+
+    Raises:
+        SystemExit: If the page has not each table once.
+    """
+    for table in tables:
+        place = re.compile(rf"^{re.escape(head(table))}\n(?:\|[^\n]*\n)*", re.M)
+        if len(place.findall(page)) != 1:
+            raise SystemExit(f"not once on the page: {head(table)}")
+        lines = "\n".join(made(table)) + "\n"
+        page = place.sub(lambda _, lines=lines: lines, page)  # type: ignore[misc]
+    return page
 
 
 def method_pages() -> list[Path]:
@@ -74,36 +131,30 @@ def method_pages() -> list[Path]:
     return [page for page in methods if SENTENCE.search(page.read_text(encoding="utf-8"))]
 
 
-def repeated(method: str, page: str, results: str) -> str:
-    """Return the text of a method's page with its row of ``results``, the text of the page ``REPEATED``, in a sentence.
+def repeated(method: str, page: str, tables: Sequence[Rows]) -> str:
+    """Return the text of a method's page with its row of the tables in a sentence.
 
     Raises:
         SystemExit: If the method has not one row there.
     """
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines() if line[:2] == "| "]
-    own = [row for row in rows if row[0].removesuffix(" (approximation)") == method]
+    own = [row for table in tables for row in table.values() if row["method"] == method]
     if len(own) != 1:
-        raise SystemExit(f"docs/methods/{method}.md: {REPEATED} has {len(own)} rows of it")
-    fedavg = next(row for row in rows if row[0] == "fedavg")
-    average, difference, p, holm = fedavg[-6], *own[0][-3:]
-    said = f"{own[0][-6]}, FedAvg {average}, difference {difference} (p = {p}, by Holm {holm})".replace("*", "")
-    return SENTENCE.sub(lambda match: f"{match[1]}{said}: {match[2]}", page)
+        raise SystemExit(f"docs/methods/{method}.md: {len(own)} rows")
+    average, difference, p, holm = (shown(own[0], field, 2) for field in ("AVG", "difference", "p", "p (Holm)"))
+    fedavg = shown(tables[0]["fedavg"], "AVG", 2)
+    words = f"{average}, FedAvg {fedavg}, difference {difference} (p = {p}, by Holm {holm}): "
+    return SENTENCE.sub(lambda match: match[1] + words + match[2], page)
 
 
-def main(names: list[str]) -> None:
+def main(names: Sequence[str]) -> None:
     """Write the named pages again, or all."""
-    for page in [RESULTS / f"{name}.md" for name in names] or pages():
-        text = page.read_text(encoding="utf-8")
-        new = refreshed(text)
-        if new != text:
-            page.write_text(new, encoding="utf-8")
-        print(
-            f"{page.name}: {len(SHOWN.findall(text))} tables, {'written' if new != text else 'unchanged'}", flush=True
-        )
-    results = (RESULTS / f"{REPEATED}.md").read_text(encoding="utf-8")
+    for name in [f"{name}.md" for name in names] or SOURCES:
+        page, tables = RESULTS / name, SOURCES[name].get("tables", [])
+        page.write_text(refreshed(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+        print(f"{name}: {len(tables)} tables", flush=True)
     for page in [] if names else method_pages():
         text = page.read_text(encoding="utf-8")
-        page.write_text(repeated(page.stem, text, results), encoding="utf-8")
+        page.write_text(repeated(page.stem, text, [rows(command) for command in REPEATED]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ FedAvg has them, and what stands here; C classes, D feature width, other letters
 A method that has no strategy of its own, such as MOON, is `FedAvg` on the server."""
 
 STUB = '''\
-"""Made by `python benchmarks/reference_pages.py strategies`: types of what the package makes when it is asked."""
+"""Made by `python benchmarks/reference_pages.py`: types of what the package makes when it is asked."""
 
 from collections.abc import Callable
 from typing import Literal, TypedDict, Unpack

@@ -4,7 +4,7 @@
     run = fs.run("handwritten", method="i2pfl", rounds=10, engine="inline")
     fs.compare("runs/*").frame()
 
-``fedshift.api`` has the functions, docs/reference/python.md lists them. The names below are imported when they are
+``fedshift.api`` has the functions, `make docs` lists them in its reference. The names below are imported when they are
 first used, so that the command starts at once.
 
 A wheel puts the app's packages next to this one, and into the folder ``app`` of this one what ``flwr run`` takes. In a

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedshift.lab.tables.results import loading
 from fedshift.run.engine import inline
-from fedshift_app.config import plugins
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.public_set.server import PublicSet
@@ -119,6 +119,11 @@ class SmallDisk:
 
 class Killed(BaseException):
     """What a kill is in a test: no ``except Exception`` sees it."""
+
+
+def on_images(names: Iterable[str]) -> list[str]:
+    """Return the methods that work on images: not those that need features of a file."""
+    return [name for name in names if "features" not in registry.get(name).needs]
 
 
 def refusal_of(kind: type[Exception], call: Callable[..., Any], *given: Any, **named: Any) -> str:

@@ -27,7 +27,7 @@ def methods(
 
     Args:
         name ([NAME]): One method: its parameters, page, what travels.
-        markdown: Print the table of the README.
+        markdown: Print the tables in Markdown.
         privacy: Print what each sends, and what it fits.
 
     Examples:
@@ -58,7 +58,7 @@ def keys(key: str = "", *, markdown: bool = False) -> None:
 
     Args:
         key ([KEY]): A section or the beginning of a key: train, train.lr.
-        markdown: Print the page docs/reference/keys.md.
+        markdown: Print a page of all, in Markdown.
 
     Examples:
         fedshift keys
@@ -69,6 +69,22 @@ def keys(key: str = "", *, markdown: bool = False) -> None:
     if key and markdown:
         raise ConfigError(f"keys: {key!r} is a part of the keys, but --markdown prints the page of all")
     typer.echo(reference.markdown() if markdown else reference.text(key), nl=not markdown)
+
+
+@command(app)
+def commands(name: str = "") -> None:
+    """Print all commands with their arguments and options, in Markdown.
+
+    Args:
+        name ([NAME]): The beginning of a command's name.
+
+    Examples:
+        fedshift commands
+        fedshift commands site
+    """
+    from fedshift.cli import commands_page
+
+    typer.echo(commands_page.markdown(name), nl=False)
 
 
 @command(app, "datasets")

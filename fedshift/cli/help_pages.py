@@ -18,8 +18,8 @@ PANELS: Mapping[str, Sequence[str]] = {
         "predict",
     ),
     "Look up": (
-        "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "doctor",
-        "app-dir", "version",
+        "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "commands",
+        "doctor", "app-dir", "version",
     ),
 }  # fmt: skip
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}

@@ -25,7 +25,7 @@ def mechanisms(method: Method) -> tuple[str, ...]:
 
 
 def privacy() -> str:
-    """Return what is sent for each of FedShift's own methods in addition to weights (docs/reference/wire.md).
+    """Return what is sent for each of FedShift's own methods in addition to weights.
 
     What nodes send stands under the word for what it tells of their images (``fedshift_core.disclosure``). The last
     column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).

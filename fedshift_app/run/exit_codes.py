@@ -38,7 +38,7 @@ class Meaning:
     next: str
 
 
-#: All exit codes. They are stable: a code keeps its meaning (docs/reference/exit-codes.md is made of this).
+#: All exit codes. They are stable: a code keeps its meaning (the reference is made of this).
 MEANINGS = (
     Meaning(OK, "all", "done", "go on"),
     Meaning(

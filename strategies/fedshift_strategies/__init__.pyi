@@ -1,4 +1,4 @@
-"""Made by `python benchmarks/reference_pages.py strategies`: types of what the package makes when it is asked."""
+"""Made by `python benchmarks/reference_pages.py`: types of what the package makes when it is asked."""
 
 from collections.abc import Callable
 from typing import Literal, TypedDict, Unpack

@@ -43,7 +43,7 @@ from fedshift_datasets import catalog
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import declared, described
 
-METHODS = {m.name: m for m in registry.listed()}
+METHODS = {m.name: m for m in registry.listed() if "features" not in m.needs}  # on images
 ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))
 DATASET, ONLY = ASKED.pop("dataset", ""), ASKED.pop("method", "")
 OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())

@@ -1,84 +1,200 @@
-"""docs/results: each table is what the command above it prints from the committed runs."""
+"""docs/results: tables and prose have the numbers of the kept runs, each kept run a command, the pictures their rows.
+
+docs/results/sources.yaml says where the numbers come from.
+"""
 
 import json
 import re
-import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT, load_benchmark
-from typer.testing import CliRunner
-
-from fedshift import cli
 
 pytestmark = pytest.mark.usefixtures("kept_runs_once")
 
 SCRIPT = load_benchmark("results_page")
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in SCRIPT.pages()}
-KEPT = sorted((ROOT / "docs" / "results").glob("*/*.json"))
-#: Commands as the pages print them, each with the table below it.
-SHOWN = [shown for page in PAGES.values() for shown in SCRIPT.SHOWN.findall(page)]
-#: What a command printed, from its table on a page.
-UNFOLDED = re.compile(r"<details[^\n]*\n\n((?:- [^\n]*\n)+)\n</details>\n*$")
+RESULTS = ROOT / "docs" / "results"
+PAGES = sorted(RESULTS.glob("*.md"))
+KEPT = sorted(RESULTS.glob("*/*.json"))
+#: Folders that the commands on the pages read.
+FOLDER = re.compile(r"docs/results/([\w-]+)(?=[\s`]|$)")
+#: A number with its spread; not a part of a name such as ResNet-10 or T3A.
+NUMBER = re.compile(r"(?<![\w.+-])([+-]?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?(?![\w-])")
+WORDS = ("no", "one", "two", "three", "four")
+CONDITION = re.compile(r"(\w+(?: \(Holm\))?)(!=|=|<)(.*?)(?= \w+(?: \(Holm\))?(?:!=|=|<)|$)")
 
 
-def unfolded(table: str) -> str:
-    """Return a page's table as its command prints it."""
-    return UNFOLDED.sub(r"\1", table).strip()
+def folders(text: str) -> set[str]:
+    """Return the folders of kept runs that a page's commands read."""
+    commands = re.findall(r"(?m)^ {4,}fedshift ((?:compare|claims) .*)$", text)
+    return {name for command in commands for name in FOLDER.findall(command) if (RESULTS / name).is_dir()}
 
 
-@pytest.mark.parametrize(("command", "below"), SHOWN, ids=[command for command, _ in SHOWN])
-def test_a_table_is_what_its_command_prints(command: str, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def blocks(page: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the paragraphs, items and rows of tables of a page: no commands, no tables that the script writes."""
+    for table in tables:
+        page = re.sub(rf"(?m)^{re.escape(SCRIPT.head(table))}\n(?:\|[^\n]*\n)+", "", page)
+    page = re.sub(r"(?m)^ {4,}(?:fedshift|python) .*$|`[^`]*`", "", page)
+    parts = re.split(r"\n\s*\n|\n(?=\||- |\d+\. )", page)
+    return [re.sub(r"^\d+\. ", "", " ".join(part.split())) for part in parts if part.strip()]
+
+
+def in_prose(block: str) -> str:
+    """Return a block without the addresses of its links."""
+    return re.sub(r"\]\([^)]*\)", "]", block)
+
+
+def meets(row: Mapping[str, Any], condition: tuple[str, str, str]) -> bool:
+    """Return whether a row meets a condition of ``count``."""
+    key, sign, right = condition
+    value = row.get(key)
+    if sign == "<":
+        return value is not None and abs(value) < float(right)
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return (text == right) is (sign == "=")
+
+
+def values(command: str, source: str) -> tuple[float, float | None]:
+    """Return the number that a source stands for, and its spread."""
+    table = SCRIPT.rows(command)
+    if source.startswith("max "):
+        return max(row[source[4:]] for row in table.values() if row.get(source[4:]) is not None), None
+    if source.startswith("count "):
+        conditions = CONDITION.findall(source[6:])
+        assert conditions, source
+        return sum(all(meets(row, each) for each in conditions) for row in table.values()), None
+    name, _, field = source.partition(" | ")
+    assert name in table, f"{command}: no row {name}; there are {', '.join(table)}"
+    return table[name][field or "AVG"], table[name].get(f"{field or 'AVG'} std")
+
+
+def as_printed(words: str, value: float, spread: float | None) -> str:
+    """Return words with the number that they should have, to as many digits, with a sign where they have one."""
+
+    def number(match: re.Match[str]) -> str:
+        digits = len(match[1].partition(".")[2])
+        mean = f"{value:{'+' if match[1][0] in '+-' else ''}.{digits}f}"
+        return mean if match[2] is None else f"{mean} ± {spread:.{digits}f}"
+
+    if NUMBER.search(words):
+        return NUMBER.sub(number, words, count=1)
+    return re.sub(rf"\b({'|'.join(WORDS)})\b", lambda _: WORDS[int(value)], words, count=1)
+
+
+def unsourced(left: list[str], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong: words that no block has, numbers that are not those of the runs or without a source."""
+    for source in sources:
+        (place,) = [i for i, block in enumerate(left) if source["text"] in block] or [None]
+        if place is None:
+            yield f"no part of the page has {source['text']}"
+            continue
+        for words, query in source.get("numbers", {}).items():
+            right = as_printed(words, *values(source["command"], query))
+            if words != right:
+                yield f"{words}: {source['command']} has {right} ({query})"
+            if words not in left[place]:
+                yield f"{source['text']}: does not have: {words}"
+            left[place] = left[place].replace(words, "", 1)
+        for words in source.get("plain", ()):
+            if words not in left[place]:
+                yield f"{source['text']}: does not have: {words}"
+            left[place] = left[place].replace(words, "", 1)
+    yield from (
+        f"no source of {match[0]}: {block}" for block in map(in_prose, left) for match in NUMBER.finditer(block)
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPT.SOURCES)
+def test_the_numbers_of_a_page_are_those_of_the_kept_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    printed = CliRunner().invoke(cli.app, shlex.split(command))
-    assert printed.exit_code == 0, printed.output
-    assert "Warning" not in printed.stdout
-    assert printed.stdout.strip() == unfolded(below) != "", f"run: python benchmarks/results_page.py ({command})"
+    page, tables = (RESULTS / name).read_text(encoding="utf-8"), SCRIPT.SOURCES[name]["tables"]
+    assert list(unsourced(blocks(page, tables), SCRIPT.SOURCES[name]["prose"])) == []
+    bare = page
+    for table in tables:  # a page whose tables have their first line alone gets them
+        head = re.escape(SCRIPT.head(table))
+        bare = re.sub(rf"(?m)^({head}\n)(?:\|[^\n]*\n)+", r"\1", bare)
+    assert bare != page or not tables
+    assert SCRIPT.refreshed(bare, tables) == SCRIPT.refreshed(page, tables) == page, (
+        "run: python benchmarks/results_page.py"
+    )
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_without_its_tables_gets_them_and_keeps_its_text(name: str) -> None:
-    page = PAGES[name]
-    run = {command: unfolded(below) for command, below in SHOWN}.__getitem__
-    bare = SCRIPT.SHOWN.sub(lambda shown: f"    fedshift {shown[1]}\n\n", page)
-    assert not any(below in bare for _, below in SHOWN)
-    assert SCRIPT.refreshed(bare, run) == SCRIPT.refreshed(page, run) == page
+@pytest.mark.parametrize("name", SCRIPT.SOURCES)
+def test_a_page_prints_the_commands_of_its_tables(name: str) -> None:
+    printed = folders((RESULTS / name).read_text(encoding="utf-8"))
+    for table in SCRIPT.SOURCES[name]["tables"]:
+        columns = [column for column in table["columns"].values() if isinstance(column, dict)]
+        commands = {table["command"], *(column["command"] for column in columns)}
+        read = {word for command in commands for word in command.split() if (RESULTS / word).is_dir()}
+        assert read <= printed, SCRIPT.head(table)
+
+
+def test_cells_by_hand() -> None:
+    row = {"AVG": 93.05, "AVG std": 0.204, "difference": 0.912, "p": 0.0081, "p (Holm)": 0.0004, "verdict": "opposite"}
+    shown = [SCRIPT.shown(row, field) for field in ("AVG", "difference", "p", "p (Holm)", "verdict", "own")]
+    assert shown == ["93.0 ± 0.2", "+0.9", "0.008", "<0.001", "opposite", ""]
+    with pytest.raises(SystemExit, match="not once"):
+        SCRIPT.refreshed("no table", [{"of": "method", "columns": {"AVG": "AVG"}}])
+
+
+def test_a_number_that_is_wrong_or_has_no_source_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (
+        "# 2 Results\n\nIn `8` rounds of ResNet-10\n[pages](10.md) has FedProto 90.2 ± 0.1, Local 87.8, others 89.8;"
+        " two rows.\n\n    fedshift run seed=1\n\n| a | 7 |\n| b | 9 |\n\n| made | AVG |\n|---|--:|\n| c | 11 |\n"
+    )
+    numbers = {
+        "FedProto 90.2 ± 0.1": "fedproto", "Local 87.8": "local", "FedSeProto 89.8": "fedseproto",
+        "two rows": "count AVG<90.5",
+    }  # fmt: skip
+    sources = [
+        {"text": "FedProto", "command": "compare digits-heterogeneous", "numbers": numbers},
+        {"text": "| a |", "plain": ["7"]}, {"text": "not there", "plain": ["1"]},
+    ]  # fmt: skip
+    wrong = unsourced(blocks(page, [{"of": "made", "columns": {"AVG": "AVG"}}]), sources)
+    assert [line.partition(" (")[0] for line in wrong] == [
+        "Local 87.8: compare digits-heterogeneous has Local 87.9", "FedProto: does not have: FedSeProto 89.8",
+        "two rows: compare digits-heterogeneous has three rows", "no part of the page has not there",
+        "no source of 2: # 2 Results", "no source of 89.8: In rounds of ResNet-10 [pages] has , , others 89.8; .",
+        "no source of 9: | b | 9 |",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("page", SCRIPT.method_pages(), ids=lambda page: page.stem)
-def test_a_page_of_a_method_repeats_its_row(page: Path) -> None:
+def test_a_page_of_a_method_repeats_its_row(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     text = page.read_text(encoding="utf-8")
-    assert SCRIPT.repeated(page.stem, text, PAGES["digits-cnn.md"]) == text, "run: python benchmarks/results_page.py"
+    tables = [SCRIPT.rows(command) for command in SCRIPT.REPEATED]
+    assert SCRIPT.repeated(page.stem, text, tables) == text, "run: python benchmarks/results_page.py"
 
 
 def test_a_row_by_hand() -> None:
-    results = (
-        "| fedavg | global | 3 | 1 | 93.05 ± 0.20 | 6 | 86 |  |  |  |\n"
-        "| ga | global | 3 | 1 | **92.91 ± 0.23** | 5 | 86 | -0.14 ± 0.29 | 0.475 | 1.000 |\n"
-    )
-    begin, end = "Three seeds on real digits (`digits-small-cnn`, 40 rounds): ", "[results](../results/digits-cnn.md)"
-    assert SCRIPT.repeated("ga", f"{begin}old: {end}, more", results) == (
+    table = {
+        "fedavg": {"method": "fedavg", "AVG": 93.05, "AVG std": 0.2},
+        "ga": {
+            "method": "ga", "AVG": 92.91, "AVG std": 0.23, "difference": -0.14, "difference std": 0.29, "p": 0.475,
+            "p (Holm)": 1.0,
+        },
+    }  # fmt: skip
+    begin = "Three seeds on real digits (`digits-small-cnn`, 40 rounds): "
+    end = "[results](../results/in-domain.md#digits)"
+    assert SCRIPT.repeated("ga", f"{begin}old: {end}, more", [table]) == (
         f"{begin}92.91 ± 0.23, FedAvg 93.05 ± 0.20, difference -0.14 ± 0.29 (p = 0.475, by Holm 1.000): {end}, more"
     )
-    with pytest.raises(SystemExit, match="has 0 rows"):
-        SCRIPT.repeated("moon", f"{begin}: {end}", results)
+    with pytest.raises(SystemExit, match=r"moon\.md: 0 rows"):
+        SCRIPT.repeated("moon", f"{begin}: {end}", [table])
 
 
-def test_every_committed_run_is_in_a_table() -> None:
-    """Of all together, ``claims docs/results/``, that holds anyhow."""
-    compared = [command for command, _ in SHOWN if command.startswith("compare ")]
-    folders = {
-        word.removeprefix("docs/results/")
-        for command in compared
-        for word in command.split()
-        if "/" in word and not word.endswith(".json")
-    }
-    assert folders == {file.parent.name for file in KEPT} != set()
+def test_every_committed_run_has_its_commands() -> None:
+    runs = (RESULTS / "runs.md").read_text(encoding="utf-8")
+    assert folders(runs) == {file.parent.name for file in KEPT} != set()
 
 
 def test_every_page_of_results_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8")
-    assert all(f"]({name})" in index for name in PAGES)
+    index = (RESULTS / "index.md").read_text(encoding="utf-8")
+    assert all(f"]({page.name})" in index for page in PAGES if page.name != "index.md")
 
 
 def test_a_committed_run_tells_its_state_of_the_source_and_no_path() -> None:
@@ -93,3 +209,19 @@ def test_a_committed_run_tells_its_state_of_the_source_and_no_path() -> None:
         if kept["missing"] != []:
             wrong.append(f"{file}: misses {kept['missing']}")
     assert wrong == []
+
+
+def test_a_picture_has_the_rows_of_both_tables_and_their_intervals(tmp_path: Path) -> None:
+    answer = load_benchmark("answer")
+    given = answer.Accuracy((80.0, 82.0, 84.0), personal=False)
+    higher, single = answer.Accuracy((90.0, 90.0), personal=True), answer.Accuracy((99.0,), personal=False)
+    tables = {"in": {"fedavg": given, "t3a": higher, "moon": single}, "out": {"t3a": higher, "fedavg": given}}
+    assert answer.rows(list(tables.values())) == ["t3a", "fedavg"]  # moon has one seed, and none held out
+    mean, half = answer.interval(given.seeds)
+    assert mean == 82.0
+    assert half == pytest.approx(4.303 * 2.0 / 3**0.5, abs=1e-3)  # t of 2 degrees of freedom, deviation, seeds
+    figure = answer.draw(tables, {"fedavg": answer.Cost(2.0, 10.0), "t3a": answer.Cost(3.0, 10.0)})
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["t3a", "fedavg"]
+    widths = [bar.get_width() for bar in figure.axes[-1].patches]
+    assert widths == [1.5, 1.0, 1.0, 1.0]  # seconds of both rows, then bytes, as multiples of FedAvg's
+    figure.savefig(tmp_path / "picture.png")

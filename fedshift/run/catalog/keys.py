@@ -51,7 +51,7 @@ def text(begun: str) -> str:
 
 
 def markdown() -> str:
-    """Return the page docs/reference/keys.md."""
+    """Return the page of all keys."""
     parts = [INTRODUCTION]
     for title, keys in _groups(of_methods=False):
         rows = [HEAD, ("---",) * 5, *((f"`{k.key}`", k.kind, f"`{k.default}`", *k[3:5]) for k in keys)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid
+from support import InlineRun, ListeningGrid, on_images
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -144,7 +144,7 @@ def test_the_epsilon_of_a_run() -> None:
     assert mu_is_one.spent(1) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
+@pytest.mark.parametrize("method", on_images(registry.METHODS))
 def test_every_method_sends_weights_alone_or_is_refused(method: str) -> None:
     """By what it declares: nothing is listed by hand."""
     chosen = registry.get(method)

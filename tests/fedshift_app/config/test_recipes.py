@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import on_images
 
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
@@ -153,7 +154,7 @@ def test_a_recipe_of_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         registry.get("fedbn2")
 
 
-@pytest.mark.parametrize("name", list(registry.METHODS))
+@pytest.mark.parametrize("name", on_images(registry.METHODS))
 def test_every_parameter_of_a_recipe_stands_for_a_key_that_there_is(name: str) -> None:
     method = registry.get(name)
     network = "model.name=cnn_bn" if method.needs.get("network") == "batchnorm" else ""

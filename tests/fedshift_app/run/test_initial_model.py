@@ -1,6 +1,7 @@
 """The initial model of every method takes weights of the plain network."""
 
 import pytest
+from support import on_images
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -20,7 +21,7 @@ def of_encoder(given: str, method: str = "fedavg") -> set[str]:
     return {name for name in taken if name.startswith("encoder.")}
 
 
-@pytest.mark.parametrize("method", [name for name in registry.METHODS if name != REPLACES_LAYERS])
+@pytest.mark.parametrize("method", [name for name in on_images(registry.METHODS) if name != REPLACES_LAYERS])
 def test_every_method_begins_with_pretrained_weights(method: str) -> None:
     assert of_encoder(registry.get(method).short, method) == {name for name in GIVEN if name.startswith("encoder.")}
 

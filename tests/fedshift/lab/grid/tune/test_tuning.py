@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from run_folders import RESULTS
-from support import InlineRun, refusal_of
+from support import InlineRun, on_images, refusal_of
 
 from fedshift.lab.grid.sweep import forks, running, sweeping
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -36,7 +36,7 @@ def read(*arguments: str) -> Request:
 # --- where methods are searched -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
+@pytest.mark.parametrize("method", on_images(registry.METHODS))
 def test_a_method_takes_all_of_its_ranges_and_its_own_values_lie_in_them(method: str) -> None:
     result = registry.get(method)
     needed = [word for word in result.short.split() if word.startswith("model.")]
