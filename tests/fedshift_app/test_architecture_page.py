@@ -8,6 +8,8 @@ from pkgutil import resolve_name
 import pytest
 from support import ROOT
 
+from fedshift_app.flower.sources import NAMES
+
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: Each package by the folder that the page draws.
 PACKAGES = {
@@ -59,3 +61,10 @@ def test_the_imports_between_packages_are_those_of_the_table() -> None:
 def test_each_name_is_there(name: str) -> None:
     if name != "fedshift.features":  # a group of entry points
         resolve_name(name)
+
+
+def test_the_page_for_flower_has_all_patches_and_counts_the_names() -> None:
+    page = (ROOT / "docs" / "upstream.md").read_text(encoding="utf-8")
+    patches = {path.name for path in (ROOT / "docs" / "upstream").glob("*.patch")}
+    assert set(re.findall(r"\(upstream/(.*?)\)", page)) == patches
+    assert f"the {len(NAMES)} names" in page
