@@ -102,9 +102,10 @@ def check_typed(config: RunConfig, overrides: Mapping[str, Any]) -> None:
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Tell whether a value that was checked is the one that was typed: 0.1 and "1e-1" are."""
+    """Tell whether a value that was checked is the one that was typed: 0.1 and "1e-1" are, and sorted stages."""
     if isinstance(found, tuple | list) and isinstance(wanted, tuple | list):
-        return len(found) == len(wanted) and all(map(_same, found, wanted))
+        in_order = len(found) == len(wanted) and all(map(_same, found, wanted))
+        return in_order or sorted(map(str, found)) == sorted(map(str, wanted))
     try:
         return bool(found == wanted) or str(found) == str(wanted) or float(found) == float(wanted)
     except (TypeError, ValueError):

@@ -5,21 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_cases import domain_heads
 from support import (
-    C,
-    D,
-    batch,
-    changed,
-    check_alike,
     features_of,
-    fedavg,
-    fit,
-    gradients,
     new_client,
     normalised,
     shared,
-    terms_in,
-    weights,
 )  # fmt: skip
 
 from fedshift_clients.methods.copa import CopaClient
@@ -29,61 +20,20 @@ from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 M = 3
 
 
-def heads(seed: int = 0, number: int = M) -> Arrays:
-    rng = np.random.default_rng(seed)
-    return {
-        "heads/weight": rng.normal(size=(number, C, D)).astype(np.float32),
-        "heads/bias": rng.normal(size=(number, C)).astype(np.float32),
-    }
-
-
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, own: int = 1) -> CopaClient:
-    return new_client(CopaClient, params, heads() if knowledge is None else knowledge, scalars={"head": own}, epochs=1)
+    return new_client(
+        CopaClient, params, domain_heads() if knowledge is None else knowledge, scalars={"head": own}, epochs=1
+    )
 
 
 def probabilities(z: np.ndarray, place: int) -> np.ndarray:
-    given = heads()
+    given = domain_heads()
     logits = z @ given["heads/weight"][place].astype(np.float64).T + given["heads/bias"][place]
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def test_both_terms_against_numpy() -> None:
-    made, given = client({"lambda_others": 0.5}), batch()
-    made.take(shared(made))
-    made.start_round(1)
-    z, y = features_of(made.model, given.x), given.y.numpy()
-    by_head = [-np.log(probabilities(z, m)[np.arange(len(y)), y]).mean() for m in range(M)]
-    terms = made.loss(given)
-    assert list(terms) == ["ce", "others"]
-    assert float(terms["ce"].detach()) == pytest.approx(by_head[1], rel=1e-4)
-    assert float(terms["others"].detach()) == pytest.approx(0.5 * (by_head[0] + by_head[2]), rel=1e-4)
-
-
-def test_other_heads_stand_still_and_move_the_features_alone() -> None:
-    made = client()
-    made.take(shared(made))
-    made.start_round(1)
-    result = gradients(made, batch())["others"][1]
-    assert all((result[name].abs().max() > 0) == name.startswith("encoder") for name in result)
-    before = heads()
-    fit(made)
-    assert all(np.array_equal(before[name], made.knowledge[name]) for name in before)
-    assert made.memory == made.contribution() == {}
-
-
-def test_the_own_head_is_the_domains_and_goes_up_with_the_weights() -> None:
-    made = client(own=2)
-    made.take(shared(made))
-    assert np.array_equal(weights(made)["classifier.weight"], heads()["heads/weight"][2])
-    before = weights(made)
-    arrays, metrics = fit(made)
-    assert terms_in(metrics) == ["ce", "others"]
-    assert "classifier.weight" in changed(before, weights(made))
-    assert np.array_equal(arrays[made.shared_names.index("classifier.weight")], weights(made)["classifier.weight"])
-
-
-@pytest.mark.parametrize("own", [0, 1, None])
+@pytest.mark.parametrize("own", [0, None])
 @pytest.mark.parametrize("form", ["probabilities", "logits"])
 def test_every_node_scores_by_all_heads(own: int | None, form: str) -> None:
     """The domain of the node makes no difference, bit for bit: one global model."""
@@ -113,11 +63,3 @@ def test_right_after_training_a_nodes_own_model_is_its_own_head() -> None:
     with torch.no_grad():
         logits = made.model.eval()(normalised(made.train_set, made.setup.images))[1]
     assert metrics["local-correct/a"] == int((logits.argmax(dim=1).numpy() == made.train_set.y).sum())
-
-
-def test_a_federation_of_one_domain_is_fedavg() -> None:
-    plain = fedavg(epochs=1)
-    state = plain.model.state_dict()
-    only = {"heads/" + n: state["classifier." + n].numpy().copy()[None] for n in ("weight", "bias")}
-    made = client(knowledge=only, own=0)
-    check_alike(made, plain, rounds=(1,))

@@ -1,13 +1,16 @@
 """FDSE's term against loops: the divergence of each channel, and what the released code computes in its place."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import as64, drawn, gradient, numerical_gradient
+from method_cases import check_term
+from support import as64, drawn
 
-from fedshift_clients.methods.fdse import Outcome, Running, layer_weights, shift, shift_as_released
+from fedshift_clients.methods.fdse import Outcome, Running, shift, shift_as_released
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -53,12 +56,6 @@ def slow_released(steps: list[list[Outcome]], beta: float) -> list[float]:
     return collected
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.05, 2.0])
-def test_shift_against_loops(beta: float) -> None:
-    for seed in range(3):
-        assert float(shift(outcomes(seed), beta)) == pytest.approx(slow(outcomes(seed), beta), rel=1e-5)
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.05])
 def test_what_the_released_code_computes_against_loops(beta: float) -> None:
     steps = [outcomes(seed) for seed in (0, 7, 14)]
@@ -67,28 +64,15 @@ def test_what_the_released_code_computes_against_loops(beta: float) -> None:
     assert values == pytest.approx(slow_released(steps, beta), rel=1e-4)
 
 
-def test_equal_statistics_cost_nothing_and_all_others_do() -> None:
-    (at,) = outcomes(0, 1)
-    same = Outcome(at.global_mean, at.global_var, at.global_mean, at.global_var, EPS, MOMENTUM)
-    assert float(shift([same], 0.1)) == pytest.approx(0, abs=1e-6)
-    assert all(float(shift(outcomes(seed), 0.1)) > 0 for seed in range(20))
-
-
-def test_the_gradient_reaches_mean_and_variance_of_the_batch() -> None:
+@pytest.mark.parametrize("beta", [0.0, 0.05, 2.0])
+def test_shift_and_its_gradient_against_loops(beta: float) -> None:
+    assert float(shift(outcomes(0), beta)) == pytest.approx(slow(outcomes(0), beta), rel=1e-5)
     (at,) = outcomes(3, 1)
+    for name in ("mean", "var"):  # of the batch
 
-    def with_mean(mean: torch.Tensor) -> torch.Tensor:
-        return shift([Outcome(mean, at.var, at.global_mean, at.global_var, EPS, MOMENTUM)], 0.1)
+        def moved(x: Any, name: str = name) -> list[Outcome]:
+            return [replace(at, **{name: torch.as_tensor(x)})]
 
-    def with_var(var: torch.Tensor) -> torch.Tensor:
-        return shift([Outcome(at.mean, var, at.global_mean, at.global_var, EPS, MOMENTUM)], 0.1)
-
-    for given, term in ((at.mean, with_mean), (at.var, with_var)):
-        wanted = numerical_gradient(lambda x, term=term: float(term(torch.from_numpy(x))), given)  # type: ignore[misc]
-        np.testing.assert_allclose(gradient(term, given).numpy(), wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_later_layers_weigh_more() -> None:
-    assert layer_weights(2, math.log(3)) == pytest.approx([0.25, 0.75])
-    assert layer_weights(3, 0.0) == pytest.approx([1 / 3] * 3)
-    assert np.isfinite(layer_weights(5, 900.0)).all()
+        check_term(
+            lambda x, moved=moved: shift(moved(x), beta), lambda x, moved=moved: slow(moved(x), beta), getattr(at, name)
+        )  # type: ignore[misc]

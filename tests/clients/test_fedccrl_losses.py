@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import Float, as64, drawn, gradient, labels, numerical_gradient
+from method_cases import check_term
+from support import Float, as64, drawn, gradient, labels
 
 from fedshift_clients.methods import fedccrl as terms
 
@@ -36,14 +37,7 @@ def slow_divergence(logits: list[Float]) -> float:
 def test_contrast_and_its_gradient_against_loops(tau: float, seed: int) -> None:
     own, copy, y = drawn(seed, B, D), drawn(seed + 100, B, D), labels(seed, B, C)
 
-    def fast(features: torch.Tensor) -> torch.Tensor:
-        return terms.aligned(copy, features, y, tau)
-
-    def slow(features: Float) -> float:
-        return slow_contrast(as64(copy), features, y.tolist(), tau)
-
-    assert float(fast(own)) == pytest.approx(slow(as64(own)), rel=1e-4)
-    np.testing.assert_allclose(as64(gradient(fast, own)), numerical_gradient(slow, own), rtol=1e-3, atol=1e-4)
+    check_term(lambda x: terms.aligned(copy, x, y, tau), lambda x: slow_contrast(as64(copy), x, y.tolist(), tau), own)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -51,24 +45,13 @@ def test_divergence_and_its_gradient_against_loops(copies: int) -> None:
     others = [drawn(k + 7, B, C) for k in range(copies)]
     given = drawn(3, B, C)
 
-    def fast(logits: torch.Tensor) -> torch.Tensor:
-        return terms.divergence([logits, *others])
-
-    def slow(logits: Float) -> float:
-        return slow_divergence([logits, *(as64(other) for other in others)])
-
-    assert float(fast(given)) == pytest.approx(slow(as64(given)), rel=1e-4)
-    np.testing.assert_allclose(as64(gradient(fast, given)), numerical_gradient(slow, given), rtol=1e-3, atol=1e-4)
+    check_term(
+        lambda x: terms.divergence([x, *others]), lambda x: slow_divergence([x, *(as64(o) for o in others)]), given
+    )
 
 
-def test_equal_predictions_do_not_diverge_and_extremes_stay_finite() -> None:
-    given = drawn(0, B, C)
+def test_equal_predictions_do_not_diverge_and_sure_ones_do_by_log_two() -> None:
+    given, sure = drawn(0, B, C), torch.tensor([[300.0, -300.0]])
     assert float(terms.divergence([given, given, given])) == pytest.approx(0, abs=1e-6)
-    sure = torch.tensor([[300.0, -300.0]], requires_grad=True)
-    value = terms.divergence([sure, -sure.detach()])
-    value.backward()  # type: ignore[no-untyped-call]
-    assert float(value.detach()) == pytest.approx(math.log(2), rel=1e-5)
-    assert sure.grad is not None
-    assert torch.isfinite(sure.grad).all()
-    nothing = torch.zeros(2, D)
-    assert torch.isfinite(terms.aligned(nothing, nothing, torch.tensor([0, 1]), 0.1))
+    assert float(terms.divergence([sure, -sure])) == pytest.approx(math.log(2), rel=1e-5)
+    assert gradient(lambda x: terms.divergence([x, -sure]), sure).isfinite().all()

@@ -3,16 +3,11 @@
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
-from support import C, D, changed, check_accepted, features_of, fit, new_client, normalised, same, weights, whole
+from support import C, D, changed, fit, new_client, weights
 
 from fedshift_clients.methods.fedgh import FedGHClient
-from fedshift_clients.methods.local import LocalClient
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError
-from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
-from fedshift_strategies.methods.fedgh import FedGHStrategy
+from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
 
 def head(seed: int = 0) -> Arrays:
@@ -24,14 +19,6 @@ def head(seed: int = 0) -> Arrays:
 
 def client(knowledge: Arrays | None = None, **options: Any) -> FedGHClient:
     return new_client(FedGHClient, None, knowledge, **{"epochs": 1} | options)
-
-
-def test_before_there_is_a_global_head_a_node_trains_alone() -> None:
-    mine, alone = client(), new_client(LocalClient, epochs=1)
-    for server_round in (1, 2):
-        assert fit(mine, server_round) == fit(alone, server_round)
-    assert same(whole(mine), whole(alone))
-    assert mine.shared_names == []
 
 
 def test_the_global_head_takes_the_place_of_the_nodes_own() -> None:
@@ -48,33 +35,3 @@ def test_the_global_head_takes_the_place_of_the_nodes_own() -> None:
     made.evaluate([], {SERVER_ROUND: 2, DOMAINS: []})
     assert np.array_equal(weights(made)["classifier.bias"], head(1)["head/bias"])
     assert not changed(body, {name: weights(made)[name] for name in body})
-
-
-def test_right_after_training_it_is_scored_with_the_head_that_training_left() -> None:
-    made = client(head())
-    _, _, metrics = made.fit([], {SERVER_ROUND: 2, LOCAL_DOMAINS: ["a"]})
-    made.model.eval()
-    with torch.no_grad():
-        logits = made.model(normalised(made.train_set, made.setup.images))[1]
-    assert metrics["local-correct/a"] == int((logits.argmax(dim=1) == torch.from_numpy(made.train_set.y)).sum())
-    assert not np.array_equal(weights(made)["classifier.bias"], head()["head/bias"])
-
-
-def test_it_sends_the_class_means_of_the_trained_body_and_nothing_else() -> None:
-    made = client(head())
-    arrays, _ = fit(made, 2)
-    assert arrays == []
-    sent, y = made.contribution(), made.train_set.y
-    z = features_of(made.model.eval(), normalised(made.train_set, made.setup.images))
-    for k in range(C - 1):
-        np.testing.assert_allclose(sent["prototypes"][k], z[y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
-    check_accepted(made, FedGHStrategy)
-
-
-def test_a_head_that_the_server_cannot_train_is_refused() -> None:
-    made = client()
-    other = made.setup.model.model_copy(update={"head": "mlp"})
-    with pytest.raises(ConfigError, match=r"^model\.head=mlp: method fedgh trains a linear head .* allowed is linear$"):
-        FedGHClient.check_run(made.params, other, made.setup.train, made.setup.images)
-    FedGHClient.check_run(made.params, made.setup.model, made.setup.train, made.setup.images)
-    assert FedGHClient.heterogeneous

@@ -1,68 +1,27 @@
-"""FedPLVM on a node: its terms as a whole, what it contributes, its switches."""
+"""FedPLVM on a node: the clusters that it contributes."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from slow_finch import slow_finch
+from method_cases import clusters
 from support import (
     ROUND,
     C,
-    D,
-    batch,
-    begun,
     check_accepted,
     fit,
-    flat_gradients,
     image_set,
     new_client,
     normalised,
     same,
 )  # fmt: skip
 
-from fedshift_clients.methods import fedplvm as terms
 from fedshift_clients.methods.fedplvm import FedPLVMClient
 from fedshift_core.clustering import finch_groups
 from fedshift_strategies.methods.fedplvm import FedPLVMStrategy
 
-CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 client = partial(new_client, FedPLVMClient)
-
-
-def clusters() -> dict[str, NDArray[Any]]:
-    p = np.random.default_rng(1).uniform(size=(len(CLASSES), D)).astype(np.float32)
-    return {"prototypes": p, "labels": np.array(CLASSES)}
-
-
-def started(params: dict[str, Any] | None = None) -> FedPLVMClient:
-    return begun(client(params, clusters()))
-
-
-def test_the_loss_is_the_terms_times_lambda() -> None:
-    made, given, known = started({"lambda_proto": 3.0, "alpha": 0.5, "tau": 0.2}), batch(), clusters()
-    with torch.no_grad():
-        z = made.model.encoder(given.x)
-    p, labels = torch.from_numpy(known["prototypes"]), torch.from_numpy(known["labels"])
-    means = torch.stack([p[:2].mean(0), torch.zeros(D), p[2], p[3:].mean(0)])
-    by_name = {name: float(term.detach()) for name, term in made.loss(given).items()}
-    assert list(by_name) == ["ce", "sparse", "correct"]
-    assert by_name["sparse"] == pytest.approx(
-        3 * float(terms.sparse_contrast(z, given.y, p, labels, 0.2, 0.5)), rel=1e-4
-    )
-    present = torch.tensor([True, False, True, True])
-    assert by_name["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
-
-
-@pytest.mark.parametrize(("switch", "term"), [("use_contrast", "sparse"), ("use_correction", "correct")])
-def test_a_switch_takes_exactly_its_term_away(switch: str, term: str) -> None:
-    whole, without = (flat_gradients(started(params), batch()) for params in ({}, {switch: False}))
-    assert set(whole) - set(without) == {term}
-    assert all(without[name][0] == whole[name][0] for name in without)
-    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
-    assert whole[term][0] > 0 and whole[term][1][:in_encoder].any() and not whole[term][1][in_encoder:].any()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -87,40 +46,16 @@ def test_prototypes_are_the_means_of_the_clusters_of_each_class(precision: str) 
             np.testing.assert_allclose(got["prototypes"][got["labels"] == k], wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_a_nodes_clusters_against_finchs_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of images of a class, each far from the others, are joined all the same."""
-    images, rng = image_set(90), np.random.default_rng(4)
-    made = client({"lambda_proto": 0.01}, epochs=1, train_set=images)
-    pairs = np.tile(rng.uniform(size=(15, C - 1, D)), (2, 1, 1)).reshape(90, D)
-    z = (pairs + rng.normal(0, 0.01, pairs.shape)).astype(np.float32)
-    monkeypatch.setattr(made, "_features", lambda: z)
-    got = made.finish_round(1)
-    for k in range(C - 1):
-        own = z[images.y == k].astype(np.float64)
-        wanted = [own[sorted(group)].mean(axis=0).tolist() for group in slow_finch(list(own))]
-        np.testing.assert_allclose(sorted(got["prototypes"][got["labels"] == k].tolist()), sorted(wanted), rtol=1e-5)
-
-
-def test_not_clustered_locally_they_are_the_class_means() -> None:
-    made = client({"cluster_locally": False, "most_images": 3}, epochs=1)
+@pytest.mark.parametrize(("locally", "counts"), [(False, [7, 7, 6]), (True, [5, 5, 5])])
+def test_not_clustered_they_are_the_class_means_and_of_a_large_class_a_sample_is_clustered(
+    locally: bool, counts: list[int]
+) -> None:
+    made, again = (client({"cluster_locally": locally, "most_images": 5}, epochs=1) for _ in range(2))
     fit(made)
-    means, counts = made.class_prototypes()
-    got = made.contribution()
-    assert got["labels"].tolist() == [0, 1, 2] and got["counts"].tolist() == counts[:3].tolist()
-    np.testing.assert_allclose(got["prototypes"], means[:3].numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_of_a_large_class_a_sample_is_clustered() -> None:
-    made = client({"most_images": 5}, epochs=1)
-    fit(made)
-    assert np.bincount(made.contribution()["labels"], weights=made.contribution()["counts"]).tolist() == [5, 5, 5]
-    again = client({"most_images": 5}, epochs=1)
     fit(again)
-    assert same(list(made.contribution().values()), list(again.contribution().values()))
-
-
-@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
-def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
-    for name, (value, grad) in flat_gradients(started(), batch(y=y)).items():
-        assert np.isfinite(value) and np.isfinite(grad).all()
-        assert name == "ce" or (value > 0) == (y == (0,))
+    got = made.contribution()
+    assert same(list(got.values()), list(again.contribution().values()))
+    assert np.bincount(got["labels"], weights=got["counts"]).tolist() == counts
+    if not locally:
+        means, _ = made.class_prototypes()
+        np.testing.assert_allclose(got["prototypes"], means[:3].numpy(), rtol=1e-4, atol=1e-6)

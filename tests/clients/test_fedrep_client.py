@@ -1,16 +1,15 @@
-"""FedRep on a node: head and body by turns, and which of them travels."""
+"""FedRep on a node: head and body by turns, against two loops by hand."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared, weights
+from support import fedavg, fit, new_client, parts_of, shared, weights
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedrep import FedRepClient
 from fedshift_clients.training.batches import Batch
-from fedshift_core.methods.fedrep import FedRepParams
 
 
 class Watched(FedRepClient):
@@ -31,9 +30,8 @@ def client(kind: Any = FedRepClient, params: dict[str, Any] | None = None, **opt
 @pytest.mark.parametrize(
     ("params", "epochs", "head", "body"),
     [
-        ({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"head_epochs": 10}, 5, 10, 1),
-        ({"body_epochs": 4}, 5, 1, 4), ({"body_epochs": 4}, 3, 1, 2), ({"body_epochs": 4}, 1, 1, 1),
-        ({"body_epochs": 4, "head_epochs": 1}, 1, 1, 4),
+        ({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"body_epochs": 4}, 3, 1, 2),
+        ({"body_epochs": 4, "head_epochs": 2}, 1, 2, 4),
     ],
 )  # fmt: skip
 def test_head_then_body(params: dict[str, Any], epochs: int, head: int, body: int) -> None:
@@ -70,37 +68,8 @@ def test_a_round_is_that_of_two_loops_by_hand() -> None:
         np.testing.assert_allclose(weights(made)[name], tensor.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_the_head_stays_and_goes_on_and_the_body_travels() -> None:
-    made = client()
-    assert parts_of(made.shared_names) == {"encoder"}
-    assert FedRepClient.personal(made.model, made.setup.model, FedRepParams())
-    before = weights(made)
-    fit(made)
-    assert {name.removeprefix("model/") for name in made.memory} == {"classifier.weight", "classifier.bias"}
-    head = weights(made)["classifier.weight"]
-    anew = client()
-    anew.memory = dict(made.memory)
-    anew.take(shared(client()))
-    assert np.array_equal(weights(anew)["classifier.weight"], head)
-    assert changed(before, weights(anew)) == {"classifier.weight", "classifier.bias"}
-
-
-def test_a_frozen_bodys_batchnorm_stays_as_it_is() -> None:
-    made = client(model="cnn_bn")
-    before = {name: t.clone() for name, t in made.model.state_dict().items() if "running" in name}
-    in_phase(made)
-    assert not made.model.encoder.training and made.model.classifier.training
-    made.terms_of(next(iter([Batch(torch.randn(8, 3, 32, 32), torch.arange(8) % 3, 0)])))
-    assert all(torch.equal(made.model.state_dict()[name], t) for name, t in before.items())
-
-
 def test_without_turns_it_is_fedper_which_trains_as_fedavg_and_keeps_the_head() -> None:
     alone = client(params={"by_turns": False})
     assert parts_of(alone.shared_names) == {"encoder"}
     (arrays, _), (wanted, _) = fit(alone), fit(fedavg())
     assert all(np.array_equal(a, b) for a, b in zip(arrays, wanted, strict=False))
-
-
-def test_a_frozen_encoder_has_no_turn() -> None:
-    assert FedRepClient.trains_encoder_alone(FedRepParams())
-    assert not FedRepClient.trains_encoder_alone(FedRepParams(by_turns=False))

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import as64, drawn, gradient, numerical_gradient
+from method_cases import check_term
+from support import as64, drawn
 
 from fedshift_clients.methods.fedsr import conditional_information, length
 from fedshift_core.methods.fedsr import Length
@@ -27,41 +28,19 @@ def given(seed: int) -> list[torch.Tensor]:
     return [drawn(seed, B, D), deviations[0], drawn(seed + 2, B, D), deviations[1]]
 
 
-def test_information_against_loops() -> None:
-    for seed in range(4):
-        tensors = given(seed)
-        assert float(conditional_information(*tensors)) == pytest.approx(
-            slow_information(*(as64(t) for t in tensors)), rel=1e-5
-        )
-
-
-def test_information_is_the_divergence_of_two_normal_distributions() -> None:
-    mu, sigma, m, s = given(9)
-    normal = torch.distributions.Normal
-    wanted = torch.distributions.kl_divergence(normal(mu, sigma), normal(m, s)).sum(dim=1).mean()
-    assert float(conditional_information(mu, sigma, m, s)) == pytest.approx(float(wanted), rel=1e-5)
-    assert float(conditional_information(mu, sigma, mu, sigma)) == pytest.approx(0, abs=1e-6)
-
-
 @pytest.mark.parametrize("place", range(4))
-def test_information_has_a_gradient_for_all_four(place: int) -> None:
+def test_information_and_its_gradient_for_all_four_against_loops(place: int) -> None:
     tensors = given(2)
 
     def term(x: torch.Tensor) -> torch.Tensor:
         return conditional_information(*[x if i == place else t for i, t in enumerate(tensors)])
 
     slowly = [as64(t) for t in tensors]
-    wanted = numerical_gradient(
-        lambda x: slow_information(*[x if i == place else t for i, t in enumerate(slowly)]), tensors[place]
+    check_term(
+        term, lambda x: slow_information(*[x if i == place else t for i, t in enumerate(slowly)]), tensors[place]
     )
-    np.testing.assert_allclose(gradient(term, tensors[place]).numpy(), wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("form", "wanted"), [("norm", (5 + 13) / 2), ("squared", (25 + 169) / 2)])
 def test_length_by_hand(form: Length, wanted: float) -> None:
     assert float(length(torch.tensor([[3.0, 4.0], [5.0, 12.0]]), form)) == pytest.approx(wanted)
-
-
-def test_terms_compute_in_float32() -> None:
-    tensors = [t.bfloat16() for t in given(0)]
-    assert conditional_information(*tensors).dtype == length(tensors[0], "norm").dtype == torch.float32

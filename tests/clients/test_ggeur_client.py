@@ -5,16 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
+from refusals import refused
+from support import C, D, check_accepted, fedavg, fit, new_client, same, shared
 
-from fedshift_app.config.resolving import resolve
-from fedshift_app.run import build
 from fedshift_clients.methods.ggeur import GGEURClient, Rows
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import FedShiftError
 from fedshift_strategies.methods.ggeur import GGEURStrategy
 
 SAMPLES, PROTOTYPES = 30, 2
@@ -63,15 +62,6 @@ def test_a_node_without_covariances_trains_as_fedavg_and_tells_its_statistics() 
     assert made.memory == {}
 
 
-def test_a_node_that_comes_late_tells_its_statistics_and_trains_on_rows_at_once() -> None:
-    made = client(sent(), lacking=1)
-    made.take(shared(made))
-    made.start_round(4)
-    order = torch.Generator().manual_seed(0)
-    assert isinstance(next(made.training_batches(made.train_set, 8, 1, order, order, order)), Rows)
-    assert made.finish_round(4)["means"].shape == (C, D)
-
-
 def test_statistics_are_of_the_features_before_a_projection_and_cut_to_principal_components() -> None:
     made = client(lacking=1, projection=4, params={"pca": 2})
     fit(made)
@@ -117,18 +107,6 @@ def test_the_loss_of_rows_is_the_cross_entropy_behind_projection_and_classifier(
     assert float(made.loss(Rows(x, y, 0))["ce"].detach()) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_class_that_the_node_does_not_hold_is_learnt_from_prototypes_of_others() -> None:
-    made = client(sent(), epochs=20, lr=0.1)
-    before = weights(made)
-    _, metrics = fit(made)
-    assert metrics["loss"] == pytest.approx(metrics["loss/ce"])
-    after = weights(made)
-    assert all(np.array_equal(before[n], after[n]) == n.startswith("encoder") for n in before)
-    prototypes = torch.from_numpy(sent()["prototypes"])
-    with torch.no_grad():
-        assert made.model.classifier(prototypes).argmax(dim=1).tolist() == [C - 1] * PROTOTYPES
-
-
 def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
     for redraw in (False, True):
         made, rows = client(sent(), params={"redraw": redraw}), []
@@ -139,12 +117,6 @@ def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
         assert torch.equal(*rows) is not redraw
 
 
-def test_switched_off_it_is_fedavg() -> None:
-    made, plain = client(sent(), lacking=1, params={"samples": 0}), fedavg(network=network())
-    assert same(fit(made)[0], fit(plain)[0])
-    assert made.contribution() == {}
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -153,33 +125,11 @@ def test_switched_off_it_is_fedavg() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
-    with pytest.raises(FedShiftError, match=f"not of {C} classes, {D} numbers"):
+    with refused(FedShiftError, C, D):
         client(sent() | wrong).start_round(2)
 
 
-def test_an_encoder_that_trains_balanced_batches_and_modules_are_refused() -> None:
-    def refused(more: str) -> str:
-        return refusal_of(ConfigError, resolve, {"experiment": "handwritten", "method": "ggeur", "set": more})
-
-    assert refused("") == "method ggeur draws frozen features: it needs model.freeze=encoder, found none"
-    assert "found stages:1" in refused("model.name=resnet10 model.freeze=stages:1")
-    assert "train.sampler=balanced" in refused("model.freeze=encoder train.sampler=balanced")
-    assert resolve({"experiment": "handwritten", "method": "ggeur", "set": "method.samples=0"}).model.freeze == "none"
-    given = "model.name=resnet10 model.freeze=encoder modules=[f2dc]"
-    config = resolve({"experiment": "handwritten", "method": "ggeur", "set": given})
-    assert "leave out modules" in refusal_of(ConfigError, build.prepare, config, "inline")
-
-
-def test_runs_with_other_scales_end_and_what_scales_the_smallest_of_few_scales_none(run_inline: InlineRun) -> None:
-    """A covariance of few images has far fewer eigenvalues than the last ten of 64 numbers."""
-
-    def weights_of(more: str) -> str:
-        few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.freeze=encoder"
-        asked = f"{few} method.samples=10 method.least_images=2 {more}"
-        run = run_inline(method="ggeur", nodes=2, rounds=2, set=asked)
-        assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
-        assert not any(line["left_out"] for line in run.rounds)
-        return str(run.results["weights_sha256"])
-
-    none, smallest, largest = (weights_of(more) for more in ("method.scale=1", "method.scaled=smallest", ""))
-    assert none == smallest != largest
+def test_switched_off_it_is_fedavg() -> None:
+    made, plain = client(sent(), lacking=1, params={"samples": 0}), fedavg(network=network())
+    assert same(fit(made)[0], fit(plain)[0])
+    assert made.contribution() == {}

@@ -1,4 +1,4 @@
-"""I2PFL on a node: Eq. 7 to 10 against NumPy, every switch against the term it names."""
+"""I2PFL on a node: where its augmented prototypes come from, the slopes of its alignment, noise on prototypes."""
 
 from functools import partial
 from typing import Any
@@ -13,31 +13,31 @@ from support import (
     SEED,
     C,
     D,
-    Float,
-    N,
     batch,
     begun,
     changed,
-    check_accepted,
-    features_of,
     fit,
     flat_gradients,
     global_prototypes,
-    image_set,
     new_client,
-    normalised,
     same,
     weights,
-)
+)  # fmt: skip
+from torch import Tensor
 
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.methods.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient
+from fedshift_clients.losses import class_means
+from fedshift_clients.methods.i2pfl import (
+    AUGMENTED_COUNTS,
+    AUGMENTED_SUMS,
+    I2PFLClient,
+    mix,
+    other_class_partner,
+    prototype_alignment,
+)  # fmt: skip
 from fedshift_clients.training.batches import Batch
-from fedshift_core.methods.i2pfl import I2PFLParams
 from fedshift_core.seeding import generator, torch_seed
-from fedshift_strategies.methods.i2pfl import I2PFLStrategy
 
-OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
 client = partial(new_client, I2PFLClient)
 
 
@@ -45,284 +45,59 @@ def started(params: dict[str, Any] | None = None) -> I2PFLClient:
     return begun(client(params, global_prototypes()))
 
 
-# --- the slow version of Eq. 7 to 9 ----------------------------------------------------------------
-
-
 class Draws:
-    """Random numbers of one round as the node draws them, batch after batch."""
+    """Mixes features or images of one round as the node draws, batch after batch."""
 
-    def __init__(self, server_round: int = ROUND, index: int = INDEX) -> None:
-        self.partners = torch.Generator()
-        self.partners.manual_seed(torch_seed(SEED, "i2pfl-mixup", index, server_round))
-        self.gammas = generator(SEED, "i2pfl-mixup", index, server_round)
+    def __init__(self) -> None:
+        self.partners = torch.Generator().manual_seed(torch_seed(SEED, "i2pfl-mixup", INDEX, ROUND))
+        self.gammas = generator(SEED, "i2pfl-mixup", INDEX, ROUND)
 
-    def partner(self, y: list[int]) -> list[int]:
-        """For each sample the one with the highest random score among those of another class (Eq. 7)."""
-        scores = torch.rand(len(y), len(y), generator=self.partners).numpy()
-        chosen = []
-        for i in range(len(y)):
-            others = [j for j in range(len(y)) if y[j] != y[i]]
-            chosen.append(max(others, key=lambda j, i=i: scores[i, j]) if others else i)  # type: ignore[misc]
-        return chosen
-
-    def gamma(self, number: int, alpha: float, *, per_batch: bool = False, at_least_half: bool = False) -> Float:
-        drawn = [float(g) for g in self.gammas.beta(alpha, alpha, size=1 if per_batch else number)]
-        if at_least_half:
-            drawn = [max(g, 1 - g) for g in drawn]
-        return np.array(drawn * number if per_batch else drawn)
+    def mixed(self, a: Tensor, y: Tensor) -> Tensor:
+        partner = other_class_partner(y, torch.rand(len(y), len(y), generator=self.partners))
+        return mix(a, a[partner], torch.from_numpy(self.gammas.beta(0.4, 0.4, size=len(y)).astype(np.float32)))
 
 
-def mixed(a: Float, partner: list[int], gamma: Float) -> Float:
-    return np.stack([gamma[i] * a[i] + (1 - gamma[i]) * a[partner[i]] for i in range(len(a))])
+def aligned(made: I2PFLClient, given: Batch, means: Tensor, counts: Tensor) -> float:
+    """Return Eq. 9 with stored targets."""
+    p = made.params
+    with torch.no_grad():
+        h = made.model.encoder(given.x)
+    apart = prototype_alignment(h, given.y, means, counts > 0, level=p.apa_level, reduction=p.apa_reduction)
+    return p.lambda1 * float(apart)
 
 
-def targets(h: Float, y: list[int]) -> dict[int, Float]:
-    """Eq. 8: the mean of the mixed features whose own label is k."""
-    content = {}
-    for k in set(y):
-        members = [h[i] for i in range(len(y)) if y[i] == k]
-        content[k] = np.sum(members, axis=0) / len(members)
-    return content
-
-
-def alignment(
-    h: Float, y: list[int], p: dict[int, Float], level: str = "sample", reduction: str = "mse_mean", dist: str = "l2sq"
-) -> float:
-    """Eq. 9 over the classes that have a target."""
-    by_class = {k: [h[i] for i in range(len(y)) if y[i] == k] for k in sorted(set(y)) if k in p}
-    if level == "class_mean":
-        by_class = {k: [np.mean(rows, axis=0)] for k, rows in by_class.items()}
-    over = h.shape[1] if reduction == "mse_mean" else 1
-    far: dict[int, list[float]] = {
-        k: [(sum((a - b) ** 2 for a, b in zip(row, p[k], strict=True)) / over) ** (0.5 if dist == "l2" else 1)
-            for row in rows]
-        for k, rows in by_class.items()
-    }  # fmt: skip
-    if reduction == "class_sum":
-        return sum(sum(values) / len(values) for values in far.values())
-    every = [value for values in far.values() for value in values]
-    return sum(every) / len(every)
-
-
-# --- the terms of Eq. 10 ---------------------------------------------------------------------------
+def of_batches(made: I2PFLClient, draws: Draws, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    """Return class means and counts of the mixed features of an epoch (Eq. 8)."""
+    with torch.no_grad():
+        rows = torch.cat([draws.mixed(made.model.encoder(given.x), given.y) for given in batches])
+    return class_means(rows, torch.cat([given.y for given in batches]), C)
 
 
 @pytest.mark.parametrize(
-    "params",
+    ("intra", "level"),
     [
-        {},
-        {"alpha": 2.0},
-        {"gamma_per": "batch"},
-        {"gamma_max": True},
-        {"gamma_per": "batch", "gamma_max": True},
-        {"apa_level": "class_mean"},
-        {"apa_reduction": "class_sum"},
-        {"apa_level": "class_mean", "apa_reduction": "class_sum", "lambda1": 3.0},
-        {"apa_dist": "l2"},
-        {"apa_dist": "l2", "apa_reduction": "class_sum"},
-        {"apa_dist": "l2", "apa_level": "class_mean"},
-        {"apa_dist": "l2", "apa_level": "class_mean", "apa_reduction": "class_sum"},
+        ("feature_mixup", "sample"), ("input_mixup", "class_mean"), ("none_mixup", "sample"),
+        ("none_mixup", "class_mean"),
     ],
-)
-def test_alignment_with_mixed_features_against_numpy(params: dict[str, Any]) -> None:
-    made, draws, p = started(params), Draws(), I2PFLParams(**params)
-    for first in range(3):  # the generators run on from batch to batch
-        given = batch(first=first)
-        y = given.y.tolist()
-        h = features_of(made.model, given.x)
-        partner = draws.partner(y)
-        gamma = draws.gamma(len(y), p.alpha, per_batch=p.gamma_per == "batch", at_least_half=p.gamma_max)
-        far = alignment(h, y, targets(mixed(h, partner, gamma), y), p.apa_level, p.apa_reduction, p.apa_dist)
-        expected = p.lambda1 * far
-        assert expected > 0
-        assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
-
-
-def test_alignment_with_mixed_images_against_numpy() -> None:
-    made, draws, given = started({"intra_proto": "input_mixup"}), Draws(), batch()
-    y = given.y.tolist()
-    x = mixed(given.x.numpy().astype(np.float64), draws.partner(y), draws.gamma(len(y), 0.4))
-    p = targets(features_of(made.model, torch.from_numpy(x.astype(np.float32))), y)
-    expected = 10 * alignment(features_of(made.model, given.x), y, p)
-    assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
-
-
-def test_alignment_without_mixup_against_numpy() -> None:
-    made, given = started({"intra_proto": "none_mixup"}), batch()
-    h, y = features_of(made.model, given.x), given.y.tolist()
-    assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, targets(h, y)), rel=1e-4)
-
-
-def test_contrast_and_cross_entropy_against_numpy() -> None:
-    made, given = started({"tau": 0.3, "lambda2": 2.5}), batch()
-    y, g = given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
-    h = features_of(made.model, given.x)
-    contrast, entropy = [], []
-    for i in range(len(y)):
-        s = [float(h[i] @ row) / float(np.linalg.norm(h[i]) * np.linalg.norm(row)) for row in g]
-        place = {3: 0, 0: 1, 2: 2}.get(y[i])  # class 1 has no prototype: left out
-        if place is not None:
-            contrast.append(-np.log(np.exp(s[place] / 0.3) / sum(np.exp(v / 0.3) for v in s)))
-        with torch.no_grad():
-            logits = made.model.classifier(torch.from_numpy(h[i].astype(np.float32))).numpy().astype(np.float64)
-        entropy.append(-np.log(np.exp(logits[y[i]]) / np.exp(logits).sum()))
-    terms = made.loss(given)
-    assert list(terms) == ["ce", "apa", "gpcl"]
-    assert float(terms["gpcl"].detach()) == pytest.approx(2.5 * np.mean(contrast), rel=1e-4)
-    assert float(terms["ce"].detach()) == pytest.approx(np.mean(entropy), rel=1e-4)
-
-
-def test_batch_of_one_class_is_aligned_with_its_mean() -> None:
-    made, given = started(), batch(y=[2] * 8)
-    h = features_of(made.model, given.x)
-    expected = 10 * alignment(h, [2] * 8, {2: h.mean(axis=0)})
-    terms = made.loss(given)
-    assert float(terms["apa"].detach()) == pytest.approx(expected, rel=1e-4)
-    assert all(term.isfinite() for term in terms.values())
-
-
-def test_batch_of_one_has_nothing_to_align() -> None:
-    terms = started().loss(batch(b=1))
-    assert float(terms["apa"].detach()) == pytest.approx(0, abs=1e-9)
-    assert all(term.isfinite() for term in terms.values())
-
-
-# --- switches --------------------------------------------------------------------------------------
-
-
-def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, NDArray[np.float32]]]:
-    """Each term of the second batch, and its gradient with respect to all weights."""
-    made = started({"tau": 0.5} | params)
-    made.loss(batch(first=7))
-    return flat_gradients(made, batch())
-
-
-@pytest.mark.parametrize(
-    ("params", "term"),
-    [
-        ({"use_gpcl": False}, "gpcl"),
-        ({"lambda2": 0.0}, "gpcl"),
-        ({"lambda2": 4.0}, "gpcl"),
-        ({"tau": 0.1}, "gpcl"),
-        ({"use_apa": False}, "apa"),
-        ({"lambda1": 0.0}, "apa"),
-        ({"lambda1": 2.0}, "apa"),
-        ({"alpha": 1.0}, "apa"),
-        ({"intra_proto": "input_mixup"}, "apa"),
-        ({"intra_proto": "none_mixup"}, "apa"),
-        ({"gamma_per": "batch"}, "apa"),
-        ({"gamma_max": True}, "apa"),
-        ({"apa_level": "class_mean"}, "apa"),
-        ({"apa_reduction": "class_sum"}, "apa"),
-        ({"apa_dist": "l2"}, "apa"),
-        ({"augproto_scope": "class_set"}, "apa"),
-    ],
-)
-def test_switch_changes_exactly_the_term_it_names(params: dict[str, Any], term: str) -> None:
-    default, switched = values_and_gradients({}), values_and_gradients(params)
-    assert set(default) == {"ce", "apa", "gpcl"}
-    off = term not in switched
-    assert off == any(value in (False, 0.0) for value in params.values())
-    assert set(switched) == set(default) - ({term} if off else set())
-    for name, (value, grad) in switched.items():
-        equal = value == default[name][0] and np.array_equal(grad, default[name][1])
-        assert equal is (name != term), name
-    if not off:
-        assert switched[term][0] != default[term][0]
-
-
-@pytest.mark.parametrize("term", ["apa", "gpcl"])
-def test_lambda_scales_its_term(term: str) -> None:
-    name, default = {"apa": ("lambda1", 10.0), "gpcl": ("lambda2", 1.0)}[term]
-    once, thrice = values_and_gradients({}), values_and_gradients({name: 3 * default})
-    assert thrice[term][0] == pytest.approx(3 * once[term][0], rel=1e-6)
-
-
-@pytest.mark.parametrize("intra", ["feature_mixup", "input_mixup", "none_mixup"])
-@pytest.mark.parametrize("level", ["sample", "class_mean"])
+)  # fmt: skip
 def test_stop_gradient_changes_the_gradient_of_apa_and_no_value(intra: str, level: str) -> None:
     params = {"intra_proto": intra, "apa_level": level}
-    default, live = values_and_gradients(params), values_and_gradients(params | {"apa_stopgrad": False})
-    for name in default:
-        assert live[name][0] == default[name][0]
-    assert np.array_equal(live["ce"][1], default["ce"][1])
-    assert np.array_equal(live["gpcl"][1], default["gpcl"][1])
-    if (intra, level) == ("none_mixup", "class_mean"):  # the target is the class mean itself
-        assert not default["apa"][1].any()
-        assert not live["apa"][1].any()
-    elif intra == "none_mixup":  # the deviations from a mean sum to 0, so the mean's own gradient is 0
+    default, live = (flat_gradients(started(params | more), batch()) for more in ({}, {"apa_stopgrad": False}))
+    for name, (value, slope) in live.items():
+        assert value == default[name][0]
+        assert name == "apa" or np.array_equal(slope, default[name][1])
+    if intra == "none_mixup":  # the deviations from a mean sum to 0, so the mean's own gradient is 0
         np.testing.assert_allclose(live["apa"][1], default["apa"][1], rtol=1e-3, atol=1e-6)
+        assert live["apa"][1].any() == (level == "sample")  # else the target is the class mean itself
     else:
         assert not np.allclose(live["apa"][1], default["apa"][1], rtol=1e-2)
 
 
-def test_auxiliary_terms_are_positive_and_move_the_encoder_only() -> None:
-    result = values_and_gradients({})
-    made = started()
-    in_encoder = sum(p.numel() for p in made.model.encoder.parameters())
-    for name in ("apa", "gpcl"):
-        value, grad = result[name]
-        assert value > 0
-        assert grad[:in_encoder].any()
-        assert not grad[in_encoder:].any()
-    assert result["ce"][1][in_encoder:].any()
-
-
-@pytest.mark.parametrize("reduction", ["mse_mean", "class_sum"])
-@pytest.mark.parametrize("level", ["sample", "class_mean"])
+@pytest.mark.parametrize(("level", "reduction"), [("sample", "mse_mean"), ("class_mean", "class_sum")])
 def test_unsquared_distance_has_a_gradient_where_a_feature_lies_on_its_target(level: str, reduction: str) -> None:
     """The root's own has none at 0; here it is 0."""
     params = {"apa_dist": "l2", "apa_level": level, "apa_reduction": reduction, "intra_proto": "none_mixup"}
-    _, grad = flat_gradients(started(params), batch(b=1))["apa"]
-    assert not grad.any()
-    assert np.isfinite(flat_gradients(started(params), batch(y=[0, 0, 1, 2]))["apa"][1]).all()
-
-
-def test_recovered_form_of_eq_9_pulls_hundreds_of_times_harder_than_the_working_form() -> None:
-    """About C D times for samples in equally large classes; less for class means, whose classes have no width."""
-    means = {"apa_reduction": "class_sum", "apa_level": "class_mean"}
-    by_name = {
-        form: values_and_gradients(params)
-        for form, params in {
-            "working": {}, "sum": {"apa_reduction": "class_sum"}, "means": means,
-            "recovered": means | {"augproto_scope": "class_set"},
-        }.items()
-    }  # fmt: skip
-    pull = {form: float(np.linalg.norm(terms["apa"][1])) for form, terms in by_name.items()}
-    assert 2.5 * D < pull["sum"] / pull["working"] < 3.5 * D  # three classes in the batch
-    assert D < pull["means"] / pull["working"] < pull["sum"] / pull["working"]
-    assert I2PFLParams().lambda1 == 10  # the paper's
-    assert pull["recovered"] > 3 * D * pull["working"]  # its targets are not made of the batch
-    loss = float(np.linalg.norm(by_name["working"]["ce"][1]))
-    assert pull["working"] < loss and pull["recovered"] > 100 * loss
-
-
-@pytest.mark.parametrize("knowledge", [{}, {"unrelated": np.zeros(1)}])
-def test_first_round_has_no_contrast(knowledge: dict[str, NDArray[Any]]) -> None:
-    made = client(knowledge=knowledge)
-    _, metrics = fit(made)
-    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce", "loss/apa"}
-
-
-# --- where the augmented prototypes come from ------------------------------------------------------
-
-
-@pytest.mark.parametrize("scope", ["epoch", "round"])
-def test_scopes_start_with_the_batch(scope: str) -> None:
-    default, scoped = values_and_gradients({}), values_and_gradients({"augproto_scope": scope})
-    for name in default:
-        assert scoped[name][0] == default[name][0]
-        assert np.array_equal(scoped[name][1], default[name][1])
-
-
-def epoch_of_mixed_features(made: I2PFLClient, draws: Draws, batches: list[Batch]) -> tuple[Float, list[int]]:
-    rows, every = [], []
-    for given in batches:
-        y = given.y.tolist()
-        h = features_of(made.model, given.x)
-        rows.append(mixed(h, draws.partner(y), draws.gamma(len(y), 0.4)))
-        every += y
-    return np.concatenate(rows), every
+    assert not flat_gradients(started(params), batch(b=1))["apa"][1].any()
 
 
 def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
@@ -333,55 +108,43 @@ def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
         [batch(6, 2, [0, 1, 2, 0, 1, 2]), batch(3, 3, [2, 2, 2])],
         [batch(6, 4, [0, 1, 2, 2, 1, 2])],
     ]
-    stored: dict[int, Float] = {}
+    stored = torch.zeros(C, D), torch.zeros(C)
     for epoch, batches in enumerate(epochs):
         if epoch > 0:
             made.start_epoch(epoch)
         for given in batches:
             value = float(made.loss(given)["apa"].detach())
-            if epoch > 0:
-                y = given.y.tolist()
-                known = any(label in stored for label in y)
-                expected = 10 * alignment(features_of(made.model, given.x), y, stored) if known else 0.0
-                assert value == pytest.approx(expected, rel=1e-4)
-        stored = targets(*epoch_of_mixed_features(made, draws, batches))
+            assert epoch == 0 or value == pytest.approx(aligned(made, given, *stored), rel=1e-4)
+        stored = of_batches(made, draws, batches)
 
 
-def class_set_targets(made: I2PFLClient, draws: Draws, epochs: int, p: I2PFLParams) -> dict[int, Float]:
-    """Eq. 8 over all training images, as training sees them: the last of ``epochs`` passes, each with its own draws."""
-    pipeline, x = Pipeline(made.setup.images, torch.device("cpu")), torch.from_numpy(made.train_set.x)
+@pytest.mark.parametrize(
+    ("intra", "form"),
+    [("feature_mixup", {}), ("input_mixup", {"apa_level": "class_mean", "apa_reduction": "class_sum"})],
+)
+def test_scope_class_set_stores_the_means_of_all_images_for_an_epoch(intra: str, form: dict[str, Any]) -> None:
+    """Weights do not move, but the pairs and the views of the second epoch are others."""
+    made, draws = started({"augproto_scope": "class_set", "intra_proto": intra} | form), Draws()
+    pipeline = Pipeline(made.setup.images, torch.device("cpu"))
     order, view = (
         torch.Generator().manual_seed(torch_seed(SEED, f"i2pfl-class-set-{name}", INDEX, ROUND))
         for name in ("order", "view")
     )
-    for _ in range(epochs):
-        rows, labels = [], []
-        for index in torch.randperm(len(x), generator=order).split(8):  # type: ignore[no-untyped-call]
-            y = made.train_set.y[index.numpy()].tolist()
-            images = pipeline.train(x[index], view)
-            partner, gamma = draws.partner(y), draws.gamma(len(y), p.alpha)
-            if p.intra_proto == "input_mixup":
-                mixed_images = mixed(images.numpy().astype(np.float64), partner, gamma)
-                rows.append(features_of(made.model, torch.from_numpy(mixed_images.astype(np.float32))))
-            else:
-                rows.append(mixed(features_of(made.model, images), partner, gamma))
-            labels += y
-    return targets(np.concatenate(rows), labels)
-
-
-@pytest.mark.parametrize("intra", ["feature_mixup", "input_mixup"])
-@pytest.mark.parametrize("form", [{}, {"apa_level": "class_mean", "apa_reduction": "class_sum"}])
-def test_scope_class_set_stores_the_means_of_all_images_for_an_epoch(intra: str, form: dict[str, Any]) -> None:
-    made = started({"augproto_scope": "class_set", "intra_proto": intra} | form)
     for epoch in range(2):
         if epoch > 0:
-            made.start_epoch(epoch)  # weights did not move, but the pairs and the views are others
-        stored = class_set_targets(made, Draws(), epoch + 1, made.params)
+            made.start_epoch(epoch)
+        rows, labels = [], []
+        for index in torch.randperm(len(made.train_set), generator=order).split(8):  # type: ignore[no-untyped-call]
+            x = pipeline.train(torch.from_numpy(made.train_set.x)[index], view)
+            labels.append(torch.from_numpy(made.train_set.y)[index])
+            with torch.no_grad():
+                images = intra == "input_mixup"
+                mixed = draws.mixed(x if images else made.model.encoder(x), labels[-1])
+                rows.append(made.model.encoder(mixed) if images else mixed)
+        stored = class_means(torch.cat(rows), torch.cat(labels), C)
         for first in range(2):
             given = batch(first=first, y=[0, 1, 1, 2, 0])
-            h = features_of(made.model, given.x)
-            expected = 10 * alignment(h, given.y.tolist(), stored, *form.values())
-            assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
+            assert float(made.loss(given)["apa"].detach()) == pytest.approx(aligned(made, given, *stored), rel=1e-4)
 
 
 def test_pass_over_the_class_set_changes_nothing_else() -> None:
@@ -391,29 +154,9 @@ def test_pass_over_the_class_set_changes_nothing_else() -> None:
     made = client({"augproto_scope": "class_set"}, model="cnn_bn")
     made.model.train()
     before = weights(made)
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    assert made._stored is not None
+    begun(made)
     assert not changed(before, weights(made))
     assert made.model.training and all(weight.requires_grad for weight in made.model.parameters())
-    trained, default = fit(made)[1], fit(client(model="cnn_bn"))[1]
-    assert trained["loss/apa"] != default["loss/apa"]
-    assert made.memory == {}
-
-
-def test_first_step_sees_the_same_images_with_the_class_set_as_without() -> None:
-    one = {
-        "epochs": 1,
-        "batch_size": N,
-        "model": "cnn_bn",
-    }  # one step: its cross-entropy is that of the initial weights
-    (_, with_it), (_, without) = fit(client({"augproto_scope": "class_set"}, **one)), fit(client(**one))
-    assert with_it["loss/ce"] == without["loss/ce"]
-
-
-@pytest.mark.parametrize("scope", ["batch", "epoch"])
-def test_other_scopes_keep_nothing_between_rounds(scope: str) -> None:
-    made = client({"augproto_scope": scope})
     fit(made)
     assert made.memory == {}
 
@@ -426,171 +169,45 @@ def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:
             made.start_epoch(epoch)
         for given in batches:
             made.loss(given)
-        rows, y = epoch_of_mixed_features(made, draws, batches)
+        means, counts = of_batches(made, draws, batches)
     made.finish_round(ROUND)
-    sums = np.zeros((C, D))
-    for row, label in zip(rows, y, strict=True):
-        sums[label] += row
     assert set(made.memory) == {AUGMENTED_SUMS, AUGMENTED_COUNTS}
-    np.testing.assert_allclose(made.memory[AUGMENTED_SUMS], sums, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(made.memory[AUGMENTED_SUMS], means * counts[:, None], rtol=1e-4, atol=1e-5)
     assert made.memory[AUGMENTED_COUNTS].tolist() == [4, 6, 2, 0]
 
 
-def test_scope_round_uses_what_the_round_before_left() -> None:
-    rng = np.random.default_rng(5)
-    sums = rng.uniform(size=(C, D)).astype(np.float32)
-    counts = np.array([2, 0, 5, 0])
+def test_scope_round_uses_what_the_round_before_left_for_a_whole_round() -> None:
+    sums, counts = np.random.default_rng(5).uniform(size=(C, D)).astype(np.float32), np.array([2, 0, 5, 0])
     made = client({"augproto_scope": "round"}, global_prototypes())
     made.memory = {AUGMENTED_SUMS: sums.copy(), AUGMENTED_COUNTS: counts.copy()}
     made.start_round(ROUND)
-    stored = {k: sums[k].astype(np.float64) / counts[k] for k in (0, 2)}
-    for epoch in range(2):  # fixed for the whole round
+    means = torch.from_numpy(sums / np.maximum(counts, 1)[:, None]).float()
+    for epoch in range(2):
         made.start_epoch(epoch)
         given = batch(first=epoch)
-        h, y = features_of(made.model, given.x), given.y.tolist()
-        assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, stored), rel=1e-4)
+        wanted = aligned(made, given, means, torch.from_numpy(counts))
+        assert float(made.loss(given)["apa"].detach()) == pytest.approx(wanted, rel=1e-4)
     assert np.array_equal(made.memory[AUGMENTED_SUMS], sums)
-
-
-@pytest.mark.parametrize("scope", ["batch", "epoch"])
-def test_other_scopes_do_not_read_what_scope_round_left(scope: str) -> None:
-    default, made = started(), client({"augproto_scope": scope}, global_prototypes())
-    made.memory = {AUGMENTED_SUMS: np.ones((C, D), np.float32), AUGMENTED_COUNTS: np.ones(C, np.int64)}
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    assert torch.equal(made.loss(batch())["apa"], default.loss(batch())["apa"])
-
-
-def test_scope_round_over_two_calls_of_fit() -> None:
-    made = client({"augproto_scope": "round"})
-    fit(made, 1)
-    first = {name: array.copy() for name, array in made.memory.items()}
-    # Every training image once: 20 images of classes 0, 1, 2 in turn.
-    assert first[AUGMENTED_COUNTS].tolist() == [7, 7, 6, 0]
-    assert first[AUGMENTED_SUMS].shape == (C, D)
-    assert not first[AUGMENTED_SUMS][3].any()
-    _, remembering = fit(made, 2)
-    assert not np.array_equal(made.memory[AUGMENTED_SUMS], first[AUGMENTED_SUMS])
-    forgetful = client({"augproto_scope": "round"})
-    fit(forgetful, 1)
-    forgetful.memory = {}
-    _, forgotten = fit(forgetful, 2)
-    assert forgotten["loss/apa"] != remembering["loss/apa"]
-
-
-# --- what a node contributes (Eq. 2) ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("model", "size"), [("cnn", 32), ("resnet10", 8)])
-def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int) -> None:
-    """Not augmented, running statistics in BatchNorm, weights as they are after training."""
-    train_set = image_set(size=size)
-    made = client(model=model, train_set=train_set, epochs=1)
-    fit(made)
-    got = made.contribution()
-    made.model.eval()
-    h = features_of(made.model, normalised(train_set, made.setup.images))
-    assert set(got) == {"prototypes", "counts"}
-    assert got["counts"].tolist() == [7, 7, 6, 0]
-    for k in range(C - 1):
-        np.testing.assert_allclose(got["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
-    assert not got["prototypes"][3].any()
-
-
-def test_prototypes_of_the_last_epoch_are_means_of_what_it_saw() -> None:
-    """Augmented, in training mode, while the weights moved: gathered here from the forward passes themselves."""
-    made, seen = client({"proto_source": "last_epoch"}, model="cnn_bn"), []
-    forward = made.forward
-
-    def spy(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        result = forward(x)
-        seen.append(result[0].detach().numpy().astype(np.float64))
-        return result
-
-    made.forward = spy  # type: ignore[method-assign]
-    terms_of, classes = made.terms_of, []
-
-    def noted(given: Batch) -> dict[str, torch.Tensor]:
-        classes.extend([given.y.tolist()] if given.epoch == 1 else [])
-        return terms_of(given)
-
-    made.terms_of = noted  # type: ignore[method-assign]
-    fit(made)
-    got = made.contribution()
-    h, y = np.concatenate(seen[-len(classes) :]), np.concatenate(classes)
-    assert len(h) == len(y) == N
-    for k in range(C - 1):
-        np.testing.assert_allclose(got["prototypes"][k], h[y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
-    assert got["counts"].tolist() == [7, 7, 6, 0]
-    default = client(model="cnn_bn")
-    fit(default)
-    assert not np.allclose(default.contribution()["prototypes"], got["prototypes"], rtol=1e-2)
-
-
-@pytest.mark.parametrize("params", [{}, OFF, {"augproto_scope": "round"}, {"proto_source": "last_epoch"}])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
-    made = client(params, global_prototypes(), epochs=1, precision=precision)
-    arrays, metrics = fit(made, ROUND)
-    got = made.contribution()
-    check_accepted(made, I2PFLStrategy)
-    assert got["prototypes"].shape == (C, D)
-    assert got["counts"].shape == (C,)
-    assert (str(got["prototypes"].dtype), str(got["counts"].dtype)) == ("float32", "int64")
-    assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
-    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
-    assert np.isfinite(terms).all()
-    assert metrics["loss"] == pytest.approx(sum(terms))
-
-
-# --- determinism -----------------------------------------------------------------------------------
-
-
-def test_fit_depends_on_the_node_and_on_the_round() -> None:
-    default, _ = fit(client(), 1)
-    assert not same(default, fit(client(index=INDEX + 1), 1)[0])
-    assert not same(default, fit(client(), 2)[0])
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------
 
 
-def contribution(server_round: int = ROUND, **params: Any) -> dict[str, NDArray[Any]]:
-    made = client(params)
-    made.start_round(server_round)
-    return made.finish_round(server_round)
+def contribution(**params: Any) -> dict[str, NDArray[Any]]:
+    return begun(client(params)).finish_round(ROUND)
 
 
 @pytest.mark.parametrize(("dp", "kept", "noisy"), [("add", 1.0, 0.3), ("shrink_add", 0.7, 1.0)])
-def test_noise_is_on_the_class_mean(dp: str, kept: float, noisy: float) -> None:
-    plain = contribution()
-    result = contribution(dp=dp, dp_q=0.3, dp_scale=0.5, repeatable_noise=True)
-    noise = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
-    held = plain["counts"] > 0
-    np.testing.assert_allclose(
-        result["prototypes"][held], kept * plain["prototypes"][held] + noisy * noise[held], rtol=1e-5, atol=1e-6
-    )
-    assert not result["prototypes"][~held].any()
-    assert result["prototypes"].dtype == np.float32
-    assert result["counts"].tolist() == plain["counts"].tolist()
-
-
-def test_noise_differs_from_round_to_round_and_may_vanish() -> None:
-    first, again, later = (contribution(r, dp="add", repeatable_noise=True) for r in (1, 1, 2))
-    assert np.array_equal(first["prototypes"], again["prototypes"])
-    assert not np.array_equal(first["prototypes"], later["prototypes"])
-    np.testing.assert_array_equal(contribution(dp="add", dp_scale=0)["prototypes"], contribution()["prototypes"])
-
-
-@pytest.mark.parametrize("dp", ["add", "shrink_add"])
-def test_noise_is_the_systems_and_cannot_be_drawn_again(dp: str) -> None:
+def test_noise_is_on_the_class_mean_and_cannot_be_drawn_again(dp: str, kept: float, noisy: float) -> None:
     """From the run's seed the server could draw it again, and subtract it."""
-    plain, first, again = contribution(), *(contribution(dp=dp, dp_q=0.5, dp_scale=1.0) for _ in range(2))
+    plain, by_seed = contribution(), generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
     held = plain["counts"] > 0
-    factor = 0.5 if dp == "add" else 1.0
-    kept = 1.0 if dp == "add" else 0.5
-    by_seed = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 1.0, (C, D))[held].ravel()
-    noise = [((result["prototypes"] - kept * plain["prototypes"])[held] / factor).ravel() for result in (first, again)]
-    for one, other in ((noise[0], noise[1]), (noise[0], by_seed), (noise[1], by_seed)):
-        assert abs(float(np.corrcoef(one, other)[0, 1])) < 5 / np.sqrt(len(one))
-    assert np.concatenate(noise).std() == pytest.approx(1.0, rel=0.3)
+    settings = {"dp": dp, "dp_q": 0.3, "dp_scale": 0.5}
+    repeated = contribution(**settings, repeatable_noise=True)
+    wanted = kept * plain["prototypes"][held] + noisy * by_seed[held]
+    np.testing.assert_allclose(repeated["prototypes"][held], wanted, rtol=1e-5, atol=1e-6)
+    assert not repeated["prototypes"][~held].any() and np.array_equal(repeated["counts"], plain["counts"])
+    noise = [((contribution(**settings)["prototypes"] - kept * plain["prototypes"]) / noisy)[held] for _ in range(2)]
+    for one, other in ((noise[0], noise[1]), (noise[0], by_seed[held]), (noise[1], by_seed[held])):
+        assert abs(float(np.corrcoef(one.ravel(), other.ravel())[0, 1])) < 5 / np.sqrt(one.size)
+    assert np.concatenate(noise).std() == pytest.approx(0.5, rel=0.3)

@@ -1,4 +1,4 @@
-"""What a node's process does not import until it needs it. One fresh process for all of it: each imports torch."""
+"""A node's process imports late: one fresh process shows it for all modules, as each imports torch."""
 
 import subprocess
 import sys

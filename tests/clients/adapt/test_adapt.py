@@ -7,20 +7,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import IMAGES, InlineRun, image_set, new_client, same, shared, whole
+from refusals import refused
+from support import IMAGES, image_set, new_client, shared
 
-from fedshift_app.config.resolving import resolve
 from fedshift_app.features.client_scores.node import local_scores
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
-from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import ContrastParams, FinetuneParams
+from fedshift_clients.adapt.params import ContrastParams
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.fedprox import FedProxClient
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
-from fedshift_datasets.base import ImageSet
 
 TEST = image_set(23, seed=5)
 ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
@@ -28,39 +25,6 @@ ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
 
 def client(adaptation: Adaptation, kind: type[DomainClient] = DomainClient, **options: Any) -> DomainClient:
     return new_client(kind, test_set=lambda domain: TEST, adaptation=adaptation, **options)
-
-
-@pytest.mark.parametrize(
-    ("adaptation", "kind"),
-    [
-        (ContrastAdaptation(ContrastParams(batch_size=8)), DomainClient),
-        (ContrastAdaptation(ContrastParams(batch_size=8, mode="online")), FedProxClient),
-        (Finetune(FinetuneParams(epochs=1)), FedProxClient),
-    ],
-)
-def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation, kind: type[DomainClient]) -> None:
-    """The adapted model predicts alike for any labels, and they are not there while it adapts."""
-    predictions = []
-    for y in (TEST.y, (TEST.y + 1) % 3, np.zeros_like(TEST.y)):
-        made, labelled = client(adaptation, kind), ImageSet(TEST.x, y)
-        given = shared(made)
-        made.take(given)
-        seen: list[NDArray[np.int64]] = []
-        score = made.score
-
-        def watched(
-            images: ImageSet, predict: Any = None, made: Any = made, seen: Any = seen, score: Any = score
-        ) -> Any:
-            with torch.inference_mode():
-                made.model.eval()
-                seen += [made.classify(x).argmax(1).numpy() for x, _ in made.plain_batches(images)]
-            return score(images, predict)
-
-        made.score = watched  # type: ignore[method-assign]
-        made.score_test(labelled)
-        predictions.append(np.concatenate(seen))
-    assert np.array_equal(predictions[0], predictions[1])
-    assert np.array_equal(predictions[0], predictions[2])
 
 
 def reachable(start: object) -> list[NDArray[Any]]:
@@ -94,7 +58,7 @@ class Greedy(Adaptation):
         for label in self.labels:
             assert not any(np.shares_memory(label, array) for array in reachable(client))
         assert not client.own_sets
-        with pytest.raises(RuntimeError, match="it is given test images alone"):
+        with pytest.raises(RuntimeError):
             client.test_set("a")
         self.looked = getattr(self, "looked", 0) + 1
 
@@ -140,77 +104,19 @@ def test_labels_are_there_again_after_an_adaptation_that_fails() -> None:
     assert made.test_set("a") is TEST
 
 
-class Spy(Adaptation):
-    """Notes what it is given, and has images scored one by one."""
-
-    def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
-        self.given = images
-        with torch.no_grad():
-            client.model.classifier.bias += 1
-        for place in range(len(images)):
-            yield np.array([place])
-
-
-def test_it_is_given_the_images_and_nothing_of_it_stays() -> None:
-    spy = Spy(Params())
-    made = client(spy)
-    before = whole(made)
-    scores = made.score_test(TEST)
-    assert isinstance(spy.given, np.ndarray)
-    assert spy.given is TEST.x
-    assert same(before, whole(made))
-    assert set(scores.others) == {"before-adaptation"}
-    assert scores.correct == made.score(TEST)[0]  # the same shift of all logits changes no prediction
-
-
-@pytest.mark.parametrize("places", [[], [0, 0], [0]])
+@pytest.mark.parametrize("places", [[0, 0], [0]])
 def test_each_image_must_be_scored_once(places: list[int]) -> None:
     class Wrong(Adaptation):
         def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
             yield np.array(places, dtype=np.int64)
 
-    with pytest.raises(RuntimeError, match="Wrong must have each test image scored once"):
+    with refused(RuntimeError, "Wrong"):
         client(Wrong(Params())).score_test(TEST)
-
-
-def test_fine_tuning_is_the_methods_own_next_round() -> None:
-    """Over FedProx: the tuned copy is what a round of FedProx makes of the weights, its term included."""
-    made = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
-    given = shared(made)
-    result = made.evaluate(given, ASKED)[2]
-    other = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
-    other.fit(given, {"server-round": 3})
-    assert result["correct/a"] == other.score(TEST)[0]
-    assert result["loss-sum/a"] == other.score(TEST)[1]
-    plain = client(Finetune(FinetuneParams()))
-    assert plain.evaluate(given, ASKED)[2]["loss-sum/a"] != result["loss-sum/a"]
 
 
 def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
     ContrastAdaptation(ContrastParams()).check(IMAGES)
-    with pytest.raises(ConfigError, match="no augmentation is on"):
-        ContrastAdaptation(ContrastParams()).check(ImageConfig())
-    with pytest.raises(ConfigError, match="no augmentation is on"):
-        resolve({"set": "adapt.name=fedicon images.crop_padding=0"})
-    with pytest.raises(ConfigError, match="no augmentation is on"):
+    with refused(ConfigError, "augmentation"):
         ContrastAdaptation(ContrastParams(crop_padding=0, flip=False)).check(IMAGES)
     for own in ({"flip": True}, {"resized_crop": (0.5, 1.0)}, {"grayscale": 0.2}, {"jitter": (0.4, 0, 0, 0)}):
         ContrastAdaptation(ContrastParams.model_validate(own)).check(ImageConfig())
-    config = resolve({"set": "adapt.name=fedicon images.crop_padding=0 adapt.grayscale=0.2"})
-    assert (config.images.grayscale, config.adapt["grayscale"], config.adapt["flip"]) == (0, 0.2, None)
-
-
-@pytest.mark.parametrize(
-    "method", ["fedbn", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedcode", "i2pfl", "f2dc"))]
-)
-def test_any_method_trains_as_without_it(method: str, run_inline: InlineRun) -> None:
-    short = (
-        "train.epochs=1 allocation.share=0.06 train.batch_size=12 images.crop_padding=2 dataset.domains=[scan,sketch]"
-    )
-    short += " model.name=cnn_bn" * (method == "fedbn")
-    plain = run_inline(method=method, rounds=2, nodes=2, set=short)
-    for adapt, before in (("finetune", "before-fine-tuning"), ("fedicon", "before-adaptation")):
-        adapted = run_inline(method=method, rounds=2, nodes=2, set=f"{short} adapt.name={adapt}")
-        assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
-        assert before in adapted.rounds[-1]["others"]
-        assert adapted.results["evaluated"] == "personal models"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import Float, as64
+from support import Float, as64, numerical_gradient
 from torch import Tensor, nn
 
 from fedshift_clients.adapt.eata import EATA, fisher_values
@@ -55,16 +55,6 @@ def entropies(logits: Float) -> list[float]:
     return [-sum(p * math.log(p) for p in row) for row in probabilities(logits)]
 
 
-def by_differences(value, at: Float, step: float = 1e-6) -> Float:  # type: ignore[no-untyped-def]
-    result = np.zeros_like(at)
-    for place in range(len(at)):
-        moved = [at.copy(), at.copy()]
-        moved[0][place] += step
-        moved[1][place] -= step
-        result[place] = (value(moved[0]) - value(moved[1])) / (2 * step)
-    return result
-
-
 def theta(model: Small) -> Float:
     return np.concatenate([as64(model.norm.weight), as64(model.norm.bias)])
 
@@ -80,7 +70,7 @@ def test_fisher_values_are_mean_squares_of_slopes_by_batch() -> None:
             p = probabilities(slow_logits(model, x, *np.split(at, 2)))
             return -float(np.mean([math.log(row[k]) for row, k in zip(p, taken, strict=True)]))
 
-        squares.append(by_differences(loss, theta(model)) ** 2)
+        squares.append(numerical_gradient(loss, torch.from_numpy(theta(model)), 1e-6) ** 2)
     result = fisher_values(model, list(statistics.layers(model).values()), model, batches)
     np.testing.assert_allclose(np.concatenate([as64(f) for f in result]), np.mean(squares, axis=0), rtol=1e-5)
 
@@ -98,12 +88,11 @@ def test_three_batches_against_the_equations(alpha: float, margin: float | None)
             made.last.weight.mul_(8)  # else no prediction is sure
         return made
 
-    model, clean = surer(), [images(9)]
+    model, clean, b = surer(), [images(9)], 12
     adapted = EATA(model, model, params, clean)
     began, at, moved, mean = theta(model), theta(model), np.zeros(6), None
     plain = surer()
     fisher = np.concatenate([as64(f) for f in fisher_values(plain, [plain.norm], plain, clean)])
-    b = 12
     for number in range(3):
         x = images(20 + number, b)
         logits = slow_logits(model, x, *np.split(at, 2))
@@ -125,7 +114,7 @@ def test_three_batches_against_the_equations(alpha: float, margin: float | None)
             held = alpha * float((fisher * (point - began) ** 2).sum())
             return float(np.mean([w * h for w, h, c in zip(weights, own, counts, strict=True) if c])) + held
 
-        moved = 0.9 * moved + by_differences(loss, at)
+        moved = 0.9 * moved + numerical_gradient(loss, torch.from_numpy(at), 1e-6)
         at = at - 0.05 * moved
         np.testing.assert_allclose(theta(model), at, rtol=1e-5, atol=1e-7)
 
@@ -137,17 +126,3 @@ def test_a_batch_of_which_nothing_counts_takes_no_step() -> None:
     expected = slow_logits(model, images(1), *np.split(before, 2))
     np.testing.assert_allclose(adapted(images(1)).numpy(), expected, rtol=1e-6)
     assert np.array_equal(theta(model), before)
-
-
-def test_fedicons_settings_let_all_be_sure_and_hardly_any_be_new() -> None:
-    """0.4 ln 1000 is above ln 10, the most that ten classes can have; cosines of sure predictions are above 0.05."""
-    margin = 0.4 * math.log(1000)
-    assert margin > math.log(10)
-    model = networks.initialised(3, "ten", lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)))
-    adapted = EATA(model, model, EATAParams(margin=margin, redundancy=0.05))
-    weights = model[1].weight.detach().clone()
-    adapted(images(0).float())
-    first = model[1].weight.detach().clone()
-    assert not torch.equal(first, weights)  # the first batch counts as a whole
-    adapted(images(1).float())
-    assert torch.equal(model[1].weight, first)  # no prediction is that unlike the mean

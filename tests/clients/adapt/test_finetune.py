@@ -5,21 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from support import ROUND, C, new_client, same
-from torch import Tensor, nn
+from support import ROUND, C, barred_images, new_client, same
 
-from fedshift_app.config.resolving import resolve
-from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.models.networks import Blueprint, SplitModel, build
-from fedshift_clients.modules.base import Modules
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     CORRECT,
     DOMAINS,
@@ -34,19 +27,10 @@ from fedshift_core.wire.names import (
 from fedshift_datasets.base import ImageSet
 
 BEFORE = "before-fine-tuning"
-N = 12
-
-
-def image_set(n: int = N, seed: int = 0) -> ImageSet:
-    """Images whose brightness tells their class, so that training helps."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n, dtype=np.int64) % C
-    x = rng.integers(0, 64, size=(n, 32, 32, 3)) + 60 * y[:, None, None, None]
-    return ImageSet(x.astype(np.uint8), y)
 
 
 def test_set(domain: str) -> ImageSet:
-    return image_set(20, 1 + len(domain))
+    return barred_images(20, 1 + len(domain), C)
 
 
 test_set.__test__ = False  # type: ignore[attr-defined]
@@ -57,9 +41,9 @@ def plain(**options: Any) -> DomainClient:
     settings: dict[str, Any] = {"batch_size": 4, "images": ImageConfig(crop_padding=2)}
     return new_client(
         DomainClient,
-        train_set=image_set(),
+        train_set=barred_images(12, classes=C),
         test_set=test_set,
-        own_sets={"validation": image_set(8, 9)},
+        own_sets={"validation": barred_images(8, 9, C)},
         **settings | options,
     )
 
@@ -84,9 +68,7 @@ def asked(*domains: str, server_round: int = ROUND, **more: Any) -> dict[str, An
 # --- what is scored --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "bn", "epochs"), [("cnn", "average", 1), ("cnn_bn", "average", None), ("cnn_bn", "local", 3)]
-)
+@pytest.mark.parametrize(("model", "bn", "epochs"), [("cnn", "average", 1), ("cnn_bn", "local", None)])
 def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, epochs: int | None) -> None:
     made = client(epochs, model=model, bn=bn)
     trained = plain(model=model, bn=bn, epochs=epochs or 2)
@@ -96,16 +78,6 @@ def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ep
     for domain in ("a", "bb"):
         assert metrics[CORRECT + domain] == expected[LOCAL_CORRECT + domain]
         assert metrics[LOSS_SUM + domain] == trained.score(test_set(domain))[1]  # to the last bit
-
-
-def test_the_global_model_is_scored_next_to_it() -> None:
-    made, untuned = client(train={"epochs": 30, "lr": 0.01}), plain()
-    given = received(made)
-    _, _, metrics = made.evaluate(given, asked("a", "bb"))
-    _, _, expected = untuned.evaluate(given, asked("a", "bb"))
-    for domain in ("a", "bb"):
-        assert metrics[f"{OTHER_CORRECT}{BEFORE}/{domain}"] == expected[CORRECT + domain]
-        assert metrics[LOSS_SUM + domain] < expected[LOSS_SUM + domain]  # tuning helped
 
 
 def test_all_domains_of_a_call_share_one_tuned_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,24 +96,15 @@ def test_all_domains_of_a_call_share_one_tuned_copy(monkeypatch: pytest.MonkeyPa
     for domain in ("ccc", "a", "bb"):  # the order does not matter, nor what was scored before
         _, _, alone = made.evaluate(given, asked(domain))
         assert all(together[name] == value for name, value in alone.items())
-    assert rounds == [ROUND + 1] * 4
     assert made.evaluate(given, asked())[2] == {}
-    assert len(rounds) == 4  # nothing to score, nothing to tune
-
-
-def test_another_call_tunes_what_it_was_sent() -> None:
-    made, fresh = client(), client()
-    other = [a if a.dtype == np.int64 else a * np.float32(0.5) for a in received(made)]
-    made.evaluate(received(made), asked("a"))
-    assert made.evaluate(other, asked("a", server_round=5)) == fresh.evaluate(other, asked("a", server_round=5))
+    assert rounds == [ROUND + 1] * 4  # nothing to score, nothing to tune
 
 
 # --- nothing of it stays ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "local")])
-def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between(model: str, bn: str) -> None:
-    mine, other = client(model=model, bn=bn), plain(model=model, bn=bn)
+def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between() -> None:
+    mine, other = (make(model="cnn_bn", bn="local") for make in (client, plain))
     arrays = received(mine)
     for server_round in (1, 2, 3):
         wanted, _, expected = other.fit(arrays, {SERVER_ROUND: server_round})
@@ -151,22 +114,6 @@ def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between(model: str
         mine.evaluate(arrays, asked("a", server_round=server_round))
         assert set(mine.memory) == set(other.memory)
         assert all(np.array_equal(mine.memory[name], other.memory[name]) for name in other.memory)
-
-
-def test_scoring_leaves_weights_and_buffers_as_they_were() -> None:
-    made = client(model="cnn_bn")
-    made.evaluate(received(made), asked("a", "bb"))
-    state = made.model.state_dict()
-    assert same([state[name].numpy() for name in made.shared_names], received(made))
-
-
-def test_models_right_after_local_training_are_not_tuned_again() -> None:
-    mine, other = client(), plain()
-    config = {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a", "bb"]}
-    metrics, expected = mine.fit(received(mine), config)[2], other.fit(received(mine), config)[2]
-    assert metrics == expected
-    # The same client scores a received model the tuned way afterwards.
-    assert f"{OTHER_CORRECT}{BEFORE}/a" in mine.evaluate(received(mine), asked("a"))[2]
 
 
 def test_validation_images_are_scored_as_test_images_are() -> None:
@@ -179,38 +126,3 @@ def test_validation_images_are_scored_as_test_images_are() -> None:
     assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"]
     assert untuned[VALIDATION_CORRECT] == untuned[f"{CORRECT}a"] == got[f"{OTHER_CORRECT}{BEFORE}/a"]
     assert got[VALIDATION_CORRECT] != untuned[VALIDATION_CORRECT]
-
-
-def test_every_node_is_scored_with_a_model_of_its_own_though_all_travels() -> None:
-    made = client()
-    assert made.shared_names == list(made.model.state_dict())
-    for method, personal in (("fedavg-ft", True), ("fedavg", False)):
-        config = resolve({"method": method})
-        assert is_personal(config, initial_model(config)) is personal
-
-
-# --- with modules, and parameters ------------------------------------------------------------------
-
-
-class Noisy(Modules):
-    """Modules whose loss term needs the generator of the round."""
-
-    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
-        model.register_module("extra", nn.Linear(model.feature_dim, model.num_classes))
-        return model
-
-    def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
-        self._rng = rng
-
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
-        features = model(batch.x)[0]
-        noise = torch.rand(features.shape, generator=self._rng)
-        return {"extra": nn.functional.cross_entropy(model.get_submodule("extra")(features + noise), batch.y)}
-
-
-def test_modules_are_tuned_as_in_a_local_round() -> None:
-    made, trained = client(modules=[Noisy(Params())]), plain(modules=[Noisy(Params())])
-    given = received(made)
-    _, _, metrics = made.evaluate(given, asked("a"))
-    trained.fit(given, {SERVER_ROUND: ROUND + 1})
-    assert metrics[LOSS_SUM + "a"] == trained.score(test_set("a"))[1]

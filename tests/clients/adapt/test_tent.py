@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import refusal_of
+from refusals import refused
 from torch import Tensor, nn
 
-from fedshift_clients.adapt import batchnorm, tent
+from fedshift_clients.adapt import tent
 from fedshift_clients.models import freezing, networks
 from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
@@ -19,14 +19,6 @@ def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:
         p = [float(np.exp(one)) / sum(float(np.exp(other)) for other in row) for one in row]
         collected.append(-sum(one * float(np.log(one)) for one in p))
     return collected
-
-
-def test_entropy() -> None:
-    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert batchnorm.entropy(logits).tolist() == pytest.approx(entropy_by_hand(logits.numpy()))
-    assert batchnorm.entropy(torch.zeros(1, 8)).item() == pytest.approx(
-        np.log(8)
-    )  # nothing is known: the most there is
 
 
 def model_and_images() -> tuple[nn.Module, Tensor]:
@@ -80,20 +72,13 @@ def test_a_step_is_that_of_adam_down_the_entropy_and_moves_batchnorm_alone() -> 
         assert float(after[name][place] - before[name][place]) == pytest.approx(-1e-3 * np.sign(slope), rel=1e-2)
 
 
-def test_entropy_falls_from_batch_to_batch() -> None:
-    model, images = model_and_images()
-    adapted = tent.Tent(model, model, lr=0.01)
-    entropies = [float(batchnorm.entropy(adapted(images)).mean()) for _ in range(10)]
-    assert entropies == sorted(entropies, reverse=True)
-    assert entropies[-1] < entropies[0] - 0.02
-
-
 @pytest.mark.parametrize("groups", [0, 2])
 def test_a_network_without_batchnorm_is_refused(groups: int) -> None:
     model = (
         networks.build("cnn", 3, seed=1) if groups == 0 else networks.with_group_norm(networks.build("cnn_bn", 3, 1), 2)
     )
-    assert "this network has no BatchNorm" in refusal_of(ConfigError, tent.Tent, model, model)
+    with refused(ConfigError, "BatchNorm"):
+        tent.Tent(model, model)
 
 
 def test_more_steps_are_steps_of_one_and_the_last_pass_predicts() -> None:
@@ -104,20 +89,11 @@ def test_more_steps_are_steps_of_one_and_the_last_pass_predicts() -> None:
     assert torch.equal(tent.Tent(model, model, steps=3)(images), expected)
 
 
-@pytest.mark.parametrize("what", ["stages:1", "norm"])
-def test_what_is_frozen_stays_as_it_is(what: str) -> None:
+def test_what_is_frozen_stays_as_it_is() -> None:
     model = networks.build("cnn_bn", 3, seed=1)
-    freezing.freeze(model, what, "cnn_bn")
-    if what == "norm":
-        assert "is frozen (model.freeze); t3a needs none" in refusal_of(ConfigError, tent.Tent, model, model)
-        return
-    passed: list[Tensor] = []
-    handle = model.get_submodule("encoder.1").register_forward_hook(lambda module, given, out: passed.append(out))
+    freezing.freeze(model, "stages:1", "cnn_bn")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     tent.Tent(model, lambda given: model(given)[1])(x)
-    handle.remove()
-    model.eval()
-    assert torch.equal(passed[0], model.get_submodule("encoder.1")(model.get_submodule("encoder.0")(x)))
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"encoder.5.weight", "encoder.5.bias"}

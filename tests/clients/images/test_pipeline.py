@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import client_setup, rng, shared
+from support import fedavg, fit, rng, same
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient
 from fedshift_clients.images import augment, transforms
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.models.networks import build
-from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.params import Params
-from fedshift_core.wire.names import SERVER_ROUND
-from fedshift_datasets.base import ImageSet
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.
@@ -66,30 +60,10 @@ def test_identity_when_off() -> None:
     x, generator = images(), rng()
     before = generator.get_state()
     mean, std = moments()
-    out = pipeline().train(x, generator)
+    out = pipeline(jitter=(0, 0, 0, 0), jitter_p=1.0).train(x, generator)
     assert torch.equal(generator.get_state(), before)
     assert torch.equal(out, pipeline().plain(x))
     torch.testing.assert_close(out, ((x.float() / 255.0 - mean) / std).permute(0, 3, 1, 2), rtol=0, atol=1e-6)
-
-
-def test_strengths_of_zero_are_off() -> None:
-    x, generator = images(), rng()
-    before = generator.get_state()
-    out = pipeline(jitter=(0, 0, 0, 0), jitter_p=1.0, grayscale=0.0, resized_crop=None).train(x, generator)
-    assert torch.equal(out, pipeline().plain(x))
-    assert torch.equal(generator.get_state(), before)
-
-
-@pytest.mark.parametrize("padding", [0, 4])
-@pytest.mark.parametrize("flip", [False, True])
-def test_crop_and_flip_repeat_earlier_runs(padding: int, flip: bool) -> None:
-    x, new, old = images(32), rng(7), rng(7)
-    wanted = augment.draw_moves(32, ImageConfig(crop_padding=padding), old).apply_to(x)
-    wanted = augment.draw_moves(32, ImageConfig(flip=True), old).apply_to(wanted) if flip else wanted
-    mean, std = moments()
-    out = pipeline(crop_padding=padding, flip=flip).train(x, new)
-    torch.testing.assert_close(out, ((wanted.float() / 255.0 - mean) / std).permute(0, 3, 1, 2), rtol=0, atol=1e-6)
-    assert torch.equal(new.get_state(), old.get_state())
 
 
 def test_full_chain_is_its_steps_one_after_the_other() -> None:
@@ -107,21 +81,12 @@ def test_full_chain_is_its_steps_one_after_the_other() -> None:
 
 
 @configs
-def test_train_repeats_with_its_generator(given: dict[str, Any]) -> None:
+def test_two_views_are_independent(given: dict[str, Any]) -> None:
     x, made = images(), pipeline(**given)
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    first = made.train(x, rng(1))
-    made.train(x, rng(2))
-    assert torch.equal(made.train(x, rng(1)), first)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(made.train(x, rng(2)), first) == (not given)
-
-
-@configs
-def test_two_views_are_independent(given: dict[str, Any]) -> None:
-    x, made = images(), pipeline(**given)
     first, second = made.two_views(x, rng(1), rng(2))
+    assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first, made.train(x, rng(1)))
     assert torch.equal(second, made.train(x, rng(2)))
     assert torch.equal(first, second) == (not given)
@@ -132,40 +97,9 @@ def test_two_views_are_independent(given: dict[str, Any]) -> None:
 # --- in the client ---------------------------------------------------------------------------------
 
 
-class Watching(DomainClient):
-    """Keeps the batches that its loss saw."""
-
-    def start_round(self, server_round: int) -> None:
-        self.seen: list[Batch] = []
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.seen.append(batch)
-        return super().loss(batch)
-
-
-def trained(**given: Any) -> tuple[Watching, list[Any]]:
-    x = images(20, 32).numpy()
-    train_set = ImageSet(x, np.arange(20, dtype=np.int64) % 4)
-    configured = client_setup(seed=3, index=1, epochs=1, images=ImageConfig(**given))
-    client = Watching(build("cnn", 4, 0), configured, Params(), train_set, lambda domain: train_set)
-    arrays, _, _ = client.fit(shared(client), {SERVER_ROUND: 2})
-    return client, arrays
-
-
-def test_client_trains_on_one_view_by_default() -> None:
-    client, _ = trained(crop_padding=2)
-    assert [len(batch.y) for batch in client.seen] == [8, 8, 4]
-    assert all(batch.second is None for batch in client.seen)
-
-
 def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
-    (one, arrays), (two, wanted) = trained(**FULL), trained(**FULL, views=2)
-    assert all(np.array_equal(a, b) for a, b in zip(arrays, wanted, strict=True))
-    for single, double in zip(one.seen, two.seen, strict=True):
-        assert torch.equal(single.x, double.x)
-        assert double.second is not None
-        assert double.second.shape == double.x.shape
-        assert not torch.equal(double.second, double.x)
+    (arrays, metrics), (wanted, expected) = (fit(fedavg(images=ImageConfig(**FULL, views=views))) for views in (1, 2))
+    assert same(arrays, wanted) and metrics == expected
 
 
 # --- configuration ---------------------------------------------------------------------------------
@@ -175,17 +109,10 @@ def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
     ("given", "reason"),
     [
         ({"jitter": (0.4, 0.4, 0.4)}, "jitter"),
-        ({"jitter": (-0.1, 0, 0, 0)}, "greater than or equal to 0"),
-        ({"jitter": (0, 0, 0, 0.6)}, "less than or equal to 0.5"),
-        ({"jitter": (float("inf"), 0, 0, 0)}, "finite"),
-        ({"jitter_p": 1.1}, "less than or equal to 1"),
-        ({"grayscale": -0.1}, "greater than or equal to 0"),
-        ({"resized_crop": (0.0, 1.0)}, "greater than 0"),
-        ({"resized_crop": (0.5, 1.1)}, "less than or equal to 1"),
-        ({"resized_crop": (0.9, 0.5)}, "must not exceed"),
-        ({"resized_crop": 0.5}, "tuple"),
-        ({"views": 3}, "1 or 2"),
-        ({"views": 0}, "1 or 2"),
+        ({"jitter": (0, 0, 0, 0.6)}, "jitter"),
+        ({"resized_crop": (0.0, 1.0)}, "resized_crop"),
+        ({"resized_crop": (0.9, 0.5)}, "resized_crop"),
+        ({"views": 3}, "views"),
     ],
     ids=str,
 )

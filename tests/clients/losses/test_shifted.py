@@ -2,19 +2,16 @@
 
 import numpy as np
 import torch
+from support import drawn
 from torch import Tensor
 
 from fedshift_clients.losses.common import shifted
 
 
-def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=rng) for shape in shapes]
-
-
 def test_the_value_is_the_same_to_the_bit_and_its_gradient_has_the_shift() -> None:
     shapes = ((3, 2), (4,), (), (2, 1, 2, 2))
-    weights, by = [w.requires_grad_(True) for w in drawn(0, *shapes)], drawn(1, *shapes)
+    weights = [drawn(0, *shape or (1,)).reshape(shape).requires_grad_() for shape in shapes]
+    by = [drawn(1, *shape or (1,)).reshape(shape) for shape in shapes]
 
     def value() -> Tensor:
         return torch.stack([w.square().sum() for w in weights]).sum()
@@ -30,9 +27,8 @@ def test_the_value_is_the_same_to_the_bit_and_its_gradient_has_the_shift() -> No
 
 
 def test_a_weight_that_does_not_learn_is_left_alone() -> None:
-    learns, frozen = (w.requires_grad_(True) for w in drawn(2, (3,), (2,)))
-    frozen.requires_grad_(False)
-    loss = shifted(learns.sum(), [learns, frozen], drawn(3, (3,), (2,)))
+    learns, frozen = drawn(2, 3).requires_grad_(), drawn(3, 2)
+    loss = shifted(learns.sum(), [learns, frozen], [drawn(4, 3), drawn(5, 2)])
     loss.backward()  # type: ignore[no-untyped-call]
     assert learns.grad is not None
     assert frozen.grad is None

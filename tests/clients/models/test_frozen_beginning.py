@@ -2,16 +2,15 @@
 (``fedshift_clients.models.shortcut``)."""
 
 import copy
-import re
 
 import pytest
 import torch
-from support import refusal_of
+from refusals import refused
 from torch import Tensor, nn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels, levels_of
+from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import PART, Projection, projection_of, unprojected
 from fedshift_clients.models.shortcut import Shortcut, depth_of
@@ -21,7 +20,7 @@ from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
-NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:resnet18", "torchvision:mobilenet_v3_small"]
+NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:mobilenet_v3_small"]
 
 
 def _images(number: int = 3, seed: int = 0) -> Tensor:
@@ -81,13 +80,6 @@ def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
     assert layer.training
     learns = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
     assert learns == free
-    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    model(_images(4))[1].square().sum().backward()
-    optimizer.step()
-    changed = {key for key, tensor in model.state_dict().items() if not torch.equal(tensor, before[key])}
-    assert changed
-    assert changed <= free
 
 
 @pytest.mark.parametrize(("what", "projection"), [("encoder", 0), ("encoder", 16), ("stages:1", 0), ("stages:2", 16)])
@@ -127,17 +119,6 @@ def test_modules_of_f2dc_end_what_is_computed_once(what: str) -> None:
     torch.testing.assert_close(model(kept)[1], wanted)
 
 
-def test_levels_that_are_frozen_are_no_levels() -> None:
-    model = _frozen("resnet10", "stages:2")
-    levels = feature_levels(model.encoder)
-    assert levels is not None
-    assert levels_of(model, "a test") == levels[3:]
-    model = _frozen("cnn", "encoder", 16)
-    layer = projection_of(model.encoder)
-    assert layer is not None
-    assert levels_of(model, "a test") == (layer.activation,)
-
-
 class _Functional(nn.Module):
     """An encoder that does something to images which belongs to none of its stages."""
 
@@ -158,19 +139,15 @@ class _Functional(nn.Module):
 def test_a_network_that_does_not_go_on_alike_is_refused() -> None:
     model = SplitModel(_Functional(), 8, 7)
     freeze(model, "stages:1", "mine")
-    result = refusal_of(ConfigError, Shortcut, model, "stages:1", 32)
-    assert re.fullmatch(
-        r"model.precompute=on: the network does not go on from what is kept of stages:1 as it does from images; "
-        "allowed is off",
-        result,
-    )
-    assert model(_images()).__len__() == 2  # it takes images as before
+    with refused(ConfigError, "model.precompute=on", "stages:1", "off"):
+        Shortcut(model, "stages:1", 32)
+    assert len(model(_images())) == 2  # it takes images as before
 
 
 def test_what_trains_is_not_computed_once() -> None:
     model = networks.build("resnet10", 7, seed=0)
     freeze(model, "stages:1", "resnet10")
-    assert "trains, but lies in what is computed once" in refusal_of(ConfigError, Shortcut, model, "stages:2", 32)
-    assert refusal_of(ConfigError, depth_of, model, "norm") == (
-        "model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found norm"
-    )
+    with refused(ConfigError, "trains"):
+        Shortcut(model, "stages:2", 32)
+    with refused(ConfigError, "model.precompute=on", "stages:N", "norm"):
+        depth_of(model, "norm")

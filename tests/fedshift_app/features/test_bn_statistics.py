@@ -7,6 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from support import federation
 from support import node as node_of
 
@@ -69,39 +70,38 @@ GOOD = sums_of(maps(1, 5))
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "more", "named"),
     [
-        ({"sum/stem.bn": None}, "statistics of BatchNorm: 'sum/stem.bn' is missing"),
-        ({"sum/other": np.zeros(2)}, "statistics of BatchNorm: 'sum/other' is unknown"),
-        ({"sum/stem.bn": np.zeros(3)}, r"sum/stem.bn has shape \(3,\) and type float64, expected \(2,\) and float64"),
-        ({"sum/stem.bn": np.zeros(2, np.float32)}, "type float32, expected"),
-        ({"sum/stem.bn": np.array([0, np.nan])}, "sum/stem.bn holds numbers that are not finite"),
-        ({"sum/stem.bn": np.array([0, 6e6])}, r"sum/stem.bn holds 1.2e\+06, allowed is 1e\+06"),
-        ({"squares/stem.bn": np.array([0, 1e14])}, "squares/stem.bn holds"),
-        ({"squares/stem.bn": np.array([-1.0, 50.0])}, "squares/stem.bn is less than the squares of the means"),
-        ({"squares/encoder.1": np.zeros(3)}, "squares/encoder.1 is less than the squares of the means"),
+        ({"sum/stem.bn": None}, {}, "sum/stem.bn"),
+        ({"sum/other": np.zeros(2)}, {}, "sum/other"),
+        ({"sum/stem.bn": np.zeros(3)}, {}, "(3,)"),
+        ({"sum/stem.bn": np.zeros(2, np.float32)}, {}, "float32"),
+        ({"sum/stem.bn": np.array([0, np.nan])}, {}, "sum/stem.bn"),
+        ({"sum/stem.bn": np.array([0, 6e6])}, {}, "1e+06"),
+        ({"squares/stem.bn": np.array([0, 1e14])}, {}, "squares/stem.bn"),
+        ({"squares/stem.bn": np.array([-1.0, 50.0])}, {}, "squares/stem.bn"),
+        ({"squares/encoder.1": np.zeros(3)}, {}, "squares/encoder.1"),
+        ({}, {"images": 6}, "num-examples is 6"),
+        ({}, {"boast": 1}, "boast"),
     ],
 )
-def test_anything_else_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_anything_else_is_refused(change: dict[str, Any], more: dict[str, Any], named: object) -> None:
     arrays = {name: array for name, array in (GOOD | change).items() if array is not None}
-    with pytest.raises(Refused, match=reason):
-        read(reply(arrays))
+    with refused(Refused, named):
+        read(reply(arrays, **more))
 
 
-def test_numbers_of_images_names_and_records_are_those_that_were_asked_for() -> None:
-    with pytest.raises(Refused, match="num-examples is 6, expected is 5"):
-        read(reply(GOOD, images=6))
-    with pytest.raises(Refused, match="num-examples is 5, expected is 4"):
+def test_an_error_another_number_of_images_and_a_missing_record_are_refused() -> None:
+    with refused(Refused, "num-examples is 5", 4):
         read(reply(GOOD), most=4)
-    with pytest.raises(Refused, match="unknown metric 'boast'"):
-        read(reply(GOOD, boast=1))
-    identify_process()
     question = Message(RecordDict({"arrays": ArrayRecord()}), NODE.node_id, "evaluate")
-    with pytest.raises(Refused, match="broken"):
-        read(Message(Error(code=2, reason="broken"), reply_to=question))
     without = RecordDict({"metrics": MetricRecord({"num-examples": 5})})
-    with pytest.raises(Refused, match="lacks the record 'knowledge'"):
-        read(Message(without, reply_to=question))
+    for message, named in (
+        (Message(Error(code=2, reason="broken"), reply_to=question), "broken"),
+        (Message(without, reply_to=question), "knowledge"),
+    ):
+        with refused(Refused, named):
+            read(message)
 
 
 def test_means_that_the_others_would_drown_in_are_left_out() -> None:

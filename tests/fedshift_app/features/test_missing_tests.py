@@ -48,8 +48,8 @@ def test_a_domain_without_one_of_its_nodes_is_told_of(caplog: pytest.LogCaptureF
         assert caplog.messages == []
         for _ in range(2):  # said once, written each time
             assert scored(feature, everyone, {0, 2}).shown["missing_tests"] == {"north": [90, 150]}
-    line = "north: the accuracy is of 90 of 150 test images, as not all its nodes were scored"
-    assert caplog.messages == [line]
+    (line,) = caplog.messages
+    assert "north" in line and "90 of 150" in line
     assert scored(feature, everyone, {0, 1}).shown == {}  # south has no accuracy at all, as ever
     lines = [scored(feature, everyone, answered) for answered in ({0, 1, 2}, {0, 2}, {1, 2})]
     for number, result in enumerate(lines, 1):

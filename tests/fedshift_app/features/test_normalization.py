@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import INDEX, SEED, InlineRun, fedavg, fit, image_set, refusal_of, same, shared
+from refusals import refused
+from support import INDEX, SEED, InlineRun, Run, fedavg, fit, image_set, same, shared
 
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
@@ -44,10 +45,14 @@ def client(images: ImageSet, way: str = "fedrdn", **more: Any) -> DomainClient:
     return made
 
 
-def client_of(images: ImageSet, of_all: FederationImages) -> DomainClient:
-    made = client(images, HARMONISED)
-    made.federation_images = of_all
-    return made
+def order_of(images: int) -> NDArray[Any]:
+    """Return the order in which the images of an epoch come."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(0)).numpy()
+
+
+def plain(made: DomainClient, images: ImageSet) -> NDArray[Any]:
+    """Return images as they are scored."""
+    return np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
 
 
 def by_hand(x: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float64]:
@@ -72,29 +77,17 @@ def draws() -> torch.Generator:
     return torch.Generator().manual_seed(torch_seed(SEED, "normalization", INDEX, 5))
 
 
-def test_each_image_is_normalised_by_a_node_that_is_drawn() -> None:
+@pytest.mark.parametrize("draw", ["image", "batch"])
+def test_images_are_normalised_by_nodes_that_are_drawn(draw: str) -> None:
+    """As in the authors' code, for a batch mean and deviation are drawn apart."""
     images = image_set(12, 8)
-    made, rng = client(images), draws()
-    of_all = made.federation_images
-    assert of_all is not None
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).numpy()
-    for start, (x, _) in zip((0, 5), epoch(made), strict=False):
-        j = torch.randint(3, (5,), generator=rng).numpy()
-        wanted = by_hand(images.x[order[start : start + 5]], of_all.mean[j], of_all.image_std[j])
-        np.testing.assert_allclose(x, wanted, atol=2e-5)
-
-
-def test_as_in_the_code_mean_and_deviation_are_drawn_apart_for_a_batch() -> None:
-    images = image_set(12, 8)
-    made, rng = client(images, normalization_draw="batch"), draws()
-    of_all = made.federation_images
-    assert of_all is not None
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).numpy()
-    apart = False
+    made, rng = client(images, normalization_draw=draw), draws()
+    of_all, apart = statistics((0, INDEX, INDEX + 3), (0, 1, 1)), draw == "image"
     for start, stop, (x, _) in zip((0, 5, 10), (5, 10, 12), epoch(made), strict=True):
-        j, k = torch.randint(3, (2, 1), generator=rng).numpy()
-        apart |= bool(j[0] != k[0])
-        wanted = by_hand(images.x[order[start:stop]], of_all.mean[j], of_all.image_std[k])
+        shape = (2, 1) if draw == "batch" else (1, stop - start)
+        rows = torch.randint(3, shape, generator=rng).numpy()
+        apart |= bool(rows[0][0] != rows[-1][0])
+        wanted = by_hand(images.x[order_of(12)[start:stop]], of_all.mean[rows[0]], of_all.image_std[rows[-1]])
         np.testing.assert_allclose(x, wanted, atol=2e-5)
     assert apart
 
@@ -118,7 +111,7 @@ def test_images_as_they_are_go_by_the_node_the_domain_or_the_federation() -> Non
     assert of_all is not None
 
     def seen() -> NDArray[Any]:
-        return np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
+        return plain(made, images)
 
     def wanted(rows: list[int]) -> NDArray[Any]:
         return by_hand(images.x, of_all.mean[rows].mean(0)[None], of_all.image_std[rows].mean(0)[None])
@@ -160,17 +153,17 @@ def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
     assert not np.allclose(seen, own, atol=0.1)
 
 
-def test_its_own_statistics_in_training_too_and_a_constant_channel() -> None:
+@pytest.mark.parametrize("way", ["own", "fedrdn", HARMONISED])
+def test_its_own_statistics_before_any_message_and_a_constant_channel(way: str) -> None:
     x = image_set(5, 8).x.copy()
     x[..., 2] = 51
-    images = ImageSet(x, np.arange(5))
-    made = client(images, "own")
+    made = client(ImageSet(x, np.arange(5)), way)
     made.federation_images = None
     numbers = pixel_statistics.of(x, 16)
+    std = np.sqrt(numbers.variance) if way == HARMONISED else numbers.image_std
     ((seen, _),) = epoch(made)
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(0)).numpy()
-    wanted = by_hand(x[order], numbers.mean[None], numbers.image_std[None])
-    np.testing.assert_allclose(seen, wanted, atol=2e-5)
+    np.testing.assert_allclose(seen, by_hand(x[order_of(5)], numbers.mean[None], std[None]), atol=2e-5)
+    np.testing.assert_allclose(plain(made, made.train_set), by_hand(x, numbers.mean[None], std[None]), atol=2e-5)
     np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
 
 
@@ -181,57 +174,37 @@ def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federatio
     ]
     numbers = [pixel_statistics.of(images.x, 16) for images in sets]
     mean, variance, std = (np.array([getattr(n, name) for n in numbers]) for name in ("mean", "variance", "image_std"))
-    of_all = FederationImages(np.array([INDEX, INDEX + 1]), np.array([0, 1]), mean, variance, std)
     middle, spread = mean.mean(axis=0), np.sqrt(variance.mean(axis=0))
-    for domain, images, number in zip("ab", sets, numbers, strict=True):
-        made = client_of(images, of_all)
-        with made.of_domain(domain):
-            seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
-        harmonised = (images.x / 255 - number.mean) * spread / np.sqrt(number.variance) + middle
-        wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
-        np.testing.assert_allclose(seen, wanted.transpose(0, 3, 1, 2), atol=2e-5)
+    for place, images in enumerate(sets):
+        made = client(images, HARMONISED)
+        made.federation_images = FederationImages(np.array([INDEX, INDEX + 1]), np.arange(2), mean, variance, std)
+        harmonised = (images.x / 255 - mean[place]) * spread / np.sqrt(variance[place]) + middle
         np.testing.assert_allclose(harmonised.mean(axis=(0, 1, 2)), middle, atol=1e-9)
         np.testing.assert_allclose(harmonised.std(axis=(0, 1, 2)), spread, atol=1e-9)
-    ((trained, _),) = epoch(client_of(sets[0], of_all))
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0)).numpy()
-    harmonised = (sets[0].x[order] / 255 - mean[0]) * spread / np.sqrt(variance[0]) + middle
-    wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
-    np.testing.assert_allclose(trained, wanted.transpose(0, 3, 1, 2), atol=2e-5)
-
-
-def test_a_domain_that_no_node_holds_and_a_constant_channel_are_harmonised_too() -> None:
-    x = image_set(6, 8).x.copy()
-    x[..., 2] = 51
-    made = client(ImageSet(x, np.arange(6)), HARMONISED)
-    of_all = made.federation_images
-    assert of_all is not None
-    with made.of_domain("c"):  # goes by all nodes, so that nothing is to be harmonised
-        seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
-    fixed = by_hand(x, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
-    np.testing.assert_allclose(seen, fixed, atol=2e-5)
-    made.federation_images = None  # a client that no message has reached goes by its own
-    seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
-    numbers = pixel_statistics.of(x, 16)
-    np.testing.assert_allclose(seen, by_hand(x, numbers.mean[None], np.sqrt(numbers.variance)[None]), atol=2e-5)
-    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
+        wanted = by_hand(255 * harmonised, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
+        with made.of_domain("ab"[place]):
+            np.testing.assert_allclose(plain(made, images), wanted, atol=2e-5)
+        with made.of_domain("c"):  # which no node holds: it goes by all, so that nothing is to be harmonised
+            fixed = by_hand(images.x, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
+            np.testing.assert_allclose(plain(made, images), fixed, atol=2e-5)
+        if place == 0:
+            ((trained, _),) = epoch(made)
+            np.testing.assert_allclose(trained, wanted[order_of(6)], atol=2e-5)
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("given", "named"),
     [
-        ("images.normalization=harmonised", "needs means and variances of all nodes: statistics.share=nodes"),
-        ("images.normalization=fedrdn", "needs means and variances of all nodes: statistics.share=nodes, found off"),
-        (
-            "images.normalization_draw=batch",
-            "images.normalization_draw=batch does nothing with images.normalization=fixed",
-        ),
-        (f"{ON} model.freeze=encoder model.precompute=on images.crop_padding=0", "allowed is model.precompute=off"),
+        ("images.normalization=harmonised", "statistics.share=nodes"),
+        ("images.normalization=fedrdn", "statistics.share=nodes"),
+        ("images.normalization_draw=batch", "images.normalization=fixed"),
+        (f"{ON} model.freeze=encoder model.precompute=on images.crop_padding=0", "model.precompute=off"),
         (f"{ON} privacy.name=local-dp", "privacy.name=local-dp"),
-        (f"{ON} federation.secure_sums=on", "does not go with statistics.share=nodes"),
+        (f"{ON} federation.secure_sums=on", "statistics.share=nodes"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_what_does_not_fit_is_refused(given: str, named: str) -> None:
+    with refused(ConfigError, named):
         resolve({"set": given})
 
 
@@ -243,40 +216,38 @@ def test_a_message_to_train_without_statistics_is_refused() -> None:
     assert why.features.refuse(why) == "images.normalization=fedrdn: the message lacks site-statistics"
 
 
+def as_reported(run: Run) -> FederationImages:
+    """Check that a report scores a run's model as the run did; return the statistics of its nodes."""
+    record = reading.read(run.folder)
+    assert record.checkpoint is not None
+    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
+    assert of_all is not None
+    scored = {domain: view.accuracy for domain, view in predictions.look(record, None, None).views.items()}
+    assert scored == pytest.approx(run.rounds[-1]["accuracy"])
+    return of_all
+
+
 def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: InlineRun) -> None:
     more = f"{SHORT} images.crop_padding=2 images.flip=true images.views=2 evaluate.client_models=last evaluate.last=1"
     keys: dict[str, Any] = {"nodes": 2, "method": "fedrdn", "set": f"{more} model.name=cnn_bn"}
-    whole = run_inline(rounds=2, **keys)
-    part = run_inline(rounds=1, **keys)
+    whole, part = (run_inline(rounds=rounds, **keys) for rounds in (2, 1))
     run_inline("", nodes=2, resume=str(part.folder), rounds=2)
     assert part.results["weights_sha256"] == whole.results["weights_sha256"]
     assert [line["accuracy"] for line in part.rounds][1:] == [line["accuracy"] for line in whole.rounds][1:]
     wanted = saving.Wanted(whole.folder, "safetensors")
-    assert "by its own mean\nfedshift save RUN --node N saves" in refusal_of(FedShiftError, saving.save, wanted)
-    record = reading.read(whole.folder)
-    assert record.checkpoint is not None
-    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
+    with refused(FedShiftError, "--node N"):
+        saving.save(wanted)
     _, made = saving.save(dataclasses.replace(wanted, node=1, output=whole.folder / "model"))
-    assert of_all is not None
+    of_all = as_reported(whole)
     assert made.mean == pytest.approx(of_all.mean[1])
     assert made.std == pytest.approx(of_all.image_std[1])
-    sight = predictions.look(record, None, None)
-    scored = {domain: view.accuracy for domain, view in sight.views.items()}
-    assert scored == pytest.approx(whole.rounds[-1]["accuracy"])
 
 
 def test_a_run_of_harmonised_images_is_saved_with_what_it_normalises_by(run_inline: InlineRun) -> None:
     more = f"{SHORT} images.normalization=harmonised statistics.share=nodes model.name=cnn"
     whole = run_inline(rounds=1, nodes=2, method="fedavg", set=more)
-    wanted = saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx")
-    _, made = saving.save(wanted)
-    record = reading.read(whole.folder)
-    assert record.checkpoint is not None
-    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
-    assert of_all is not None
+    _, made = saving.save(saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx"))
+    of_all, images = as_reported(whole), resolve({}).images
     per = np.sqrt(of_all.variance[1] / of_all.variance.mean(axis=0))
-    assert made.std == pytest.approx(np.array(record.config.images.std) * per)
-    moved = of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(record.config.images.mean)) * per
-    assert made.mean == pytest.approx(moved)
-    scored = {domain: view.accuracy for domain, view in predictions.look(record, None, None).views.items()}
-    assert scored == pytest.approx(whole.rounds[-1]["accuracy"])
+    assert made.std == pytest.approx(np.array(images.std) * per)
+    assert made.mean == pytest.approx(of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(images.mean)) * per)

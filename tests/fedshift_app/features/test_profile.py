@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
 from support import node, phase, server_feature
 
 from fedshift_app.features.profile.server import Profile
-from fedshift_strategies.features.base import Scoring, Training
+from fedshift_strategies.features.base import Training
 from fedshift_strategies.features.catalog import Around
 
 WORK = {"seconds/data": 1.0, "seconds/forward/backward": 4.0, "loss": 3.0}
@@ -34,26 +33,6 @@ def test_nodes_add_up_and_what_is_left_is_waiting() -> None:
     }
 
 
-def test_a_node_that_says_nothing_of_its_time_has_no_place() -> None:
-    found = reported([{"seconds/data": 1.0, "process": 7}, {"loss": 1.0}], {})
-    assert found == {"server": {}, "nodes": {"data": 1.0}, "side_by_side": 1, "waiting": 0.0}
-
-
-@pytest.mark.parametrize(("engine", "places"), [("simulation", 1), ("deployment", 3)])
-def test_every_real_node_has_a_place_of_its_own(engine: str, places: int) -> None:
+def test_every_real_node_has_a_place_of_its_own() -> None:
     said = [{"seconds/data": 1.0, "process": 7}] * 3
-    assert reported(said, {}, engine)["side_by_side"] == places
-
-
-def test_scores_go_on_with_what_training_took_and_a_round_starts_from_nothing() -> None:
-    feature = server_feature(Profile)
-    for _ in range(2):
-        training = phase(Training)
-        around = Around([("profile", feature.on_round(training))])
-        training.observers[0](node(0), {"seconds/data": 1.0, "process": 7})
-        around.finish()
-        scoring = phase(Scoring)
-        around = Around([("profile", feature.on_scores(scoring))])
-        scoring.observers[0](node(0), {"seconds/data": 2.0, "process": 7})
-        around.finish()
-        assert scoring.result.shown["profile"]["nodes"] == {"data": 3.0}
+    assert reported(said, {}, "deployment")["side_by_side"] == 3

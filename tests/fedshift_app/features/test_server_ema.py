@@ -5,13 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, InlineRun, ListeningGrid, Run, refusal_of
+from support import ROOT, InlineRun, ListeningGrid, Run
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.features.server_ema.server import PREFIX, moved
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode
@@ -38,24 +36,6 @@ def arrays_of(run: Run, kind: str, number: int) -> Arrays:
     return load_file(run.folder / "checkpoint" / f"{kind}-{number:05d}.safetensors")
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([0.1, 0.5, 0.999]))
-@settings(max_examples=20)
-def test_the_average_is_that_of_a_loop(seed: int, number: int, decay: float) -> None:
-    rng = np.random.default_rng(seed)
-    rounds = [
-        {"w": rng.normal(size=(2, 3)).astype(np.float32), "b": np.asarray(rng.normal(), np.float32),
-         "count": np.array(rng.integers(9))} for _ in range(number)
-    ]  # fmt: skip
-    state: Arrays = {}
-    for weights in rounds:
-        state = moved(state, weights, decay)
-    wanted = slow(rounds, decay)
-    assert {*state} == {PREFIX + "w", PREFIX + "b"}
-    for name in ("w", "b"):
-        assert state[PREFIX + name].dtype == np.float32
-        np.testing.assert_allclose(state[PREFIX + name], wanted[name], rtol=1e-5, atol=1e-6)
-
-
 def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline: InlineRun) -> None:
     scored: list[Arrays] = []
 
@@ -80,33 +60,13 @@ def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline
     assert any(not np.array_equal(array, trained[2][name]) for name, array in kept.items())
 
 
-def test_a_resumed_run_keeps_the_average(run_inline: InlineRun) -> None:
-    given = f"{SHORT} server.ema={D} server.optimizer=fedavgm server.lr=0.5"
-    whole = run_inline(rounds=3, set=given)
-    first = run_inline(rounds=2, set=given)
-    resumed = run_inline("", resume=str(first.folder), rounds=3)
-    for kind in ("weights", "averaged", "moments"):
-        wanted, found = arrays_of(whole, kind, 3), arrays_of(resumed, kind, 3)
-        assert wanted.keys() == found.keys() and all(np.array_equal(wanted[name], found[name]) for name in wanted)
-    assert whole.rounds[2]["accuracy"] == resumed.rounds[2]["accuracy"]
-
-
 @pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        ("feddyn", "it merges weights by its own rule"), ("fedheal", "it merges weights by its own rule"),
-        ("fedproto", "its nodes send no weights"), ("local", "its nodes send no weights"),
-    ],
-)  # fmt: skip
-def test_what_leaves_no_averaged_global_model_is_refused(method: str, why: str) -> None:
-    text = refusal_of(ConfigError, resolve, {"method": method, "set": "server.ema=0.5"})
-    assert text.startswith(rf"server.ema=0.5 does not fit {method!r}: {why}; it fits fedavg, ")
-
-
-def test_the_section_has_the_key_and_its_range() -> None:
-    assert resolve({}).server.ema == 0
-    with pytest.raises(ConfigError, match=r"server.ema: .* less than 1"):
-        resolve({"set": "server.ema=1"})
+    ("method", "value"),
+    [("feddyn", 0.5), ("fedheal", 0.5), ("fedproto", 0.5), ("local", 0.5), ("fedavg", 1)],
+)
+def test_what_leaves_no_averaged_global_model_is_refused(method: str, value: float) -> None:
+    with refused(ConfigError, "server.ema", value, *(() if value == 1 else (method, "fedavg"))):
+        resolve({"method": method, "set": f"server.ema={value}"})
 
 
 def test_nothing_outside_its_room_names_it() -> None:

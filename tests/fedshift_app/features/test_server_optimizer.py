@@ -16,11 +16,7 @@ from fedshift_core.wire.records import decode, encode
 FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}
 #: Our keys, and what Flower calls them.
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"optimizer": "fedavgm"}, {"server_learning_rate": 1.0, "server_momentum": 0.9}),
-    (
-        {"optimizer": "fedavgm", "lr": 0.7, "momentum": 0.5},
-        {"server_learning_rate": 0.7, "server_momentum": 0.5},
-    ),
+    ({"optimizer": "fedavgm", "lr": 0.7, "momentum": 0.5}, {"server_learning_rate": 0.7, "server_momentum": 0.5}),
     ({"optimizer": "fedavgm", "lr": 0.7, "momentum": 0}, {"server_learning_rate": 0.7, "server_momentum": 0.0}),
     ({"optimizer": "fedavgm", "momentum": 0}, {}),  # FedAvg, without a rounding
     ({"optimizer": "fedadam"}, {}),
@@ -28,12 +24,10 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"optimizer": "fedadam", "lr": 0.03, "beta1": 0.5, "beta2": 0.8, "tau": 0.01},
         {"eta": 0.03, "beta_1": 0.5, "beta_2": 0.8, "tau": 0.01},
     ),
-    ({"optimizer": "fedyogi"}, {}),
     (
         {"optimizer": "fedyogi", "lr": 0.2, "beta1": 0, "beta2": 0.9, "tau": 1},
         {"eta": 0.2, "beta_1": 0.0, "beta_2": 0.9, "tau": 1.0},
     ),
-    ({"optimizer": "fedadagrad"}, {}),
     ({"optimizer": "fedadagrad", "lr": 0.5, "beta1": 0.3, "tau": 0.1}, {"eta": 0.5, "tau": 0.1}),
 ]
 
@@ -65,18 +59,6 @@ def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], m
     assert all(array.dtype == np.float32 for array in moments.values())
 
 
-def test_fedadam_by_hand() -> None:
-    result = federation(server=ServerConfig(optimizer="fedadam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.001))
-    one, two = ({"w": np.array([value])} for value in (1.0, 1.5))
-    stepped, moments = server_optimizer.step(result, encode(two), encode(one), {}, 1)
-    m, v = 0.1 * 0.5, 0.01 * 0.25
-    rate = 0.1 * (1 - 0.99**2) ** 0.5 / (1 - 0.9**2)
-    assert decode(stepped)["w"].tolist() == pytest.approx([1 + rate * m / (v**0.5 + 0.001)])
-    assert {name: array.tolist() for name, array in moments.items()} == {
-        "m/w": pytest.approx([m]), "v/w": pytest.approx([v]),
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("optimizer", FLOWER)
 def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
     """A running variance that a step may take below 0 is no variance; a count of batches is no weight."""
@@ -90,7 +72,3 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
         assert arrays[name].dtype == merged[name].dtype
     assert {name.removeprefix("m/").removeprefix("v/") for name in moments} == {"a", "b"}
     assert not np.array_equal(arrays["a"], merged["a"])
-
-
-def test_without_an_optimiser_nothing_is_kept() -> None:
-    assert federation().config.server.moments == 0

@@ -1,7 +1,6 @@
 """Figures of sites on the server: taken whole or refused with a reason; over all sites; how class mixes differ."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,50 +8,49 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused, worded
 from support import node as node_of
 from support import phase, server_feature
 
-from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.features.site_figures import server as site_figures
 from fedshift_app.features.site_figures import show as site_section
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.show import AVERAGED, MIX_BOUND, POOLED, Sites
+from fedshift_app.features.site_figures.show import AVERAGED, POOLED, Sites
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
-from fedshift_core.shown import History, Named
+from fedshift_core.shown import Named
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
-from fedshift_core.wire.site_figures import KNOWN, UNKNOWN, SiteNumbers
+from fedshift_core.wire.site_figures import UNKNOWN, SiteNumbers
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Answer, Evaluation
 
 C, N = 3, 30
 
 
-def scores(n: int = N, seed: int = 0, classes: int = C, mix: tuple[float, ...] | None = None) -> Scored:
+def scores(n: int = N, seed: int = 0, mix: tuple[float, ...] | None = None) -> Scored:
     rng = np.random.default_rng(seed)
-    y = rng.choice(classes, n, p=mix)
-    p = rng.dirichlet(np.ones(classes), n)
+    y = rng.choice(C, n, p=mix)
+    p = rng.dirichlet(np.ones(C), n)
     p[np.arange(n), y] += 0.5
     p /= p.sum(axis=1, keepdims=True)
     return Scored(p, p.argmax(axis=1), y, None)
 
 
 def honest(n: int = N, seed: int = 0, least: int = 1, mix: tuple[float, ...] | None = None) -> SiteNumbers:
-    return figures(scores(n, seed, mix=mix), least)
+    return figures(scores(n, seed, mix), least)
 
 
 def right(numbers: SiteNumbers) -> float:
     return float(round(numbers.overall[0, 0] * numbers.images))
 
 
-def answers(numbers: SiteNumbers, start: int = 0, stop: int = N, drawn: int = N) -> list[Answer]:
+def answers(numbers: SiteNumbers, start: int = 0, stop: int = N) -> list[Answer]:
     score = DomainScore(right(numbers), stop - start, 1.0)
-    return [Answer(node_of(0, domain="a"), Part("a", drawn, start, stop), score)]
+    return [Answer(node_of(0, domain="a"), Part("a", N, start, stop), score)]
 
 
 def read(arrays: Arrays, given: list[Answer]) -> dict[str, SiteNumbers]:
@@ -67,71 +65,73 @@ def test_what_a_node_sends_is_taken_as_it_is(least: int) -> None:
     assert site_figures.read(RecordDict(), answers(made), C) == {}
 
 
-Lie = Callable[[Arrays], Any]
-
-
-def put(name: str, *place: int, to: float) -> Lie:
-    def lie(arrays: Arrays) -> None:
-        arrays[name] = arrays[name].copy()
-        arrays[name][place] = to
-
-    return lie
-
-
-LIES: list[tuple[Lie, str]] = [
-    (lambda arrays: arrays.pop("marks/a"), "site-figures: 'marks/a' is missing"),
-    (lambda arrays: arrays.update({"numbers/z": arrays["numbers/a"]}), "site-figures: 'numbers/z' is unknown"),
-    (lambda arrays: arrays.update({"\x1b[2J": arrays["numbers/a"]}), "site-figures: ' [2J' is unknown"),
-    (lambda arrays: arrays.update({"numbers/a": arrays["numbers/a"][:-1]}), "site-figures: numbers/a has shape (17"),
-    (lambda arrays: arrays.update({"marks/a": arrays["marks/a"].astype(int)}), "site-figures: marks/a has shape"),
-    (put("images/a", 0, to=31), "the metrics of a are of 31 images, asked were 30"),
-    (put("images/a", 1, to=31), "the metrics of a are of 31 patients with 30 images"),
-    (put("images/a", 1, to=0), "the metrics of a are of 0 patients"),
-    (put("images/a", 2, to=29), "the metrics of a are of"),
-    (put("images/a", 3, to=-2), "the metrics of a are of"),
-    (put("images/a", 2, to=UNKNOWN), "the metrics of a have a number of a class whose images they do not tell"),
-    (put("numbers/a", 0, 0, to=0.0), "accuracy of a is not in its interval"),
-    (put("numbers/a", 2, 2, to=1.5), "auroc of a is not between 0 and 1"),
-    (put("numbers/a", 4, 1, to=-0.1), "brier of a is not between 0 and 1"),
-    (put("numbers/a", 5, 1, to=math.nan), "ece of a is not between 0 and 1"),
-    (put("numbers/a", 13, 1, to=1.0), "auroc of a is not in its interval"),
-    (put("numbers/a", 6, 0, to=0.5001), "the metrics of a have a sensitivity that no number of right images gives"),
-    (put("numbers/a", 10, 0, to=0.7001), "the metrics of a have a specificity that no number of right images gives"),
-    (put("numbers/a", 0, 1, to=0.6), "the metrics of a: accuracy has an interval that is narrower than that of"),
-    (put("numbers/a", 6, 2, to=0.8), "the metrics of a: sensitivity has an interval that is narrower than that of"),
-    (put("marks/a", 7, to=9), "sensitivity of a has an unknown mark"),
-    (put("marks/a", 4, to=1), "brier of a has a number though it is marked"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("lie", "reason"), LIES, ids=[reason for _, reason in LIES])
-def test_anything_else_is_refused(lie: Lie, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "place", "to", "named"),
+    [
+        ("images/a", 0, 31, "31 images"),
+        ("images/a", 1, 31, "31 patients"),
+        ("images/a", 1, 0, "0 patients"),
+        ("images/a", 2, 29, "a"),
+        ("images/a", 3, -2, "a"),
+        ("images/a", 2, UNKNOWN, "class"),
+        ("numbers/a", (0, 0), 0.0, "accuracy"),
+        ("numbers/a", (2, 2), 1.5, "auroc"),
+        ("numbers/a", (4, 1), -0.1, "brier"),
+        ("numbers/a", (5, 1), math.nan, "ece"),
+        ("numbers/a", (13, 1), 1.0, "auroc"),
+        ("numbers/a", (6, 0), 0.5001, "sensitivity"),
+        ("numbers/a", (10, 0), 0.7001, "specificity"),
+        ("numbers/a", (0, 1), 0.6, "narrower"),
+        ("numbers/a", (6, 2), 0.8, "narrower"),
+        ("marks/a", 7, 9, "sensitivity"),
+        ("marks/a", 4, 1, "brier"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(name: str, place: Any, to: float, named: str) -> None:
     made = honest()
     arrays = made.arrays("a")
-    lie(arrays)
-    with pytest.raises(Refused) as caught:
+    arrays[name] = arrays[name].copy()
+    arrays[name][place] = to
+    with refused(Refused, named):
         read(arrays, answers(made))
-    assert str(caught.value).startswith(reason)
+
+
+NUMBERS, MARKS = (honest().arrays("a")[f"{name}/a"] for name in ("numbers", "marks"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"marks/a": None}, "marks/a"),
+        ({"numbers/z": NUMBERS}, "numbers/z"),
+        ({"\x1b[2J": NUMBERS}, "' [2J'"),
+        ({"numbers/a": NUMBERS[:-1]}, "(17"),
+        ({"marks/a": MARKS.astype(int)}, "marks/a"),
+    ],
+)
+def test_other_arrays_are_refused(change: dict[str, Any], named: str) -> None:
+    made = honest()
+    arrays = {name: array for name, array in (made.arrays("a") | change).items() if array is not None}
+    with refused(Refused, named) as caught:
+        read(arrays, answers(made))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
 def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() -> None:
     made = honest()
-    given = answers(made)
+    given, arrays = answers(made), made.arrays("a")
     other = [Answer(given[0].node, given[0].part, DomainScore(right(made) - 1, N, 1.0))]
-    with pytest.raises(Refused, match=r"the metrics of a say that 0\.\d+ of 30 are right, its score says"):
-        read(made.arrays("a"), other)
-    with pytest.raises(Refused, match="is unknown"):  # of a part that is not the first
-        read(made.arrays("a"), answers(made, start=10, stop=30))
-    assert read(made.arrays("a"), answers(made, stop=10))  # of the first part, of the whole
-    hidden = made.arrays("a")
-    hidden["marks/a"] = hidden["marks/a"].copy()
-    hidden["marks/a"][1], hidden["numbers/a"] = 1, hidden["numbers/a"].copy()
-    hidden["numbers/a"][1] = 0
-    with pytest.raises(Refused, match="balanced_accuracy does not go with the metrics of classes"):
-        read(hidden, given)
-    with pytest.raises(Refused, match="is not one of arrays"):
-        site_figures.read(RecordDict({"site-figures": ConfigRecord({"a": 1})}), given, C)
+    hidden = {name: array.copy() for name, array in arrays.items()}
+    hidden["marks/a"][1], hidden["numbers/a"][1] = 1, 0
+    for record, answered, named in (
+        (encode(arrays), other, "score"),
+        (encode(hidden), given, "balanced_accuracy"),
+        (encode(arrays), answers(made, start=10, stop=30), "unknown"),  # of a part that is not the first
+        (ConfigRecord({"a": 1}), given, "arrays"),
+    ):
+        with refused(Refused, named):
+            site_figures.read(RecordDict({"site-figures": record}), answered, C)
+    assert read(arrays, answers(made, stop=10))  # of the first part, of the whole
 
 
 # --- when nodes are asked ------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def test_nodes_are_asked_in_the_last_round_or_in_each_that_may_be_kept() -> None
 # --- over all sites ------------------------------------------------------------------------------------
 
 
-def content(sites: list[SiteNumbers], domains: str = "abcd", classes: tuple[str, ...] = ("x", "y", "z")) -> Sites:
-    made = site_section.content([(i, domains[i], each) for i, each in enumerate(sites)], 7, classes)
+def content(sites: list[SiteNumbers], domains: str = "abcd") -> Sites:
+    made = site_section.content([(i, domains[i], each) for i, each in enumerate(sites)], 7, ("x", "y", "z"))
     return Sites.model_validate(made)
 
 
@@ -169,12 +169,10 @@ def test_over_all_sites_proportions_and_brier_are_those_of_all_images_together()
     together = figures(sets[0] + sets[1] + sets[2])
     overall = made.overall
     assert overall is not None and overall.images == 101
-    accuracy = overall.accuracy
-    assert accuracy.value == together.overall[0, 0]
-    assert [accuracy.low, accuracy.high] == pytest.approx(together.overall[0, 1:].tolist(), abs=1e-6)
-    assert overall.balanced_accuracy.value == pytest.approx(together.overall[1, 0])
-    assert overall.brier.value == pytest.approx(together.overall[4, 0])
-    assert [overall.figure(name).how for name in ("accuracy", "balanced_accuracy", "brier")] == [POOLED] * 3
+    for row, name in ((0, "accuracy"), (1, "balanced_accuracy"), (4, "brier")):
+        assert overall.figure(name).value == pytest.approx(together.overall[row, 0])
+        assert overall.figure(name).how == POOLED
+    assert [overall.accuracy.low, overall.accuracy.high] == pytest.approx(together.overall[0, 1:].tolist(), abs=1e-6)
     for row, name in enumerate(("sensitivity", "specificity")):
         assert overall.per_class[name].value == pytest.approx(together.by_class[row, :, 0].tolist())
         assert overall.per_class[name].low == pytest.approx(together.by_class[row, :, 1].tolist(), abs=1e-6)
@@ -203,9 +201,6 @@ def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> N
         assert made.overall.images_of_class[k] == many.of_class[k]
         assert made.overall.per_class["sensitivity"].value[k] == many.by_class[0, k, 0]
     assert first.balanced_accuracy.classes == C - len(hidden)
-    assert content([honest(20, 1, least=19), many]).overall.balanced_accuracy.how == (  # type: ignore[union-attr]
-        f"{POOLED}, 1 of 2 sites"
-    )
     none = content([honest(20, 1, least=40), many])
     assert none.sites[0].accuracy.mark == "too few" and none.overall is not None
     assert none.overall.accuracy.how == f"{POOLED}, 1 of 2 sites"
@@ -249,34 +244,20 @@ def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[l
     assert made.distance == pytest.approx(slow, abs=1e-12)
 
 
-def test_a_warning_says_where_class_mixes_differ() -> None:
-    alike = mix_of(of_classes(10, 10, 10), of_classes(20, 19, 21))
-    assert alike.warning == "" and alike.distance is not None and alike.distance < MIX_BOUND
-    far = mix_of(of_classes(10, 10, 10), of_classes(10, 11, 9), of_classes(28, 1, 1))
-    assert far.warning.startswith("class mixes of sites differ (0.60 between a and c, above 0.2): ")
-    lacking = mix_of(of_classes(10, 10, 0), of_classes(9, 9, 2))
-    assert "a has no image, or too few, of z" in lacking.warning and lacking.distance == pytest.approx(0.1)
-    assert mix_of(of_classes(10, 10, 0), of_classes(9, 11, 0)).warning == ""  # both lack it
-    assert mix_of(of_classes(10, 0, 0)).distance is None
-    hidden = mix_of(of_classes(-4, -4, -4), of_classes(9, 9, 9), of_classes(10, 10, 10))
-    assert hidden.warning == (
-        "the class mix of a is not known, as no class there has enough images to be shown: means over classes are of "
-        "the other sites"
-    )
-    assert mix_of(of_classes(-4, -4, -4), of_classes(-5, -5, -5)).warning == ""
-    both = mix_of(of_classes(-4, -4, -4), of_classes(9, 9, 0), of_classes(10, 10, 10)).warning
-    assert both.startswith("the class mix of a is not known") and "; class mixes of sites differ (" in both
-    assert "b has no image, or too few, of z" in both and "a has no" not in both
-    many = mix_of(*(of_classes(*np.roll((9, 9, 0), i).tolist()) for i in range(5)))
-    assert " and 2 more): " in many.warning
-
-
-def test_a_run_without_figures_has_no_section() -> None:
-    def section(result: RoundResult) -> Any:
-        return site_section.show(History(resolve({}), (result,), classes=("x", "y", "z"))).section
-
-    assert section(RoundResult(3)) is None
-    given = site_figures.OfNode(node_of(4, domain="a"), "a", honest())
-    made = section(RoundResult(3, passing={"site_figures": [given]}))
-    assert made is not None and made["round"] == 3 and made["sites"][0]["node"] == 4
-    assert (honest().overall_marks == KNOWN).all() and made["sites"][0]["accuracy"]["value"] is not None
+@pytest.mark.parametrize(
+    ("sites", "named"),
+    [
+        ([(10, 10, 10), (20, 19, 21)], []),
+        ([(10, 10, 0), (9, 11, 0)], []),  # both lack it
+        ([(10, 10, 10), (10, 11, 9), (28, 1, 1)], ["0.60 between a and c"]),
+        ([(10, 10, 0), (9, 9, 2)], ["a has no", "of z"]),
+        ([(-4, -4, -4), (-5, -5, -5)], []),
+        ([(-4, -4, -4), (9, 9, 0), (10, 10, 10)], ["class mix of a is not known", "differ", "b has no"]),
+        ([(9, 9, 0), (0, 9, 9), (9, 0, 9), (9, 9, 0), (0, 9, 9)], ["and 2 more"]),
+    ],
+)
+def test_a_warning_says_where_class_mixes_differ(sites: list[tuple[int, ...]], named: list[str]) -> None:
+    warning = mix_of(*(of_classes(*site) for site in sites)).warning
+    assert bool(warning) == bool(named)
+    if named:
+        worded(warning, *named)

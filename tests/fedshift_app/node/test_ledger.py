@@ -18,7 +18,7 @@ from support import ROOT, refusal_of
 
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_app.node import ledger, state_folder
-from fedshift_app.node.ledger import DAY, Book, Ledger
+from fedshift_app.node.ledger import DAY, Ledger
 from fedshift_core import atomic_io
 from fedshift_core.dp_accounting import ORDERS, spending
 from fedshift_core.errors import FedShiftError
@@ -30,16 +30,6 @@ def own(tmp_path: Path) -> Ledger:
 
 
 # --- what is spent --------------------------------------------------------------------------------------
-
-
-def test_rounds_of_one_noise_cost_what_the_run_says(own: Ledger) -> None:
-    privacy = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2, delta=1e-6)
-    for _ in range(7):
-        assert charge(own, "run", privacy.mu_squared) == ""
-    book = own.read()
-    assert book.runs["run"].rounds == 7
-    assert book.epsilon(1e-6) == pytest.approx(privacy.spent(7), rel=1e-9)
-    assert book.epsilon(1e-6, privacy.mu_squared) == pytest.approx(privacy.spent(8), rel=1e-9)
 
 
 def test_rounds_of_private_training_compose_with_all_others(own: Ledger) -> None:
@@ -75,11 +65,6 @@ def test_runs_of_different_noise_compose(own: Ledger) -> None:
     epsilon = own.read().epsilon(1e-5)
     delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
     assert delta == pytest.approx(1e-5, rel=1e-6)
-
-
-def test_nothing_is_spent_without_a_file(own: Ledger) -> None:
-    assert own.read() == Book()
-    assert own.read().epsilon(1e-5) == 0.0
 
 
 def test_a_day_counts_rounds_with_and_without_noise(own: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
@@ -53,15 +54,15 @@ def test_the_domain_of_an_image_can_be_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("allocation.mixing=1.5", "allocation.mixing: Input should be less than or equal to 1, found 1.5"),
-        ("allocation.mixing=0.5 allocation.test_fraction=0.2", "mixing and test_fraction exclude each other"),
-        ("allocation.mixing=0.5 shift.label_mix=own", "shift.label_mix=own needs allocation.mixing=0, found 0.5"),
+        ("allocation.mixing=1.5", 1.5),
+        ("allocation.mixing=0.5 allocation.test_fraction=0.2", "test_fraction"),
+        ("allocation.mixing=0.5 shift.label_mix=own", "shift.label_mix=own"),
     ],
 )
-def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_does_not_fit_is_refused(text: str, named: object) -> None:
+    with refused(ConfigError, "mixing", named):
         config(text)
 
 
@@ -70,22 +71,7 @@ def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) 
     plain = finished_run(method="copa", rounds=1, set=FEW)
     assert plain.results["weights_sha256"] != mixed.results["weights_sha256"]
     said = (mixed.folder / "log.jsonl").read_text()
-    assert "allocation.mixing=0.5: 75 % of a node's training images are of its home domain" in said
-    assert "copa: a node trains the head of its home domain" in said
-    assert "allocation.mixing" not in (plain.folder / "log.jsonl").read_text()
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ("aggregation.weights=domain-aware", "aggregation.weights=domain-aware: Q is the number of home domains"),
-        ("aggregation.weights=afl", "aggregation.weights=afl: a node's loss, over all its images, counts for its home"),
-        ("aggregation.weights=afl aggregation.afl_groups=node", ""),
-        ("aggregation.weights=ga", ""),
-    ],
-)
-def test_weights_that_go_by_domains_say_what_they_make_of_a_mixed_node(keys: str, says: str) -> None:
-    line = build.mixing_line(config(f"allocation.mixing=0.5 {keys}"), 4)
-    assert says in line
-    assert ("aggregation.weights" in line) is bool(says)
-    assert build.mixing_line(config(keys), 4) == ""
+    assert "allocation.mixing=0.5: 75 %" in said and "home domain" in said
+    assert build.mixing_line(config("aggregation.weights=afl"), 4) == ""
+    for weights in ("afl", "domain-aware"):  # which go by domains
+        assert weights in build.mixing_line(config(f"allocation.mixing=0.5 aggregation.weights={weights}"), 4)

@@ -13,19 +13,19 @@ import pytest
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from own_sites import write
 from real_node import AppOfNode
-from support import InlineRun, ListeningGrid, refusal_of
+from refusals import refused
+from support import InlineRun
 from support import node as node_of
 
 from fedshift.site import report, stop
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift.site.nodes import SiteNode
-from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import copies, image_files, setup, state_folder
 from fedshift_app.node import data as node_data
+from fedshift_app.node import image_files, setup
 from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
@@ -38,15 +38,10 @@ MIXED = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 alloc
 SHORT = "dataset.size=32 train.epochs=1 train.batch_size=16 model.name=cnn"
 
 
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of three sites of 45 images each."""
-    root = tmp_path_factory.mktemp("sites") / "images"
+    root = tmp_path_factory.mktemp("sites-of-nodes") / "images"
     write(root, SITES, 45)
     return root
 
@@ -70,52 +65,50 @@ def place(cfg: RunConfig, images: Path, domain: str, **given: Any) -> Place:
 # --- its images ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", ["known", "unknown"])
-def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path, labels: str) -> None:
-    cfg = config(images, f"allocation.validation_fraction=0.2 allocation.domain_labels={labels}")
+def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path) -> None:
+    cfg = config(images, "allocation.validation_fraction=0.2")
     both = place(cfg, images, "South, north")
     assert (both.domain, both.domains) == ("south", ("south", "north"))
-    own, each = node_data.own_images(cfg, both), [
-        node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains
-    ]  # fmt: skip
-    assert np.array_equal(own.train.x, np.concatenate([one.train.x for one in each]))
-    assert np.array_equal(own.train.y, np.concatenate([one.train.y for one in each]))
-    assert own.validation is not None
-    assert np.array_equal(own.validation.x, np.concatenate([one.validation.x for one in each if one.validation]))
+    own = node_data.own_images(cfg, both)
+    each = [node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains]
+    for mine, parts in ((own.train, [one.train for one in each]), (own.validation, [one.validation for one in each])):
+        assert mine is not None
+        assert np.array_equal(mine.x, np.concatenate([part.x for part in parts if part is not None]))
+        assert np.array_equal(mine.y, np.concatenate([part.y for part in parts if part is not None]))
     of_each = np.repeat([SITES.index(site) for site in both.domains], [len(one.train) for one in each])
-    assert (None if own.train.domains is None else own.train.domains.tolist()) == (
-        None if labels == "unknown" else of_each.tolist()
-    )
-    assert each[0].train.domains is None
+    assert own.train.domains is not None and own.train.domains.tolist() == of_each.tolist()
+    unknown = config(images, "allocation.validation_fraction=0.2 allocation.domain_labels=unknown")
+    assert node_data.own_images(unknown, both).train.domains is each[0].train.domains is None
     for site in both.domains:
         test = node_data.test_images(cfg, place(cfg, images, site), site)
         assert np.array_equal(node_data.test_images(cfg, both, site).x, test.x)
         assert node_data.num_test(cfg, both, site) == len(test) > 0
-    with pytest.raises(ConfigError, match="this node holds 'south', 'north', it has no test images of 'west'"):
+    with refused(ConfigError, "'south', 'north'", "'west'"):
         node_data.test_images(cfg, both, "west")
     assert len(image_files.site_of(cfg, both).files) == len(own.train)
 
 
 @pytest.mark.parametrize(
-    ("domain", "message"),
+    ("domain", "named"),
     [
-        ("north,east", "node-config: unknown domain 'east'; there are north, south, west"),
-        ("north,North", "node-config: domain='north,North' names 'north' twice"),
-        ("north,,south", "node-config: domain='north,,south' names an empty domain"),
-        ("north,", "node-config: domain='north,' names an empty domain; there are north, south, west"),
-        ("", "node-config: unknown domain ''"),
+        ("north,east", "'east'"),
+        ("north,North", "'north' twice"),
+        ("north,,south", "'north,,south'"),
+        ("north,", "'north,'"),
+        ("", "''"),
     ],
 )
-def test_what_is_no_list_of_domains_is_refused(images: Path, domain: str, message: str) -> None:
-    assert message in refusal_of(ConfigError, lambda: place(config(images), images, domain))
+def test_what_is_no_list_of_domains_is_refused(images: Path, domain: str, named: str) -> None:
+    with refused(ConfigError, "node-config", named):
+        place(config(images), images, domain)
 
 
 def test_a_held_out_domain_is_refused(images: Path) -> None:
     """Else its images would be trained on, and its score filed as that of an unseen domain."""
     cfg = config(images, "allocation.held_out=[south]")
     for named in ("south", "north,south"):
-        message = refusal_of(ConfigError, place, cfg, images, named)
-        assert message.startswith("node-config: domain 'south' is held out in this run (allocation.held_out)")
+        with refused(ConfigError, "node-config", "'south'", "allocation.held_out"):
+            place(cfg, images, named)
     assert place(cfg, images, "north").domains == ("north",)
     nothing_trained = cfg.model_copy(update={"rounds": 0})  # fedshift evaluate: such a node is the test
     assert place(nothing_trained, images, "south").domains == ("south",)
@@ -124,22 +117,13 @@ def test_a_held_out_domain_is_refused(images: Path) -> None:
 def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
     cfg = config(images)
     where = place(cfg, images / "north", "north,south")  # class folders of one site
-    said = refusal_of(DataError, lambda: node_data.own_images(cfg, where))
-    assert "domain names 'north' and 'south', and" in said and "a folder of each in data-dir" in said
+    with refused(DataError, "'north' and 'south'"):
+        node_data.own_images(cfg, where)
     shutil.copytree(images, tmp_path / "linked")
     shutil.rmtree(tmp_path / "linked" / "south")
     (tmp_path / "linked" / "south").symlink_to("north", target_is_directory=True)
-    where = place(cfg, tmp_path / "linked", "north,south")
-    assert "are one file" in refusal_of(DataError, lambda: node_data.own_images(cfg, where))
-    where = place(cfg, images, "north,south")
-    where = replace(where, source=replace(where.source, data_dir=images / "north" / "disc"))
-    assert "north" in refusal_of(DataError, lambda: node_data.own_images(cfg, where))
-
-
-def test_its_state_lies_under_its_home() -> None:
-    alone, both = (state_folder.own_folder({"domain": d, "data-dir": "/data"}) for d in ("north", "north, south"))
-    assert alone == both
-    assert state_folder.named_domains("north, south") == ("north", "south")
+    with pytest.raises(DataError, match="are one file"):
+        node_data.own_images(cfg, place(cfg, tmp_path / "linked", "north,south"))
 
 
 def test_its_report_scores_all_its_test_images(images: Path) -> None:
@@ -159,18 +143,14 @@ def test_a_copy_that_one_site_trains_on_and_another_is_tested_on_is_told(
     tested = min((tmp_path / "copied" / "west" / "test" / "bar").iterdir())
     for number in range(10):  # of which some are trained on
         shutil.copy(tested, tmp_path / "copied" / "north" / "bar" / f"copy-{number}.bmp")
-    where = place(cfg := config(tmp_path / "copied"), tmp_path / "copied", "north,west")
-    copies.warn_node(cfg.dataset, where.domains, where.source)
-    assert "test image" in caplog.text
-    assert "west" in caplog.text
+    cfg = config(tmp_path / "copied")
+    setup.make_client(cfg, place(cfg, tmp_path / "copied", "north,west"), 0)
+    assert "test image" in caplog.text and "west" in caplog.text
 
 
 def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def entry(domain: str) -> Any:
-        about = {"domain": domain, "origin": str(images / domain)}
-        return SimpleNamespace(kind="images", about=about)
-
-    entries = [entry(site) for site in SITES]
+    about = [{"domain": domain, "origin": str(images / domain)} for domain in SITES]
+    entries = [SimpleNamespace(kind="images", about=each) for each in about]
     monkeypatch.setattr(stop.inventory, "entries", lambda: entries)
     node = SiteNode(tmp_path, {"domain": "north, West", "data-dir": str(images)})
     assert stop._cached(node) == [entries[0], entries[2]]
@@ -266,29 +246,9 @@ def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> No
         return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, MessageType.QUERY))
 
     assert read("south").node.held_tests == (("south", 4),)
-    with pytest.raises(FederationError, match="it holds north, north; 'north' is to be named once"):
-        read("north")
-    with pytest.raises(FederationError, match="it holds north, south; in a simulation each has one"):
-        read("south", 1, True)
-
-
-@pytest.fixture
-def on_real_nodes(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return a function that runs an experiment on real nodes in this process, each with these domains and a folder."""
-
-    def run(given: list[tuple[str, Path]], **flat: Any) -> Any:
-        def nodes(*args: Any) -> Any:
-            grid = ListeningGrid(*args)
-            for i, (domain, folder) in enumerate(given):
-                own = {"domain": domain, "data-dir": str(folder), "partition-id": i, "policy": "open"}
-                grid._contexts[1000 + i] = make_context(1000 + i, own, {})
-            return grid
-
-        with monkeypatch.context() as patch:
-            patch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
-            return run_inline(grid=nodes, nodes=len(given), **flat)
-
-    return run
+    for given, named in ((("north",), "north, north"), (("south", 1, True), "north, south")):
+        with refused(FederationError, named):
+            read(*given)
 
 
 def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
@@ -298,22 +258,19 @@ def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
     assert 'domain="scan,sketch" ' in mixed[0].node_config
     terms = f"{MIXED} modules=[within-domains] modules.within-domains.coral=1"  # which see the domain of each image
     simulated = finished_run(nodes=2, rounds=1, set=terms)
-    given = [(folder.domains, folder.path) for folder in mixed]
+    given = [{"domain": folder.domains, "data-dir": str(folder.path), "policy": "open"} for folder in mixed]
     real = on_real_nodes(given, rounds=1, set=f"{terms} federation.min_nodes=2 federation.node_timeout=5")
     assert real.results["weights_sha256"] == simulated.results["weights_sha256"]
     assert real.results["domains"] == simulated.results["domains"]
 
 
 def test_a_run_over_two_sites_on_one_node(images: Path, on_real_nodes: Callable[..., Any]) -> None:
+    given = [{"domain": each, "data-dir": str(images), "policy": "open"} for each in ("north,south", "west")]
     run = on_real_nodes(
-        [("north,south", images), ("west", images)], dataset="folders", data_dir=str(images), method="copa", rounds=1,
+        given, dataset="folders", data_dir=str(images), method="copa", rounds=1,
         set=f"{SHORT} federation.min_nodes=2 federation.node_timeout=5 allocation.validation_fraction=0.2",
     )  # fmt: skip
     assert set(run.rounds[0]["accuracy"]) == set(SITES)
     assert None not in run.rounds[0]["accuracy"].values()
     assert [node.get("domains") for node in run.results["nodes"]] == [["north", "south"], None]
-    said = (run.folder / "log.jsonl").read_text()
-    assert "node 0 holds north, south: the first is its home" in said
-    assert "copa: a node trains the head of its home domain" in said
-    assert "south: node 0 (" in said
-    assert "images of 2 domains)" in said
+    assert "node 0 holds north, south" in (run.folder / "log.jsonl").read_text()

@@ -1,6 +1,5 @@
 """What the log says left is what left: the reply is opened and hashed again. What cannot be logged does not leave."""
 
-import errno
 import hashlib
 import json
 import math
@@ -18,7 +17,6 @@ from real_node import RUN_ID, SHORT, AppOfNode
 from support import InlineRun
 
 from fedshift.site import log
-from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import chained_log, out_log, setup, state_folder
@@ -31,21 +29,19 @@ from fedshift_core.wire.records import decode, encode
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=8"
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
+@pytest.fixture
+def folder(folders: list[NodeFolder]) -> NodeFolder:
+    return folders[0]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> NodeFolder:
-    """Return the images of a real node."""
-    config = resolve({"set": f"{SHORT} allocation.share=0.2"})
-    return exporting.export(config, 2, tmp_path_factory.mktemp("real") / "nodes")[0]
+def where() -> Path:
+    """Return the folder of the node's log."""
+    (path,) = state_folder.state_dir().glob(f"*/{LOG_FILE}")
+    return path.parent
 
 
 def lines() -> list[dict[str, Any]]:
-    (path,) = state_folder.state_dir().glob(f"*/{LOG_FILE}")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in (where() / LOG_FILE).read_text().splitlines()]
 
 
 def hashed(value: Any) -> tuple[int, str]:
@@ -91,11 +87,10 @@ def test_the_log_has_each_array_number_and_text_of_a_reply(kind: str, as_packed:
     arrays: Arrays = {}
     for record, part in unpacked(reply.content).array_records.items():
         arrays |= {f"{record}/{name}": array for name, array in decode(part).items()}
-    for line in rest:
-        if line["kind"] == "array":
-            array = arrays[line["name"]]
-            assert (line["shape"], line["dtype"]) == (list(array.shape), str(array.dtype))
-            assert line["norm"] == pytest.approx(float(np.linalg.norm(array.astype(np.float64).ravel())))
+    for line in (line for line in rest if line["kind"] == "array"):
+        array = arrays[line["name"]]
+        assert (line["shape"], line["dtype"]) == (list(array.shape), str(array.dtype))
+        assert line["norm"] == pytest.approx(float(np.linalg.norm(array.astype(np.float64).ravel())))
     assert {"query": "text", "train": "array", "evaluate": "number"}[kind] in {line["kind"] for line in rest}
 
 
@@ -158,8 +153,7 @@ def test_a_run_with_noise_logs_what_a_reply_spends(folder: NodeFolder) -> None:
     assert 0 < spent < 8.5
     by_reply = [line.get("epsilon") for line in lines() if line["kind"] == "reply"]
     assert by_reply == [spent, spent, None]
-    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
-    (run,) = log.as_object(log.read(where))["runs"]
+    (run,) = log.as_object(log.read(where()))["runs"]
     assert (run["epsilon"], run["delta"]) == (pytest.approx(2 * spent), pytest.approx(2e-5))
     assert run["epsilon"] >= node.config.privacy.spent(2)  # the sum is an upper bound
 
@@ -181,17 +175,12 @@ def test_nodes_of_a_simulation_log_nothing(run_inline: InlineRun) -> None:
 def test_what_cannot_be_logged_does_not_leave(what: str, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     node = AppOfNode(folder)
     assert not node.ask("train").has_error()
-    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     if what == "full":
-
-        def full(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(chained_log.os, "fsync", full)
+        monkeypatch.setattr(chained_log.os, "fsync", lambda _: Path("/nowhere").stat())  # as an error of the disk
     elif what == "cut":
-        (where / LOG_FILE).write_bytes((where / LOG_FILE).read_bytes()[:-200])
+        (where() / LOG_FILE).write_bytes((where() / LOG_FILE).read_bytes()[:-200])
     else:
-        monkeypatch.setenv(state_folder.STATE_DIR, str(where / LOG_FILE))  # a file
+        monkeypatch.setenv(state_folder.STATE_DIR, str(where() / LOG_FILE))  # a file
     for kind, server_round in (("train", 2), ("query", 1), ("train", 99)):
         reply = node.ask(kind, server_round)
         assert reply.has_error()
@@ -201,25 +190,23 @@ def test_what_cannot_be_logged_does_not_leave(what: str, folder: NodeFolder, mon
 def test_nothing_leaves_a_node_that_is_switched_off(folder: NodeFolder) -> None:
     node = AppOfNode(folder)
     assert not node.ask("train").has_error()
-    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     before = len(lines())
-    chained_log.switch_off(where)
+    chained_log.switch_off(where())
     assert node.ask("train", 2).error.reason == out_log.SWITCHED_OFF
     assert node.ask("train", 99).error.reason == out_log.SWITCHED_OFF  # and not why
     texts = lines()[before:]
     assert [line["kind"] for line in texts] == ["reply", "text"] * 2  # these lines left
     assert {line["sha256"] for line in texts[1::2]} == {hashed(out_log.SWITCHED_OFF)[1]}
-    assert chained_log.switch_on(where)
-    assert not chained_log.switch_on(where)
+    assert chained_log.switch_on(where())
+    assert not chained_log.switch_on(where())
     assert not node.ask("train", 2).has_error()
-    assert log.read(where).problems == []
+    assert log.read(where()).problems == []
 
 
 def test_a_node_without_a_number_has_one_folder_for_its_parts_and_its_log(folder: NodeFolder) -> None:
     node = AppOfNode(folder, "model.name=cnn_bn", "fedbn", domain=folder.domain.upper())
     assert not node.ask("train").has_error()
-    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
-    assert {path.name for path in where.iterdir()} >= {LOG_FILE, f"run-{RUN_ID}"}
+    assert {path.name for path in where().iterdir()} >= {LOG_FILE, f"run-{RUN_ID}"}
 
 
 NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats())

@@ -1,7 +1,6 @@
 """Labels and copies of a user's own images: init, prepare, a run, exported nodes and a real node agree."""
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from support import InlineRun, refusal_of
+from refusals import refused
+from support import InlineRun
 
 from fedshift.data import init as init_files
 from fedshift.data import prepare
@@ -58,16 +58,19 @@ def classes_of(images: Any, names: tuple[str, ...]) -> None:
         assert names[label] == str(round((pixels.mean() - 10) / 20))
 
 
+UNSTATED = ("s2_train.npz", "dataset.classes=[")
+
+
 def test_nobody_reads_integers_through_an_order_that_nobody_stated(mixed: Path, tmp_path: Path) -> None:
-    for call, given in (
-        (init_files.init, (str(tmp_path / "new"), [f"data-dir={mixed}"])),
-        (lambda *result: prepare.prepare(*result, as_json=True), ("folders", [f"data-dir={mixed}"])),
-        (config_of, (mixed,)),
-        (config_of, (mixed, "dataset.domains=[s2]")),
-    ):
-        message = refusal_of(FedShiftError, call, *given)  # type: ignore[arg-type]
-        assert "s2_train.npz: y holds integers, and nobody stated which classes they are" in message
-        assert "dataset.classes=[" in message
+    given = [f"data-dir={mixed}"]
+    calls: list[Callable[[], object]] = [
+        lambda: init_files.init(str(tmp_path / "new"), given),
+        lambda: prepare.prepare("folders", given, as_json=True),
+        lambda: config_of(mixed, "dataset.domains=[s2]"),
+    ]
+    for call in calls:
+        with refused(FedShiftError, *UNSTATED):
+            call()
     assert not (tmp_path / "new").exists()
 
 
@@ -78,10 +81,14 @@ def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path
     for domain, index in (("s1", 0), ("s2", 1)):
         where = node_data.Place(domain, index, 2, config.dataset.source(), shared=True, threads=0)
         classes_of(node_data.own_images(config, where).train, NUMBERS)
-    result = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
     alphabet = f"dataset.classes=[{','.join(sorted(NUMBERS))}]"
-    assert result in refusal_of(DataError, init_files.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
-    assert result in refusal_of(DataError, checking.check_data, config_of(mixed, alphabet), 2)
+    calls: list[Callable[[], object]] = [
+        lambda: init_files.init(str(tmp_path / "other"), [f"data-dir={mixed}", alphabet]),
+        lambda: checking.check_data(config_of(mixed, alphabet), 2),
+    ]
+    for call in calls:
+        with refused(DataError, "s2_train.npz", "2 is the place of class '10'"):
+            call()
 
 
 def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path) -> None:
@@ -103,7 +110,8 @@ def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path)
         x, y = archive["x"], archive["y"]
     np.savez(folder.path / "s1_train.npz", x=x, y=y)
     catalog.load_own.cache_clear()
-    assert "nobody stated which classes" in refusal_of(DataError, node_data.own_images, config, where)
+    with refused(DataError, "s1_train.npz"):
+        node_data.own_images(config, where)
 
 
 def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_path: Path) -> None:
@@ -113,8 +121,7 @@ def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_
     again = tmp_path / "config.yaml"
     again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
     assert not resolve({"experiment": str(again)}).dataset.classes_stated
-    stated = resolve({"experiment": str(again), "set": STATED})
-    assert stated.dataset.classes_stated and stated.dataset.classes == NUMBERS
+    assert resolve({"experiment": str(again), "set": STATED}).dataset.classes_stated
 
 
 # --- names ----------------------------------------------------------------------------------------------
@@ -126,8 +133,8 @@ def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_
 )
 def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str) -> None:
     text = f'"dataset.{key}={names}" ' + ("dataset.classes=[a,b]" if key == "domains" else "dataset.domains=[s1]")
-    message = refusal_of(ConfigError, config_of, mixed, text)
-    assert f"dataset.{key}: " in message and "\n" not in message
+    with refused(ConfigError, f"dataset.{key}: "):
+        config_of(mixed, text)
 
 
 def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> None:
@@ -137,8 +144,8 @@ def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> No
     assert config.allocation.held_out == ("s2",)
     config = config_of(mixed, STATED, "allocation.counts=any dataset.public=S2")
     assert config.dataset.domains == ("s1",)
-    message = refusal_of(ConfigError, config_of, mixed, STATED, "allocation.held_out=[s3]")
-    assert "allocation.held_out names 's3'; the domains are s1, s2" in message
+    with refused(ConfigError, "allocation.held_out", "'s3'"):
+        config_of(mixed, STATED, "allocation.held_out=[s3]")
 
 
 def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
@@ -146,8 +153,6 @@ def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
     for name in ("S2", "s2 ", "s2\u200b"):
         where = setup.place(config, make_context(1, {"domain": name, "data-dir": str(mixed)}, {}), setup.DEPLOYMENT)
         assert where.domain == "s2"
-    other = make_context(1, {"domain": "s3", "data-dir": str(mixed)}, {})
-    assert "unknown domain 's3'" in refusal_of(ConfigError, setup.place, config, other, setup.DEPLOYMENT)
 
 
 # --- copies -----------------------------------------------------------------------------------------------
@@ -167,28 +172,25 @@ def copied(mixed: Path) -> Path:
     return mixed
 
 
-LINE = "exact copies: 1 of 33 test images is a training image too, pixel for pixel (s2 1); "
+LINE = "exact copies: 1 of 33 test images"
 
 
-def test_prepare_counts_exact_copies_in_its_first_lines(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_and_the_log_of_a_run_count_exact_copies(
+    copied: Path, capsys: pytest.CaptureFixture[str], run_inline: InlineRun
+) -> None:
     given = [f"data-dir={copied}", STATED, "dataset.size=16"]
     assert prepare.prepare("folders", given, as_json=False) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"{LINE}s2 test image 0 = s1 train s1/train/0/copy.bmp"
+    line = capsys.readouterr().out.splitlines()[1]
+    assert LINE in line and "s2 test image 0 = s1 train s1/train/0/copy.bmp" in line
+    run = run_inline(dataset="folders", data_dir=str(copied), nodes=2, rounds=1, set=f"{SMALL} {STATED}")
+    assert LINE in (run.folder / "log.jsonl").read_text()
+    with np.load(copied / "s2_test.npz") as archive:
+        Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
+    capsys.readouterr()
     assert prepare.prepare("folders", given, as_json=True) == 0
     out = capsys.readouterr().out
     content = json.loads(out[out.index("{\n") :])["exact_copies"]
-    assert (content["tests_in_training"], content["two_labels"]) == (1, 0)
-    with np.load(copied / "s2_test.npz") as archive:
-        Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
-    prepare.prepare("folders", given, as_json=False)
-    assert "1 pair of images with the same pixels and two labels" in capsys.readouterr().out.splitlines()[2]
-
-
-def test_the_log_of_a_run_counts_exact_copies(copied: Path, run_inline: InlineRun) -> None:
-    run = run_inline(dataset="folders", data_dir=str(copied), nodes=2, rounds=1, set=f"{SMALL} {STATED}")
-    (line,) = [line for line in (run.folder / "log.jsonl").read_text().splitlines() if '"copies"' in line]
-    assert LINE in line
+    assert content["two_labels"] == 1 and content["tests_in_training"] > 0
 
 
 @pytest.mark.parametrize(
@@ -209,24 +211,15 @@ def test_nodes_that_divide_all_images_have_copies_across_their_own_parts(copied:
     assert "test images are training images too" in line
 
 
-def test_a_real_node_says_it_in_its_own_log(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Image.open(copied / "s1" / "test" / "3" / "4.png").save(copied / "s1" / "train" / "3" / "again.bmp")
-    config = config_of(copied, STATED)
-    node = make_context(1, {"domain": "s1", "data-dir": str(copied), "partition-id": 0}, {})
-    where = setup.place(config, node, setup.DEPLOYMENT)
-    with caplog.at_level(logging.WARNING, logger="fedshift"):
-        setup.make_client(config, where, 0)
-    assert any("1 of 11 test images is a training image too" in record.message for record in caplog.records)
-
-
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:
-    config = config_of(mixed, STATED)
     shutil.copytree(mixed / "s1", mixed / "s3")
     (mixed / "s3" / "0" / "0.png").unlink()
     (mixed / "s3" / "0" / "0.png").symlink_to(mixed / "s1" / "0" / "0.png")
     config = config_of(mixed, STATED)
-    calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
-        (checking.check_data, (config, 3)), (node_data.fingerprints, (config,)),
-    ]  # fmt: skip
-    for call, given in calls:
-        assert "are one file; keep one of them" in refusal_of(DataError, call, *given)
+    calls: list[Callable[[], object]] = [
+        lambda: checking.check_data(config, 3),
+        lambda: node_data.fingerprints(config),
+    ]
+    for call in calls:
+        with pytest.raises(DataError, match="are one file"):
+            call()

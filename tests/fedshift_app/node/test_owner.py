@@ -3,8 +3,7 @@
 import json
 import logging
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,43 +12,32 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType
 from hypothesis import given
 from hypothesis import strategies as st
 from real_node import charge
-from support import ROOT, InlineRun, ListeningGrid, Run
+from support import Run
 
-from fedshift.run.launch import local_superlink, processes, runner
-from fedshift.site.deploy import demo, exporting
+from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
-from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import ledger, partition, policy_rules, reasons, setup, state_folder
+from fedshift_app.node import ledger, partition, policy_rules, setup
 from fedshift_app.node import policy as policy_file
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Guard, PolicyError
 from fedshift_app.node.policy import Policy, RequiredNoise
 from fedshift_app.node.setup import spending_of
-from fedshift_app.run import build as run_build
-from fedshift_core.wire import names
+from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply
 from fedshift_core.wire.records import decode, encode
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache
 from fedshift_strategies.federation.introduction import Introduction
 
-SHORT = "train.epochs=1 dataset.domains=[scan,texture,sketch]"
+SHORT = "train.epochs=1 dataset.domains=[scan,texture,sketch]"  # of which nodes train one each
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
-EVERY = {names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment"}
 FEW_CLASS, FEW_IMAGES = 3, 2  # of the first node
 SCORE: dict[str, Any] = {"domains": ["scan"], "drawn": [90], "figures": True}
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="module")
@@ -60,52 +48,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
     file = made[0].path / "scan_train.npz"
     with np.load(file) as archive:
         arrays = dict(archive)
-    few = np.flatnonzero(arrays["y"] == FEW_CLASS)[FEW_IMAGES:]
-    np.savez(file, **arrays | {key: np.delete(arrays[key], few, axis=0) for key in ("x", "y")})
+    np.savez(file, **without_few(arrays))
     return made
 
 
-class OwnedNode:
-    """A SuperNode's app and its state, with the file of its owner."""
-
-    def __init__(self, folder: NodeFolder, file: Path) -> None:
-        identify_process()
-        self.file = file
-        config = {"domain": folder.domain, "data-dir": str(folder.path), "policy": str(file)}
-        self.context: Context = make_context(7, config, {})
-
-    def allow(self, **keys: Any) -> None:
-        """Write the owner's file."""
-        self.file.write_text(yaml.safe_dump(keys))
-        self.file.chmod(0o600)
-
-    def ask(self, kind: str, given: str = "", server_round: int = 1, method: str = "fedavg", **more: Any) -> Message:
-        config = resolve({"method": method, "rounds": 10, "set": f"{SHORT} {given}"})
-        weights, *_ = run_build.prepare(config, "deployment")
-        self.context.state = RecordDict()  # each message is of a run of its own, unless pins are what is tried
-        entries: dict[str, Any] = EVERY | {names.RUN: config.model_dump_json(), names.SERVER_ROUND: server_round}
-        entries |= {key.replace("_", "-"): value for key, value in more.items()}
-        content = RecordDict({"arrays": weights, "knowledge": ArrayRecord(), "config": ConfigRecord(entries)})
-        return client_app.app(Message(content, self.context.node_id, kind), self.context)
-
-    def refused(self, kind: str, *given: Any, **more: Any) -> str:
-        """Return why the policy refuses a message, as the server reads it."""
-        reply = self.ask(kind, *given, **more)
-        assert reply.has_error(), dict(reply.content)
-        assert reply.error.code == names.DECLINED, reply.error
-        reason = str(reply.error.reason)
-        assert "\n" not in reason and str(self.file) not in reason
-        return reason
-
-    def answers(self, kind: str, *given: Any, **more: Any) -> RecordDict:
-        reply = self.ask(kind, *given, **more)
-        assert not reply.has_error(), reply.error.reason
-        return reply.content
+def without_few(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays of images with two images of class 3."""
+    few = np.flatnonzero(arrays["y"] == FEW_CLASS)[FEW_IMAGES:]
+    return arrays | {key: np.delete(arrays[key], few, axis=0) for key in ("x", "y")}
 
 
 @pytest.fixture
-def node(folders: list[NodeFolder], tmp_path: Path) -> OwnedNode:
-    made = OwnedNode(folders[0], tmp_path / "policy.yaml")
+def node(folders: list[NodeFolder], owned: Any) -> Any:
+    made = owned(folders[0])
     made.allow()
     return made
 
@@ -116,25 +71,24 @@ def node(folders: list[NodeFolder], tmp_path: Path) -> OwnedNode:
 @pytest.mark.parametrize(
     ("keys", "asked", "why"),
     [
-        ({"methods": ["fpl", "fedbn"]}, {}, "method=fedavg, allowed are methods=[fpl, fedbn]"),
-        ({"networks": ["resnet10"]}, {"given": "model.name=cnn"}, "model.name=cnn, allowed are networks=[resnet10]"),
-        ({"contributions": []}, {"method": "fpl"}, "method=fpl: it sends prototypes, allowed are contributions=[]"),
-        ({"contributions": ["prototypes"]}, {"method": "fpl"}, "it sends counts, allowed are contributions=[prot"),
-        ({}, {"method": "fedplvm"}, "method=fedplvm: a row of prototypes may be of a single image"),
-        ({}, {"method": "fedpall"}, "method=fedpall: a row of features may be of a single image"),
-        ({"largest_in": 1000}, {}, "allowed are largest_in=1000"),
-        ({"privacy": {"epsilon": 3.0}}, {}, "privacy.name=none, required is privacy.name=local-dp"),
-        ({"privacy": {"epsilon": 0.5}}, {"given": DP}, "rounds=10 spend more than the allowed privacy.epsilon=0.5"),
-        ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05, allowed is privacy.delta="),
-        ({"budget": {"epsilon": 3.0}}, {}, "privacy.name=none, but the node has a budget of epsilon"),
-        ({"budget": {"epsilon": 0.1}}, {"given": DP}, "bring all runs above the allowed budget.epsilon=0.1"),
-        ({"weights": "masked"}, {}, "federation.secure_sums=off, allowed is on: weights=masked"),
-        ({"secure_sums": {"nodes": 3}}, {}, "secure_sums=off, required are secure sums over at least 3 nodes"),
+        ({"methods": ["fpl", "fedbn"]}, {}, "methods=[fpl, fedbn]"),
+        ({"networks": ["resnet10"]}, {"given": "model.name=cnn"}, "networks=[resnet10]"),
+        ({"contributions": []}, {"method": "fpl"}, "contributions=[]"),
+        ({"contributions": ["prototypes"]}, {"method": "fpl"}, "counts"),
+        ({}, {"method": "fedplvm"}, "prototypes"), ({}, {"method": "fedpall"}, "features"),
+        ({"largest_in": 1000}, {}, "largest_in=1000"),
+        ({"privacy": {"epsilon": 3.0}}, {}, "privacy.name=local-dp"),
+        ({"privacy": {"epsilon": 0.5}}, {"given": DP}, "privacy.epsilon=0.5"),
+        ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05"),
+        ({"budget": {"epsilon": 3.0}}, {}, "budget"),
+        ({"budget": {"epsilon": 0.1}}, {"given": DP}, "budget.epsilon=0.1"),
+        ({"weights": "masked"}, {}, "weights=masked"), ({"secure_sums": {"nodes": 3}}, {}, "at least 3 nodes"),
+        ({"least_images": 10_000}, {}, "least_images=10000"),  # of which it does not say how many
     ],
     ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
 )  # fmt: skip
 def test_a_run_that_is_not_allowed(
-    keys: dict[str, Any], asked: dict[str, Any], why: str, node: OwnedNode, caplog: pytest.LogCaptureFixture
+    keys: dict[str, Any], asked: dict[str, Any], why: str, node: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.allow(**keys)
     kind = MessageType.TRAIN if "largest_in" in keys else MessageType.QUERY
@@ -142,58 +96,42 @@ def test_a_run_that_is_not_allowed(
         reason = node.refused(kind, **asked)
     assert why in reason, reason
     assert kind == MessageType.TRAIN or reason.startswith("node of scan: ")
+    assert "largest_in" in keys or not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("refused by this node's policy: ") and why in line  # for the owner
+    assert why in line  # for the owner
 
 
 @pytest.mark.parametrize(
     ("keys", "asked"),
     [
-        ({}, {}),
         ({"methods": ["fpl"], "networks": ["cnn"]}, {"method": "fpl", "given": "model.name=cnn"}),
         ({"contributions": ["prototypes", "counts"]}, {"method": "fpl"}),
         ({"contributions": []}, {"given": "model.name=cnn"}),
         ({"least_images": 1}, {"method": "fedplvm"}),
         ({"privacy": {"epsilon": 3.0}, "budget": {"epsilon": 0.9}}, {"given": DP}),
-        ({}, {"method": "fedmd", "given": "dataset.public=street"}),
         ({}, {"method": "scaffold"}),
         ({}, {"method": "fedthe"}),
     ],
 )
-def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node: OwnedNode) -> None:
+def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node: Any) -> None:
     node.allow(**keys)
-    if "fedmd" in asked.values():  # it has no copy of the public set, which is another matter
-        said = str(node.ask(MessageType.QUERY, **asked).error.reason)
-        assert said == reasons.sentence("data")
-        return
     node.answers(MessageType.QUERY, **asked)
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "named"),
     [
-        ("federation.secure_sums=on", ""),
-        ("federation.secure_sums=on federation.secure_sums_nodes=2", "on, federation.secure_sums_nodes=2"),
-        ("federation.secure_sums=on federation.secure_sums_least=2.5", "2.5"),
-        ("federation.secure_sums=off", "off"),
+        ("on", ""),
+        ("on federation.secure_sums_nodes=2", "secure_sums_nodes=2"),
+        ("on federation.secure_sums_least=2.5", "secure_sums_least=2.5"),
+        ("off", "secure_sums=off"),
     ],
 )
-def test_secure_sums_over_enough_nodes_are_what_a_policy_asks_for(given: str, found: str) -> None:
-    config = resolve({"experiment": "handwritten", "set": given})
-    rule = next(rule for rule in policy_rules.RULES if "secure" in rule.__name__)
-    wanted = Policy(secure_sums=policy_file.SecureSums(nodes=3))
-    refused = f"federation.secure_sums={found}, required are secure sums over at least 3 nodes"
-    if found.startswith("2.5"):
-        refused = "federation.secure_sums_least=2.5, required is at least secure_sums.least=3"
-    assert rule(wanted, config, None) == (refused if found else "")  # type: ignore[arg-type]
-
-
-def test_a_node_of_too_few_images_takes_no_part_and_does_not_say_how_many(node: OwnedNode) -> None:
-    node.allow(least_images=10_000)
-    for kind in (MessageType.QUERY, MessageType.TRAIN):
-        reason = node.refused(kind)
-        assert "fewer than least_images=10000" in reason
-        assert not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
+def test_secure_sums_over_enough_nodes_are_what_a_policy_asks_for(given: str, named: str) -> None:
+    config = resolve({"set": f"federation.secure_sums={given}"})
+    (rule,) = (rule for rule in policy_rules.RULES if "secure" in rule.__name__)
+    refused = rule(Policy(secure_sums=policy_file.SecureSums(nodes=3)), config, WHERE)
+    assert named in refused and bool(named) == bool(refused)
 
 
 def test_a_run_of_no_rounds_spends_nothing() -> None:
@@ -211,7 +149,7 @@ def test_a_sample_of_few_test_images_is_refused_and_one_that_leaves_few() -> Non
     assert partition._size(70, 90, where, "test") == 70 and partition._size(90, 90, where, "test") == 0
 
 
-def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
+def test_a_simulation_has_no_owner(node: Any) -> None:
     """And a real node is none, also if its owner names nothing but a policy."""
     node.context.node_config = {"policy": "open", "partition-id": 0, "num-partitions": 2}
     reply = node.ask(MessageType.QUERY, engine="simulation")
@@ -224,18 +162,8 @@ def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
 # --- what leaves ----------------------------------------------------------------------------------------
 
 
-def test_a_class_of_few_images_stays_at_home(node: OwnedNode, caplog: pytest.LogCaptureFixture) -> None:
-    counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
-    node.allow(least_images=1)
-    every = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
-    assert every[FEW_CLASS] == FEW_IMAGES
-    assert counts == [number if number >= 5 else 0 for number in every]
-    left_out = sum(number for number in every if number < 5)
-    assert f"{left_out} training images of classes with fewer than least_images=5 stay at home" in caplog.text
-
-
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
-def test_a_class_of_few_images_is_absent_from_all_that_is_trained(method: str, node: OwnedNode) -> None:
+def test_a_class_of_few_images_is_absent_from_all_that_is_trained(method: str, node: Any) -> None:
     counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
     few = [k for k, n in enumerate(counts) if n == 0]
     reply = node.answers(MessageType.TRAIN, method=method)
@@ -247,7 +175,7 @@ def test_a_class_of_few_images_is_absent_from_all_that_is_trained(method: str, n
     assert reply["metrics"]["num-examples"] == sum(counts)
 
 
-def test_masked_weights_are_of_all_images_and_few_of_a_class_count_as_the_least(node: OwnedNode) -> None:
+def test_masked_weights_are_of_all_images_and_few_of_a_class_count_as_the_least(node: Any) -> None:
     config = resolve({"set": SHORT})
     where = setup.place(config, node.context, "deployment")
     alone, every = (np.bincount(own_images(config, replace(where, guard=guard)).train.y, minlength=10)
@@ -259,7 +187,7 @@ def test_masked_weights_are_of_all_images_and_few_of_a_class_count_as_the_least(
     assert told == [max(number, 5) if number else 0 for number in every.tolist()]
 
 
-def test_figures_stay_unless_they_are_allowed(node: OwnedNode, folders: list[NodeFolder], tmp_path: Path) -> None:
+def test_figures_stay_unless_they_are_allowed(node: Any, folders: list[NodeFolder], tmp_path: Path) -> None:
     reply = node.answers(MessageType.EVALUATE, **SCORE)
     assert "counts" not in reply and reply["metrics"]["withheld"] == 1
     assert reply["metrics"]["count/scan"] == 90
@@ -269,136 +197,113 @@ def test_figures_stay_unless_they_are_allowed(node: OwnedNode, folders: list[Nod
     shutil.copytree(folders[0].path, tmp_path / "few")
     with np.load(folders[0].path / "scan_test.npz") as archive:
         arrays = dict(archive)
-    few = np.flatnonzero(arrays["y"] == FEW_CLASS)[FEW_IMAGES:]
-    left = {key: np.delete(arrays[key], few, axis=0) for key in ("x", "y")}
-    np.savez(tmp_path / "few" / "scan_test.npz", **arrays | left)
+    left = without_few(arrays)
+    np.savez(tmp_path / "few" / "scan_test.npz", **left)
     node.context.node_config["data-dir"] = str(tmp_path / "few")
     assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE | {"drawn": [len(left["y"])]})
 
 
-def test_a_reply_may_be_too_large(node: OwnedNode) -> None:
+def test_a_reply_may_be_too_large(node: Any) -> None:
     node.allow(largest_out=1000)
     assert "the reply is larger than largest_out=1000 bytes" in node.refused(MessageType.TRAIN)
     node.answers(MessageType.EVALUATE, **SCORE)
 
 
-def test_what_features_tell_of_few_images_stays(node: OwnedNode, folders: list[NodeFolder]) -> None:
+def test_what_features_tell_of_few_images_stays(node: Any, folders: list[NodeFolder]) -> None:
     """Of 64 training images three are to validate on."""
     few = "allocation.validation_fraction=0.05"
     node.allow(least_images=1)
-    assert node.answers(MessageType.QUERY, few)["metrics"]["num-validation"] in range(1, 5)
-    scores = node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
+    assert node.answers(MessageType.QUERY, given=few)["metrics"]["num-validation"] in range(1, 5)
+    scores = node.answers(MessageType.EVALUATE, given=few, **SCORE, validation=True)["metrics"]
     gaps = f"{few} aggregation.weights=ga aggregation.gap_on=validation"
     asked: dict[str, Any] = {"gap": ["loss", "validation"]}
     assert "validation-count" in scores
-    assert "local-received" in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
+    assert "local-received" in node.answers(MessageType.TRAIN, given=gaps, **asked)["metrics"]
     node.allow(least_images=5)
-    reply = node.answers(MessageType.QUERY, few)["metrics"]
+    reply = node.answers(MessageType.QUERY, given=few)["metrics"]
     assert (reply["num-validation"], reply["num-test"]) == (0, 90)
-    assert "validation-count" not in node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
-    assert "local-received" not in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
+    assert "validation-count" not in node.answers(MessageType.EVALUATE, given=few, **SCORE, validation=True)["metrics"]
+    assert "local-received" not in node.answers(MessageType.TRAIN, given=gaps, **asked)["metrics"]
 
 
-def test_sums_of_few_training_images_are_refused(node: OwnedNode) -> None:
+def test_sums_of_few_training_images_are_refused(node: Any) -> None:
     scores, own = "evaluate.client_models=every", {"local_domains": ["scan"]}
-    assert node.answers(MessageType.TRAIN, scores, **own)["metrics"]["local-count/scan"] == 90
+    assert node.answers(MessageType.TRAIN, given=scores, **own)["metrics"]["local-count/scan"] == 90
     sums = "model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.bn_images=4"
-    reason = node.refused(MessageType.EVALUATE, sums, take_statistics=True, bn_images=4)
+    reason = node.refused(MessageType.EVALUATE, given=sums, take_statistics=True, bn_images=4)
     assert reason == "fewer than least_images=5 training images would be in a sample"
 
 
 # --- what is spent --------------------------------------------------------------------------------------
 
 
-def test_the_budget_holds_over_rounds_runs_and_restarts(node: OwnedNode, folders: list[NodeFolder]) -> None:
+def test_the_budget_holds_over_rounds_runs_and_restarts(node: Any, owned: Any, folders: list[NodeFolder]) -> None:
     privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
     node.allow(budget={"epsilon": (privacy.spent(3) + privacy.spent(4)) / 2})
     for run in ("b", "c", "d"):  # of runs that know nothing of one another
-        node.answers(MessageType.TRAIN, DP, run_id=run * 32)
-    assert "one more round would bring all runs above the allowed" in node.refused(
-        MessageType.TRAIN, DP, run_id="e" * 32
-    )
-    again = OwnedNode(folders[0], node.file)  # the SuperNode is started again
-    assert "one more round would bring" in again.refused(MessageType.TRAIN, DP, run_id="f" * 32)
-    assert "one more round would bring" in again.refused(MessageType.QUERY, DP)
-    again.answers(MessageType.EVALUATE, DP, **SCORE)  # scores of test images are no part of it
+        node.answers(MessageType.TRAIN, given=DP, run_id=run * 32)
+    assert "budget.epsilon" in node.refused(MessageType.TRAIN, given=DP, run_id="e" * 32)
+    again = owned(folders[0])  # the SuperNode is started again
+    assert "budget.epsilon" in again.refused(MessageType.TRAIN, given=DP, run_id="f" * 32)
+    assert "budget.epsilon" in again.refused(MessageType.QUERY, given=DP)
+    again.answers(MessageType.EVALUATE, given=DP, **SCORE)  # scores of test images are no part of it
     book = ledger.of_images(folders[0].path).read()
     assert book.epsilon(1e-5) == pytest.approx(privacy.spent(3), rel=1e-9)
 
 
-def test_a_repeated_round_counts_in_the_epsilon_of_a_run(node: OwnedNode) -> None:
+def test_a_repeated_round_counts_in_the_epsilon_of_a_run(node: Any) -> None:
     """A server that resumes a run, or says so, has each round released once more."""
     privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
     node.allow(privacy={"epsilon": privacy.spent(10)})
     for number in (*range(1, 10), 9):  # all 10 that are paid for
-        node.answers(MessageType.TRAIN, DP, number, run_id="b" * 32)
-    reason = node.refused(MessageType.TRAIN, DP, 10, run_id="b" * 32)
-    assert "one more round would bring this run above the allowed privacy.epsilon=" in reason
-    node.answers(MessageType.TRAIN, DP, 1, run_id="c" * 32)  # another run
+        node.answers(MessageType.TRAIN, number, given=DP, run_id="b" * 32)
+    reason = node.refused(MessageType.TRAIN, 10, given=DP, run_id="b" * 32)
+    assert "privacy.epsilon=" in reason
+    node.answers(MessageType.TRAIN, 1, given=DP, run_id="c" * 32)  # another run
 
 
 @pytest.mark.skipif(find_spec("opacus") is None, reason="fedshift[dp] is not installed")
-def test_private_training_is_charged_by_the_nodes_own_images(node: OwnedNode, folders: list[NodeFolder]) -> None:
+def test_private_training_is_charged_by_the_nodes_own_images(node: Any, folders: list[NodeFolder]) -> None:
     private = "privacy.name=dp-sgd privacy.noise_multiplier=2"
-    node.answers(MessageType.TRAIN, private, run_id="b" * 32)
+    node.answers(MessageType.TRAIN, given=private, run_id="b" * 32)
     book = ledger.of_images(folders[0].path).read()
     (one,) = book.runs["b" * 32].sampled
     assert one.sampling_rate == 32 / one.images and one.rounds == 1
-    reply = node.answers(MessageType.TRAIN, private, run_id="b" * 32)
+    reply = node.answers(MessageType.TRAIN, given=private, run_id="b" * 32)
     assert reply["metrics"]["num-examples"] == one.images
     spends = spending_of(resolve({"set": f"{SHORT} {private}"}), one.images)
     book = ledger.of_images(folders[0].path).read()
     assert book.epsilon(1e-5) == pytest.approx(spends.epsilon(2), rel=1e-9)
     node.allow(budget={"epsilon": (spends.epsilon(2) + spends.epsilon(3)) / 2})
-    assert "one more round would bring all runs above the allowed" in node.refused(MessageType.TRAIN, private)
+    assert "budget.epsilon" in node.refused(MessageType.TRAIN, given=private)
     node.allow(privacy={"name": "dp-sgd", "epsilon": spends.epsilon(9)})
-    assert "rounds=10 spend more than the allowed" in node.refused(MessageType.TRAIN, private)
-    assert "required is privacy.name=dp-sgd" in node.refused(MessageType.TRAIN, DP)
+    assert "rounds=10 spend more than the allowed" in node.refused(MessageType.TRAIN, given=private)
+    assert "required is privacy.name=dp-sgd" in node.refused(MessageType.TRAIN, given=DP)
 
 
-def test_it_is_charged_before_the_update_leaves(node: OwnedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that dies as it answers has counted the round."""
-
-    class PowerCut(BaseException):
-        pass
-
-    def ended(*_: object, **__: object) -> Any:
-        raise PowerCut
-
-    monkeypatch.setattr(client_app, "Message", ended)
-    with pytest.raises(PowerCut):
-        node.ask(MessageType.TRAIN, DP)
-    (spent,) = ledger.all_ledgers()[0].read().runs.values()
-    assert spent.rounds == 1
-
-
-def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: OwnedNode, folders: list[NodeFolder]) -> None:
+def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: Any, folders: list[NodeFolder]) -> None:
     own = ledger.of_images(folders[0].path)
     charge(own, "run")
     own.path.write_text("{")
-    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be read or written"
+    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be read or written"
     node.allow(least_images=1)
-    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be written"
+    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be written"
     node.allow(least_images=1, budget={"epsilon": 5.0})
-    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be read"
+    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be read"
 
 
-def test_rounds_of_a_day_are_counted_over_runs(node: OwnedNode) -> None:
+def test_rounds_of_a_day_are_counted_over_runs(node: Any) -> None:
     node.allow(rounds_per_day=2)
     for run in ("b", "c"):
         node.answers(MessageType.TRAIN, run_id=run * 32)
-    assert "as many rounds within 24 hours as rounds_per_day=2 allows" in node.refused(
-        MessageType.TRAIN, run_id="d" * 32
-    )
+    assert "rounds_per_day=2" in node.refused(MessageType.TRAIN, run_id="d" * 32)
     node.answers(MessageType.QUERY)  # tomorrow it takes part again
 
 
 # --- the file while the node runs -----------------------------------------------------------------------
 
 
-def test_a_change_holds_from_the_next_message_on_and_is_said_once(
-    node: OwnedNode, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_change_holds_from_the_next_message_on_and_is_said_once(node: Any, caplog: pytest.LogCaptureFixture) -> None:
     node.context.node_config["policy-sha256"] = policy_file.load(str(node.file)).sha256
     node.answers(MessageType.QUERY)
     assert "policy" not in caplog.text
@@ -408,19 +313,12 @@ def test_a_change_holds_from_the_next_message_on_and_is_said_once(
     assert policy_file.load(str(node.file)).sha256 in caplog.text
 
 
-def test_a_file_that_goes_bad_refuses_everything(node: OwnedNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_goes_bad_refuses_everything(node: Any, caplog: pytest.LogCaptureFixture) -> None:
     node.file.write_text("methods: [fedavgg]")
     assert node.refused(MessageType.QUERY) == "node of scan: this node's policy cannot be read"
     assert "unknown method 'fedavgg'" in caplog.text  # for the owner alone
     node.file.unlink()
     node.refused(MessageType.TRAIN)
-
-
-def test_without_a_file_a_real_node_is_strict(node: OwnedNode) -> None:
-    del node.context.node_config["policy"]
-    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE)
-    node.context.node_config["policy"] = "open"
-    assert "counts" in node.answers(MessageType.EVALUATE, **SCORE)
 
 
 # --- whatever a node has, no cell of few images leaves --------------------------------------------------
@@ -448,22 +346,19 @@ def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int,
 
 
 @given(
-    st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=60), st.integers(1, 8), st.integers(0, 60),
+    st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=60), st.integers(1, 8), st.integers(0, CLASSES),
     st.dictionaries(st.sampled_from(["count/scan", "validation-count", "local-count/scan"]), st.integers(0, 12)),
-    st.booleans(), st.integers(0, CLASSES),
 )  # fmt: skip
 def test_no_reply_has_a_class_cell_of_few_images(
-    labels: list[int], least: int, tests: int, numbers: dict[str, int], figures: bool, missed: int
+    labels: list[int], least: int, missed: int, numbers: dict[str, int]
 ) -> None:
     """Also where an epoch saw fewer images of a class than there are, and a feature counts what it should not."""
-    owner = Owner(Policy(least_images=least, figures=figures), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
+    owner = Owner(Policy(least_images=least, figures=True), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
     y = np.array(labels)
     counts = np.bincount(y, minlength=CLASSES)
+    record = {"counts": encode({"confusion/scan": np.diag(counts).astype(np.int32)})}
     counts[:missed] = np.maximum(counts[:missed] - 1, 0)
-    prototypes = np.where(counts[:, None] > 0, np.float32(1), np.float32(0)).repeat(4, axis=1)
-    knowledge = {"prototypes": prototypes, "counts": counts}
-    confusion = np.diag(np.bincount(np.arange(tests) % CLASSES, minlength=CLASSES)).astype(np.int32)
-    record = {"counts": encode({"confusion/scan": confusion})}
+    knowledge = {"prototypes": (counts[:, None] > 0).astype(np.float32).repeat(4, axis=1), "counts": counts}
     reply = WorkReply(len(y), numbers, weights=ArrayRecord(), knowledge=encode(knowledge), records=record).to_record()
     try:
         left = owner.leaves(MessageType.TRAIN, reply)
@@ -477,29 +372,22 @@ def test_no_reply_has_a_class_cell_of_few_images(
     assert not any(0 < number < least for number in left["metrics"].values() if isinstance(number, int) and number != 1)
     if "counts" in left:
         rows = decode(left["counts"])["confusion/scan"].sum(axis=1)
-        assert figures and not ((rows > 0) & (rows < least)).any()
+        assert not ((rows > 0) & (rows < least)).any()
 
 
 # --- a run with real nodes ------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def deployed(
-    folders: list[NodeFolder], run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Any]:
+def deployed(folders: list[NodeFolder], on_real_nodes: Callable[..., Run]) -> Callable[..., Run]:
     """Return a function that runs a method on three real nodes in this process, each with a policy of its own."""
-    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
 
-    def run(*owners: str, more: str = "", **flat: Any) -> Any:
-        def nodes(*args: Any) -> Any:
-            grid = ListeningGrid(*args)
-            for i, (folder, owner) in enumerate(zip(folders, owners, strict=True)):
-                given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "policy": owner}
-                grid._contexts[1000 + i] = make_context(1000 + i, given, {})
-            return grid
-
-        given = {"rounds": 2, "nodes": 3, "set": f"{SHORT} federation.min_nodes=2 {more}"} | flat
-        return run_inline(grid=nodes, **given)
+    def run(*owners: str, more: str = "", **flat: Any) -> Run:
+        configs = [
+            {"domain": folder.domain, "data-dir": str(folder.path), "policy": owner}
+            for folder, owner in zip(folders, owners, strict=True)
+        ]
+        return on_real_nodes(configs, **{"rounds": 2, "set": f"{SHORT} federation.min_nodes=2 {more}"} | flat)
 
     return run
 
@@ -519,19 +407,16 @@ def events(run: Any, name: str) -> list[dict[str, Any]]:
 def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_path: Path) -> None:
     run = deployed("open", "open", file_of(tmp_path, methods=["fpl"]))
     assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
-    declined = (
-        "a node: its owner's policy refuses: node of sketch: method=fedavg, allowed are methods=[fpl] (SuperNode 1002)"
-    )
-    assert [line["left_out"] for line in run.rounds] == [[declined]] * 2
+    for line in run.rounds:
+        (declined,) = line["left_out"]
+        assert "methods=[fpl] (SuperNode 1002)" in declined
     assert run.results["lost"] == {"1": [-1], "2": [-1]}
     assert len(run.results["nodes"]) == 2
 
 
 def test_too_many_owners_that_refuse_end_the_run_with_their_reasons(deployed: Any, tmp_path: Path) -> None:
-    from fedshift_core.errors import FederationError
-
     refuses = file_of(tmp_path, methods=["fpl"])
-    with pytest.raises(FederationError, match=r"2 were refused:\nits owner's policy refuses: node of sketch: method="):
+    with pytest.raises(FederationError, match=r"2 were refused:\n.* node of sketch: method="):
         deployed("open", refuses, refuses, more="federation.node_timeout=0.5")
 
 
@@ -539,30 +424,20 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
     run = deployed("open", "open", file_of(tmp_path, rounds_per_day=1))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
     (reason,) = run.rounds[1]["left_out"]
-    assert reason.startswith("node 2 (sketch): its owner's policy refuses: the node has trained in as many rounds")
+    assert reason.startswith("node 2 (sketch): ") and "rounds" in reason
     assert [line["node"] for line in events(run, "declined")] == [2]
     assert all(line["accuracy"]["sketch"] is not None for line in run.rounds)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fpl"])
-def test_the_server_weighs_by_the_images_that_are_trained_on(method: str, deployed: Any) -> None:
-    run = deployed("strict", "strict", "strict", method=method)
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2]] * 2
-    assert all(not line["left_out"] for line in run.rounds)
+def test_the_server_weighs_by_the_images_that_are_trained_on(deployed: Any) -> None:
+    run = deployed("strict", "strict", "strict", method="fpl")
+    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
     for node in run.results["nodes"]:
         assert not any(0 < count < 5 for count in node["class_counts"])
         assert node["num_examples"] == sum(node["class_counts"])
     assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0
     assert {line["node"] for line in events(run, "withheld")} == {0, 1, 2}
     assert not any(run.results["figures"]["domains"].values())
-
-
-def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) -> None:
-    more = "allocation.validation_fraction=0.05 evaluate.client_models=every"
-    run = deployed("strict", "strict", "open", more=more)
-    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
-    validation = run.rounds[-1]["validation"]
-    assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None
 
 
 @pytest.mark.parametrize("rule", ["ga", "afl"])
@@ -575,36 +450,8 @@ def test_a_server_takes_rounded_scores(rule: str, deployed: Any) -> None:
     assert all(number is not None for number in run.rounds[-1]["validation"].values())
 
 
-# --- the same with Flower's own processes ---------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_three_supernodes_of_which_one_refuses(folders: list[NodeFolder], tmp_path: Path) -> None:
-    """A SuperLink and SuperNodes in processes of their own: the run completes without it, and names it."""
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_folder.STATE_DIR: str(tmp_path / "state")}
-    owners = ("strict", file_of(tmp_path, least_images=1), file_of(tmp_path, methods=["fpl"]))
-    environment = local_superlink.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
-    with processes.group(local_superlink.empty_folder(tmp_path), environment) as flower:
-        link = local_superlink.SuperLink(processes.free_port())
-        local_superlink.start_superlink(flower, link)
-        local_superlink.connect(tmp_path, link)
-        logs = []
-        for folder, owner in zip(folders, owners, strict=True):
-            demo.start_supernode(flower, link, folder, None, owner=f'policy="{owner}"')
-            logs.append(flower.log(f"supernode-{folder.index}"))
-        registered = time.monotonic() + 120
-        while not all("SuperNode ID" in log.read_text(errors="replace") for log in logs):
-            assert time.monotonic() < registered
-            time.sleep(0.2)
-        flat = {"rounds": 2, "set": f"{SHORT} federation.min_nodes=2", "output-dir": str(tmp_path / "runs")}
-        run = Run(runner.submit(flower, tmp_path, flat, []))
-        refused = logs[2].read_text(errors="replace")
-    assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
-    (line,) = {line for each in run.rounds for line in each["left_out"]}  # it is named in each round
-    assert line.startswith(
-        "a node: its owner's policy refuses: node of sketch: method=fedavg, allowed are methods=[fpl]"
-    )
-    assert "refused by this node's policy: method=fedavg, allowed are methods=[fpl]" in refused
-    assert json.loads((run.folder / "status.json").read_text())["state"] == "degraded"
-    assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0
+def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) -> None:
+    run = deployed("strict", "strict", "open", more="allocation.validation_fraction=0.05 evaluate.client_models=every")
+    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    validation = run.rounds[-1]["validation"]
+    assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None

@@ -1,5 +1,6 @@
 """The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-from support import InlineRun, public_set_feature, refusal_of
+from refusals import refused
+from support import InlineRun, public_set_feature
 
 from fedshift.data import prepare
 from fedshift.run.checking import check_data
@@ -22,7 +24,7 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, DataError, FederationError
 from fedshift_datasets import catalog
-from fedshift_datasets.base import ImageSet, Source, Split
+from fedshift_datasets.base import ImageSet, Source
 from fedshift_datasets.io import files
 from fedshift_strategies.federation.roster import Node, Roster
 
@@ -116,12 +118,8 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
     catalog.load_public.cache_clear()
     node_data._public.cache_clear()
     assert public_set(cfg, real("scan", folders[0].path)).sha256 != wanted.sha256
-
-
-def test_a_real_node_without_a_copy_is_reported_where_it_was_looked_for(tmp_path: Path) -> None:
-    cfg = config("dataset.public=0.1")
-    result = refusal_of(DataError, public_set, cfg, real("scan", tmp_path))
-    assert "neither public_train.npz nor public/train/<class>/" in result
+    with refused(DataError, "public_train.npz", "public/train/<class>/"):
+        public_set(cfg, real("scan", tmp_path))
 
 
 def real(domain: str, folder: Path) -> Place:
@@ -132,45 +130,43 @@ def real(domain: str, folder: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "named", "method"),
     [
-        ("dataset.public=sketch", r"dataset.public=sketch: nodes hold this domain, (?s:.*)=\[scan,texture,street\]"),
-        ("dataset.public=moon", "dataset.public: handwritten has no domain 'moon'; it has scan, texture"),
-        ("dataset.public=1", "has no domain '1'; it has scan, (.*), and a share is above 0 and below 1"),
-        ("dataset.public=0", "has no domain '0'; it has scan, (.*), and a share is above 0 and below 1"),
-        ("dataset.public=true", "has no domain 'true'; it has scan"),
-        ("dataset.public=[scan]", "expected a domain, or a share"),
-        ("dataset.public=.nan", "has no domain '.nan'; it has scan"),
-        ("dataset.public=0.1 allocation.test_on=domain", "needs allocation.test_on=split, found domain"),
+        ("dataset.public=sketch", "[scan,texture,street]", "fedavg"),
+        ("dataset.public=moon", "'moon'", "fedavg"),
+        ("dataset.public=1", "'1'", "fedavg"),
+        ("dataset.public=0", "'0'", "fedavg"),
+        ("dataset.public=true", "'true'", "fedavg"),
+        ("dataset.public=[scan]", "a domain, or a share", "fedavg"),
+        ("dataset.public=.nan", "'.nan'", "fedavg"),
+        ("dataset.public=null", "'fedmd'", "fedmd"),
+        ("dataset.public=0.1 allocation.test_on=domain", "allocation.test_on=split", "fedavg"),
+        ("dataset.public=0.5 dataset.domains=[public,north]", "public", "fedavg"),
     ],
 )
-def test_what_cannot_be_public(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        config(text)
+def test_what_cannot_be_public(text: str, named: str, method: str) -> None:
+    with refused(ConfigError, named):
+        if "north" in text:
+            config(f"{text} dataset.classes=[a,b]", dataset="folders")
+        config(text, method=method)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "named"),
     [
-        ("dataset.public=0.001", "of the 360 images of 'scan' that is 0; at least one must be public"),
-        ("dataset.public=0.3 allocation.share=0.4", "2 times 40 % of 'scan' .* and 30 % for all .* allowed is 100 %"),
-        ("dataset.public=0.3 allocation.share=0.8 allocation.with_replacement=true", "1 times 80 % of 'scan'"),
+        ("dataset.public=0.001", "360 images of 'scan'"),
+        ("dataset.public=0.3 allocation.share=0.4", "2 times 40 %"),
+        ("dataset.public=0.3 allocation.share=0.8 allocation.with_replacement=true", "1 times 80 %"),
     ],
 )
-def test_more_than_there_is_cannot_be_dealt(text: str, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
+def test_more_than_there_is_cannot_be_dealt(text: str, named: str) -> None:
+    with refused(DataError, named):
         check_data(config(text), NODES)
 
 
-def test_a_method_that_needs_one_says_so_and_asks_for_a_share_by_itself() -> None:
+def test_a_method_asks_for_its_public_set_by_itself_and_of_the_data_set_for_that_alone(tmp_path: Path) -> None:
     assert config("", method="fedmd").dataset.public == 0.1
     assert config("dataset.public=0.2", method="fedmd").dataset.public == 0.2
-    assert config("").dataset.public is None
-    result = refusal_of(ConfigError, config, "dataset.public=null", method="fedmd")
-    assert result.startswith("dataset.public: the method 'fedmd' needs a public set: a domain")
-
-
-def test_of_the_data_set_a_method_may_ask_for_its_public_set_alone(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = (
         "dataset: {name: handwritten}\nmodel: {name: cnn}\ntrain: {epochs: 1, batch_size: 8, lr: 0.1}\nrounds: 1\n"
@@ -180,7 +176,7 @@ def test_of_the_data_set_a_method_may_ask_for_its_public_set_alone(tmp_path: Pat
     assert resolve({"experiment": str(path)}).dataset.public == 0.3
     path.write_text(text % ", fedavg: {dataset: {name: digits}}")
     for method in ("fedmd", "fedavg"):  # the entry of another method is looked at as well
-        with pytest.raises(ConfigError, match=r"dataset.'name' of a method: allowed is dataset.public alone"):
+        with refused(ConfigError, "dataset.'name'", "dataset.public"):
             resolve({"experiment": str(path), "method": method})
 
 
@@ -193,40 +189,15 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
     cfg = config(keys, dataset="folders", **{"data-dir": str(tmp_path)})
     assert cfg.dataset.domains == ("north", "south")
     assert names(public_set(cfg, place(cfg, 0, 2)).images) == {bytes([6]) * 32 * 32 * 3}
-    with pytest.raises(ConfigError, match="a domain of the run is called 'public'"):
-        config("dataset.public=0.5 dataset.classes=[a,b] dataset.domains=[public,north]", dataset="folders")
 
 
 # --- printed ----------------------------------------------------------------------------------------------
 
 
-def test_prepare_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare.prepare("handwritten", ["dataset.public=0.1"], as_json=False) == 0
-    line = (
-        "public: 10 % of each domain's training images, which no node holds: scan 36, texture 36, street 36, sketch 36"
-    )
-    assert line in capsys.readouterr().out
-    keys = ["dataset.public=sketch", "dataset.domains=[scan,street]"]
-    assert prepare.prepare("handwritten", keys, as_json=True) == 0
-    output = json.loads(capsys.readouterr().out)
-    assert output["public"] == {"is": "sketch", "images": {"sketch": 359}}
-    assert set(output["domains"]) == {"scan", "street", "sketch"}
-
-
-def test_preview_draws_it() -> None:
-    whole = prepare.preview("handwritten", [], "", "train", 1, "", "0.1")
-    one = prepare.preview("handwritten", [], "", "train", 1, "", "sketch")
-    assert whole.width == one.width and whole.height > 3 * one.height
-    with pytest.raises(ConfigError, match="has no domain 'moon'"):
-        prepare.preview("handwritten", [], "", "train", 1, "", "moon")
-
-
 @pytest.mark.parametrize(
     "keys", ["allocation.test_fraction=0.2", "allocation.held_out=[street]", "allocation.counts={scan:2,sketch:1}"]
 )
-def test_prepare_prints_what_a_run_makes_public(
-    keys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepare_prints_what_a_run_makes_public(keys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text(
         "dataset: {name: handwritten, public: 0.1}\nmodel: {name: cnn}\nmethod: {name: fedavg}\n"
         "train: {epochs: 1, batch_size: 8, lr: 0.01}\nrounds: 1\n"
@@ -239,52 +210,26 @@ def test_prepare_prints_what_a_run_makes_public(
     printed = json.loads(capsys.readouterr().out)["public"]["images"]
     assert set(printed) == set(cfg.allocation.deal(cfg.dataset.domains, nodes, 0))
     assert sum(printed.values()) == len(images)
-    drawn: dict[str, ImageSet] = {}
-    monkeypatch.setattr(prepare, "_sheet", lambda _, sets, *more: drawn.update(sets))
-    (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text() + f"allocation: {_section(cfg)}\n")
-    prepare.preview(file, [], "", "train", 1, "", "0.1")
-    assert set.union(*map(names, drawn.values())) == names(images)
 
 
-def _section(cfg: RunConfig) -> str:
-    return json.dumps(cfg.allocation.model_dump(mode="json", exclude_defaults=True))
-
-
-@pytest.mark.parametrize("site", ["1", "1.5", "null", "0x10"])
+@pytest.mark.parametrize("site", ["1", "null"])
 def test_preview_draws_a_public_site_of_any_name(site: str, tmp_path: Path) -> None:
     images = ImageSet(np.zeros((6, 32, 32, 3), np.uint8), np.arange(6) % 2)
     for name, split in itertools.product((site, "north", "south"), ("train", "test")):
         files.write_npz(tmp_path / f"{name}_{split}.npz", images, ("a", "b"))
-    assert prepare.preview("folders", [f"data-dir={tmp_path}"], "", "train", 1, "", site).height
-    keys = [f"data-dir={tmp_path}"]
-    assert "not found" in refusal_of(DataError, prepare.preview, "folders", keys, "", "train", 1, "", "2")
-
-
-def test_preview_draws_the_domains_of_a_run_and_of_a_test_set_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[str, str]] = []
-
-    def load(_: str, domain: str, split: Split, *more: object) -> ImageSet:
-        read.append((domain, split))
-        return ImageSet(np.zeros((10, 32, 32, 3), np.uint8), np.arange(10))
-
-    monkeypatch.setattr(catalog, "load", load)
-    prepare.preview("cifar10", [], "", "train", 1, "")
-    prepare.preview("digits", [], "", "train", 1, "")
-    prepare.preview("digits", [], "", "train", 1, "", "0.5")
-    digits = [(domain, "train") for domain in ("mnist", "usps", "svhn", "syn")]
-    assert read == [("cifar10", "train"), *digits, *digits]
-    prepare.preview("cifar10", [], "cifar10.1,cifar10", "train", 1, "")
-    assert read[-2:] == [("cifar10.1", "test"), ("cifar10", "train")]
+    for public in (site, "2"):
+        with pytest.raises(DataError, match="not found") if public == "2" else contextlib.nullcontext():
+            assert prepare.preview("folders", [f"data-dir={tmp_path}"], "", "train", 1, "", public).height
 
 
 def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:
     few = "train.epochs=1 allocation.share=0.05 dataset.public=0.02"
     run = run_inline(nodes=2, rounds=1, set=f"{few} dataset.domains=[scan,street]")
-    assert "no node holds it; the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
+    assert "'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
     cfg = config(few, method="fedmd")
     sha = public_set(cfg, place(cfg, 0, 4)).sha256
     result = run_build.public_line(cfg, [node(0, sha, 28), node(1, sha, 28)])
-    assert result == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
+    assert "28 images" in result and sha[:12] in result
 
 
 def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
@@ -300,8 +245,7 @@ def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) ->
     assert [set(line["losses"]) for line in run.rounds] == [{"loss", "loss/ce"}] + 2 * [
         {"loss", "loss/ce", "loss/digest"}
     ]
-    content = (run.folder / "log.jsonl").read_text()
-    assert "public set, 2 % of each domain: 14 images, the same on all nodes (sha256 " in content
+    assert "14 images, the same on all nodes" in (run.folder / "log.jsonl").read_text()
 
 
 # --- the same on all nodes --------------------------------------------------------------------------------
@@ -342,11 +286,7 @@ def test_the_run_has_the_public_set_of_most_nodes(copies: str, caplog: pytest.Lo
     """Not that of the first: one node with another copy would keep all others out."""
     roster = gathered(Copies(*copies))
     assert [one.public[0] for one in roster.nodes] == ["a"] * copies.count("a")
-    assert "a node of 'scan' has another public set than most nodes: 9 images, sha256 eeeeeeeeeeee" in caplog.text
-    assert (
-        "expected 9 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deploy/deployment.md)"
-        in caplog.text
-    )
+    assert "sha256 eeeeeeeeeeee" in caplog.text and "expected 9 images, sha256 aaaaaaaaaaaa" in caplog.text
 
 
 def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCaptureFixture) -> None:
@@ -358,13 +298,10 @@ def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCap
     assert caplog.text.count("another public set than most nodes") == 1
 
 
-@pytest.mark.parametrize(
-    ("copies", "reason"), [("ab", "1 with 9 images, sha256 a"), ("bbaac", "2 with 9 images, sha256 a")]
-)
-def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, reason: str) -> None:
-    refusal = refusal_of(FederationError, gathered, Copies(*copies))
-    assert "no public set is that of most nodes: " + reason in refusal
-    assert "give all nodes the same copy" in refusal
+@pytest.mark.parametrize(("copies", "named"), [("ab", "1 with 9 images"), ("bbaac", "2 with 9 images")])
+def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, named: str) -> None:
+    with refused(FederationError, named):
+        gathered(Copies(*copies))
 
 
 def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,5 +318,5 @@ def test_a_run_does_not_go_on_with_another_public_set() -> None:
         checkpoint = type("C", (), {"nodes": [node(0, "a" * 64)]})()
 
     resuming.check_nodes(Past(), [node(0, "a" * 64)])  # type: ignore[arg-type]
-    result = refusal_of(FederationError, resuming.check_nodes, Past(), [node(0, "c" * 64, 9)])
-    assert result == "resume: node 0 (scan) has a different public set of 9 images; it had 5"
+    with refused(FederationError, "node 0 (scan)", "9 images"):
+        resuming.check_nodes(Past(), [node(0, "c" * 64, 9)])  # type: ignore[arg-type]

@@ -2,38 +2,32 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
-from real_node import SHORT, AppOfNode
+from real_node import AppOfNode
+from refusals import refused
 from support import InlineRun, ListeningGrid, Run
 
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
-from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower.internals import make_context
 from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import setup, state_folder, state_store
+from fedshift_app.node import state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError, RequestError
+from fedshift_core.errors import FedShiftError
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import array_records
 from fedshift_datasets.base import Source
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedcode import FedCodeStrategy
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-
 
 RUN = "a" * 32
 
@@ -66,21 +60,14 @@ def test_a_node_that_trains_again_does_so_from_what_it_had_before_that_round() -
     assert int(store().recall(3)[1]["of"]) == 1
 
 
-def test_other_nodes_and_other_runs_have_nothing() -> None:
+def test_other_nodes_and_other_runs_have_nothing_and_a_node_without_a_number_goes_by_its_folder() -> None:
     store().remember(1, MEMORY)
-    assert store(run="b" * 32).recall() == (0, {})
-    assert store(place(partition_id=3)).recall() == (0, {})
-
-
-def test_a_node_without_a_number_goes_by_its_folder() -> None:
     store(place(-1, "/data/a")).remember(1, MEMORY)
     assert store(place(-1, "/data/a")).recall()[1].keys() == MEMORY.keys()
-    assert store(place(-1, "/data/b")).recall() == (0, {})
-
-
-def test_nothing_to_remember_writes_nothing() -> None:
-    store().remember(1, {})
-    assert not state_folder.state_dir().exists()
+    for other in (store(run="b" * 32), store(place(3)), store(place(-1, "/data/b"))):
+        assert other.recall() == (0, {})
+        other.remember(1, {})  # which writes nothing
+    assert len(run_folders()) == 2
 
 
 def run_folders() -> list[Path]:
@@ -136,54 +123,39 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
     assert files == {"round": 0o600, "start": 0o600}
 
 
-def test_a_damaged_file_is_an_error_that_names_it() -> None:
+def test_a_damaged_file_and_a_folder_that_cannot_be_made_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store().remember(11, MEMORY)
-    file = next(state_folder.state_dir().rglob("*.safetensors"))
+    (file,) = state_folder.state_dir().rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:20])
-    with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
+    with pytest.raises(FedShiftError, match=file.name):
         store().recall()
-
-
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "file"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(file))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
         store().remember(1, MEMORY)
 
 
 @pytest.mark.parametrize("run_id", ["", "../../etc", "A" * 32])
 def test_the_servers_name_of_the_run_cannot_lead_elsewhere(run_id: str) -> None:
-    with pytest.raises(FedShiftError, match="expected 32 hexadecimal digits"):
+    with refused(FedShiftError, "32 hexadecimal digits"):
         store(run=run_id)
-
-
-def test_a_real_node_takes_no_part_in_a_simulation() -> None:
-    context = make_context(1, {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 4}, {})
-    with pytest.raises(RequestError, match="it takes no part in a simulation"):
-        setup.place(resolve({}), context, setup.SIMULATION)
 
 
 def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
     def after(*resumed_after: int) -> StateStore:
-        return store(resumed_after=tuple(resumed_after))
+        return store(resumed_after=resumed_after)
 
-    def memory(value: float) -> dict[str, Any]:
-        return {"x": np.array([value])}
-
-    def kept(of: StateStore) -> list[int]:
-        return [version.server_round for version in of.versions()]
+    def kept() -> list[int]:
+        return [version.server_round for version in after(2).versions()]
 
     for number in (1, 2, 3):
-        after().remember(number, memory(number))
-    assert kept(after()) == [1, 2, 3]
-    assert [after(number).recall() for number in (0, 1, 2)] == [(0, {}), (1, memory(1)), (2, memory(2))]
-    after(2).remember(4, memory(4.5))  # absent from the second round 3
-    assert kept(after(2)) == [2, 4]  # 1: no checkpoint asks for it; 3: repeated
-    assert after(2, 3).recall() == (2, memory(2))
-    after(2).remember(5, memory(5))
-    assert kept(after(2)) == [2, 4, 5]
-    after(2).remember(7, memory(7))
-    assert kept(after(2)) == [4, 5, 7]  # the server has checkpoints of 6, 5 and 4
+        after().remember(number, {"x": np.array([number])})
+    assert [after(number).recall()[0] for number in (0, 1, 2)] == [0, 1, 2]
+    for number, left in ((4, [2, 4]), (5, [2, 4, 5]), (7, [4, 5, 7])):  # the server has checkpoints of 6, 5 and 4
+        after(2).remember(number, {"x": np.array([number])})  # absent from the second round 3
+        assert kept() == left
+        assert after(2, 3).recall() == ((2, {"x": np.array([2])}) if 2 in left else (0, {}))
     assert after().recall() == (0, {})  # what a resumed run left is not of one that was not
 
 
@@ -198,82 +170,74 @@ def test_a_round_that_ends_late_removes_nothing_of_the_next() -> None:
 # --- a whole run ------------------------------------------------------------------------------------
 
 
-class SuperNodes:
-    """Makes grids whose nodes are given their images, as real SuperNodes are; one may lose its process's memory."""
+SETTINGS = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
+FLAT: dict[str, Any] = {"method": "fedcode", "rounds": 3, "set": SETTINGS}
 
-    def __init__(self, folders: list[NodeFolder], *, restarts: bool) -> None:
-        self.folders = folders
-        self.restarts = restarts
 
-    def make(self, *args: Any) -> Any:
-        nodes = self
+@pytest.fixture
+def four(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the node-configs of four real nodes."""
+    nodes = exporting.export(resolve({"method": "fedcode", "set": SETTINGS}), 4, tmp_path / "nodes")
+    given = {"threads": 1, "policy": "open"}
+    return [{"domain": folder.domain, "data-dir": str(folder.path), **given} for folder in nodes]
 
-        class Grid(ListeningGrid):
-            def pass_on(self, message: Message, reply: Message) -> Message | None:
-                if nodes.restarts and message.metadata.dst_node_id == 1001:
-                    self._contexts[1001].state = RecordDict()  # what remains of a SuperNode's process that ended
-                return reply
 
-        grid = Grid(*args)
-        for i, folder in enumerate(self.folders):
-            given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "threads": 1,
-                     "policy": "open"}  # fmt: skip
-            grid._contexts[1000 + i] = make_context(1000 + i, given, {})
-        return grid
+class Restarting(ListeningGrid):
+    """Lets a SuperNode's process end with each message."""
+
+    def pass_on(self, message: Message, reply: Message) -> Message | None:
+        if message.metadata.dst_node_id == 1001:
+            self._contexts[1001].state = RecordDict()
+        return reply
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
 
 
 def test_private_parts_outlive_the_supernodes_process(
-    tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, four: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
-    cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
-    folders = exporting.export(cfg, 4, tmp_path / "nodes")
-    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     recall = StateStore.recall
 
     def forgetful(self: StateStore, before: int | None) -> tuple[int, Arrays]:
         return (0, {}) if "node-1" in str(self.folder) else recall(self, before)
 
-    hashes = []
-    for restarts, forgets in ((False, False), (True, False), (True, True)):
-        monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
-        if forgets:
-            monkeypatch.setattr(StateStore, "recall", forgetful)
-        run = run_inline(
-            method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
-        )
-        hashes.append((run.results["weights_sha256"], [line["accuracy"] for line in run.rounds]))
-    assert hashes[0] == hashes[1]  # a restart changes nothing
-    assert hashes[0] != hashes[2]  # because the parts are on disk
-    anew = [line.get("started_anew") for line in run.rounds]  # ... and the loss is recorded
-    gone = "node 1 (sketch): its private parts of round {} are gone, it started without them"
-    assert anew == [[gone.format(number)] for number in (1, 2, 3)]
+    runs = []
+    for number, (grid, read) in enumerate(((ListeningGrid, recall), (Restarting, recall), (Restarting, forgetful))):
+        monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{number}"))
+        monkeypatch.setattr(StateStore, "recall", read)
+        runs.append(on_real_nodes(four, grid=grid, **FLAT))
+    whole, restarted, forgot = map(lines_of, runs)
+    assert whole == restarted != forgot  # because the parts are on disk
+    assert runs[0].results["weights_sha256"] == runs[1].results["weights_sha256"]
+    assert all("node 1 (sketch)" in line["started_anew"][0] for line in forgot)  # ... and the loss is recorded
 
 
 def test_private_parts_come_from_the_disk_and_no_supernode_keeps_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    folders: list[NodeFolder], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A SuperNode keeps the state of all runs, and that of a message which ended early is never handed over."""
-    folder, _ = exporting.export(resolve({"set": f"{SHORT} allocation.share=0.05"}), 2, tmp_path / "nodes")
-    node = AppOfNode(folder, method="fedrep")
+    node = AppOfNode(folders[0], method="fedrep")
     for server_round in (1, 2):
         before = RecordDict(dict(node.context.state))
         assert not node.ask("train", server_round).has_error()
     assert not array_records(node.context.state)
     assert len(list(state_folder.state_dir().rglob("round-*.safetensors"))) == 2
     node.context.state = before
-    for kind, server_round in (("evaluate", 2), ("train", 3)):
-        more = {"domains": ["scan"]} if kind == "evaluate" else {}
+    for kind, server_round, more in (("evaluate", 2, {"domains": ["scan"]}), ("train", 3, {})):
         reply = node.ask(kind, server_round, **{names.MEMORY_ROUND: 2}, **more)
         assert not reply.has_error(), reply.error
         assert names.STARTED_ANEW not in reply.content.metric_records[names.METRICS]
     assert "back from its disk" not in caplog.text
     node.context.state = RecordDict()
     assert not node.ask("train", 4, **{names.MEMORY_ROUND: 3}).has_error()
-    assert "back from its disk: its SuperNode was started again" in caplog.text
+    assert "back from its disk" in caplog.text
 
 
 def test_a_simulated_node_with_parts_of_an_earlier_round_reads_the_later_ones(run_inline: InlineRun) -> None:
+    late = [RecordDict()]
+
     class Late(ListeningGrid):
         def pass_on(self, message: Message, reply: Message) -> Message | None:
             if message.metadata.dst_node_id == 1001 and message.metadata.message_type == "train":
@@ -281,16 +245,9 @@ def test_a_simulated_node_with_parts_of_an_earlier_round_reads_the_later_ones(ru
                 self._contexts[1001].state, late[:] = late[0], [RecordDict(dict(now))]
             return reply
 
-    hashes = []
-    for grid in (None, Late):
-        late = [RecordDict()]
-        run = run_inline(
-            method="fedcode", rounds=3, nodes=2, grid=grid,
-            set="dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05",
-        )  # fmt: skip
-        assert not any(line.get("started_anew") for line in run.rounds)
-        hashes.append(run.results["weights_sha256"])
-    assert hashes[0] == hashes[1]
+    plain, run = (run_inline(nodes=2, grid=grid, **FLAT) for grid in (None, Late))
+    assert lines_of(plain) == lines_of(run) and not any(line.get("started_anew") for line in run.rounds)
+    assert plain.results["weights_sha256"] == run.results["weights_sha256"]
 
 
 class Stopped(Exception):
@@ -298,15 +255,14 @@ class Stopped(Exception):
 
 
 def test_a_deployment_is_resumed_from_the_nodes_own_disks(
-    tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, four: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
-    flat = {"method": "fedcode", "rounds": 3, "nodes": 4, "set": settings}
-    cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
-    folders = exporting.export(cfg, 4, tmp_path / "nodes")
-    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
-    make = SuperNodes(folders, restarts=False).make
-    whole = run_inline(**flat, grid=make)
+    whole, merge = on_real_nodes(four, **FLAT), FedCodeStrategy.merge_knowledge
+
+    def stop(self: FedCodeStrategy, updates: list[Update]) -> None:
+        if self._result.server_round == 3:
+            raise Stopped
+        merge(self, updates)
 
     def interrupted(number: int) -> str:
         """Return the folder of a run that ended after all nodes had trained in round 3."""
@@ -314,27 +270,15 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
         with monkeypatch.context() as patch:
             patch.setattr(FedCodeStrategy, "merge_knowledge", stop)
             with pytest.raises(Stopped):
-                run_inline(**flat, grid=make, output_dir=str(runs))
+                on_real_nodes(four, output_dir=str(runs), **FLAT)
         (folder,) = runs.iterdir()
         return str(folder)
 
-    def stop(self: FedCodeStrategy, updates: list[Update]) -> None:
-        if self._result.server_round == 3:
-            raise Stopped
-        merge(self, updates)
-
-    def kept_rounds(run: Run) -> list[dict[str, Any]]:
-        return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
-
-    merge = FedCodeStrategy.merge_knowledge
-    run = run_inline("", nodes=4, resume=interrupted(0))
-    assert kept_rounds(run) == kept_rounds(whole)
+    run = on_real_nodes(four, experiment="", resume=interrupted(0))
+    assert lines_of(run) == lines_of(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
     for file in (state_folder.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
-    run = run_inline("", nodes=4, resume=folder)
-    assert kept_rounds(run) != kept_rounds(whole)
-    assert run.rounds[2]["started_anew"] == [
-        "node 2 (scan): its private parts of round 2 are gone, it started without them"
-    ]
+    (anew,) = on_real_nodes(four, experiment="", resume=folder).rounds[2]["started_anew"]
+    assert "node 2 (scan)" in anew

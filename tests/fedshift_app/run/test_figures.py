@@ -13,7 +13,7 @@ from support import InlineRun, fedavg, image_set, node, scored
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import show as figures
 from fedshift_app.features.figures.node import Counting, count
-from fedshift_app.run import console, sections
+from fedshift_app.run import sections
 from fedshift_core.shown import History
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
@@ -36,7 +36,7 @@ def counted(logits: torch.Tensor, y: torch.Tensor) -> Counts:
     return count(logits, logits.argmax(dim=1), y, logits.shape[1])
 
 
-@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (5, 0.01), (5, 2.0), (5, 30.0), (MOST_CLASSES + 5, 2.0)])
+@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (5, 0.01), (5, 30.0), (MOST_CLASSES + 5, 2.0)])
 def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
     logits, y = drawn(classes, scale=scale)
     result, predicted = figures.of(counted(logits, y)), logits.argmax(dim=1).numpy()
@@ -48,19 +48,19 @@ def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
     recall = metrics.recall_score(y, predicted, labels=present, average=None, zero_division=0)
     assert result["balanced_accuracy"] == pytest.approx(100 * recall.mean())
     assert [result["per_class"]["recall"][k] for k in present] == pytest.approx((100 * recall).tolist())
-    for k, value in enumerate(result["per_class"]["precision"]):
-        assert (value is None) == (k not in predicted)
-        if value is not None:
-            assert value == pytest.approx(100 * np.mean(y.numpy()[predicted == k] == k))
+    precision = metrics.precision_score(y, predicted, labels=range(classes), average=None, zero_division=np.nan)
+    assert result["per_class"]["precision"] == [
+        None if np.isnan(value) else pytest.approx(100 * value) for value in precision
+    ]
     if classes > MOST_CLASSES:
         assert result["confusion"] is None and result["auc"] is None
         return
     assert result["confusion"] == metrics.confusion_matrix(y, predicted, labels=range(classes)).tolist()
 
 
-@pytest.mark.parametrize("classes", [2, 10])
-@pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
-def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, scale: float) -> None:
+@pytest.mark.parametrize(("classes", "scale", "most"), [(2, 5.0, 0.01), (10, 0.01, 0.1), (10, 1.0, 0.01)])
+def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, scale: float, most: float) -> None:
+    """Scores that lie together, as before training, are bounded worse."""
     logits, y = drawn(classes, 3000, scale)
     log_p = logits.double().log_softmax(dim=1)
     odds = (log_p - (-log_p.expm1()).log()).numpy()
@@ -69,49 +69,22 @@ def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, sc
     assert scores is not None
     outcome, within = figures.aucs(scores)
     assert (np.abs(outcome - exact) <= within + 1e-12).all()
-    assert within.max() < (
-        0.1 if scale < 0.1 else 0.01
-    )  # scores that lie together, as before training, are bounded worse
+    assert within.max() < most
     result = figures.of(counted(logits, y))
     assert abs(result["auc"] - 100 * np.mean(exact)) <= result["auc_within"] + 1e-9
-
-
-def test_calibration_error_by_hand() -> None:
-    logits, y = drawn(4)
-    p = torch.softmax(logits.double(), dim=1).numpy()
-    confidence, right = p.max(axis=1), p.argmax(axis=1) == y.numpy()
-    expected = 0.0
-    for b in range(15):
-        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
-        if inside.any():
-            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
-    assert figures.of(counted(logits, y))["ece"] == pytest.approx(100 * expected)
-
-
-def test_a_constant_predictor_has_a_balanced_accuracy_of_one_by_c() -> None:
-    logits = torch.zeros(100, 4)
-    logits[:, 2] = 1.0
-    y = torch.tensor([2] * 91 + [0, 1, 3] * 3)
-    estimate = figures.of(counted(logits, y))
-    assert (estimate["accuracy"], estimate["balanced_accuracy"], estimate["auc"]) == (91.0, 25.0, 50.0)
-    assert estimate["per_class"]["precision"] == [None, None, 91.0, None]
 
 
 def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
     logits, _ = drawn(3, 40)
     two = figures.of(counted(logits, torch.arange(40) % 2))
-    assert two["per_class"]["recall"][2] is None and two["per_class"]["n"] == [20, 20, 0]
+    assert two["per_class"]["recall"][2] is None
     assert two["balanced_accuracy"] == pytest.approx(np.mean(two["per_class"]["recall"][:2]))
-    one = figures.of(counted(logits, torch.zeros(40, dtype=torch.int64)))
-    assert one["auc"] is None and one["balanced_accuracy"] == one["per_class"]["recall"][0]
+    assert figures.of(counted(logits, torch.zeros(40, dtype=torch.int64)))["auc"] is None
     none = figures.of(Counting(3).total())
     assert none["n"] == 0 and all(none[key] is None for key in figures.SHORT)
-
-
-def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
-    logits = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [2.0, -float("inf")]])
-    result = counted(logits, torch.tensor([0, 0, 0]))
-    assert result.images == 3 and result.calibration[0].sum() == 3
+    infinite = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [2.0, -float("inf")]])
+    result = counted(infinite, torch.tensor([0, 0, 0]))
+    assert result.images == 3 and result.calibration[0].sum() == 3  # counted somewhere
 
 
 def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +106,6 @@ def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
     for domain, images in (("a", 11), ("b", 5)):
         counts = from_arrays(result.records["counts"], domain)
         assert counts.images == images and counts.classes[1].sum() == result.metrics[f"correct/{domain}"]
-    assert scored(made, parts).records == {}
 
 
 # --- in runs -------------------------------------------------------------------------------------------
@@ -144,50 +116,29 @@ def without(content: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun) -> None:
-    run, plain = (run_inline(method="fedavg", rounds=1, nodes=4, set=f"{QUICK} evaluate.figures={on}")
-                  for on in ("true", "false"))  # fmt: skip
+    run, plain = (
+        run_inline(method="local", rounds=1, nodes=8, set=f"{QUICK} evaluate.figures={on}") for on in ("true", "false")
+    )
     assert [without(line, "seconds") for line in run.rounds] == [without(line, "seconds") for line in plain.rounds]
     assert without(run.results, "seconds", "figures") == without(plain.results, "seconds")
     assert not (plain.folder / FILE).exists()
     result = run.results["figures"]
     assert result == json.loads((run.folder / FILE).read_text()) and result["round"] == 1
     for domain, accuracy in run.results["final"].items():
-        one = result["domains"][domain]
-        assert one["n"] == 90 and one["accuracy"] == pytest.approx(accuracy)
-        assert sum(map(sum, one["confusion"])) == 90 and one["per_class"]["n"] == [9] * 10
-        assert one["balanced_accuracy"] == pytest.approx(accuracy)  # as many images of each class
-    assert result["overall"]["n"] == 360
+        one = result["domains"][domain]  # each of its two nodes scores the whole test set with its own model
+        assert (one["n"], one["images"], one["per_class"]["n"]) == (180, 90, [18] * 10)
+        assert one["accuracy"] == pytest.approx(accuracy) == one["balanced_accuracy"]
+    assert (result["overall"]["n"], result["overall"]["images"]) == (720, 360)
     assert result["overall"]["accuracy"] == pytest.approx(np.mean(list(run.results["final"].values())))
-    assert "\n        [" in (run.folder / "results.json").read_text()  # a row of a matrix is a line
-
-
-def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
-    """Each of a domain's two nodes scores the whole test set with its own model."""
-    run = run_inline(method="local", rounds=1, nodes=8, set=QUICK)
-    for domain, accuracy in run.results["final"].items():
-        one = run.results["figures"]["domains"][domain]
-        assert one["n"] == 180 and one["accuracy"] == pytest.approx(accuracy)
-        assert one["images"] == 90  # the same ones for both nodes
-    assert run.results["figures"]["overall"]["images"] == 360
-    assert ", of 90 test images (180 scores)" in (result := console.table(run.results, resolve({})))
-    assert "all 360 test images (720 scores) together" in result
-    assert {line.split()[-1] for line in result.splitlines() if line.split()[:1] == ["scan"]} == {"90"}
 
 
 # --- what is kept --------------------------------------------------------------------------------------
 
 
 def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logits, y = drawn(3)
-    config = resolve({})
-
-    def section(result: RoundResult) -> Any:
-        return figures.show(History(config, (result,), classes=("x", "y", "z"))).section
-
-    passing = {"figures": {"a": counted(logits, y), "b": None}}
-    result = section(RoundResult(4, passing=passing))
+    config, passing = resolve({}), {"figures": {"a": counted(*drawn(3)), "b": None}}
+    result = figures.show(History(config, (RoundResult(4, passing=passing),), classes=("x", "y", "z"))).section
     assert result is not None and result["overall"] is None and result["domains"]["b"] is None
-    assert section(RoundResult(4)) is None
     (tmp_path / FILE).write_text(json.dumps(result))
     assert sections.kept(tmp_path, 4, config) == {"figures": result}
     assert sections.kept(tmp_path, 3, config) == sections.kept(tmp_path, None, config) == {}
@@ -195,18 +146,17 @@ def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.
         (tmp_path / FILE).write_text(damaged)
         caplog.clear()
         assert sections.kept(tmp_path, 4, config) == {}
-        assert "figures.json is left out" in caplog.text
+        assert FILE in caplog.text
 
 
 def test_distinct_images_are_counted() -> None:
-    shared = [node(0, domain="a", num_test=90), node(1, domain="a", num_test=90), node(2, domain="b", num_test=30)]
-    assert [figures.test_images(shared, domain, drawn=False) for domain in "ab"] == [90, 30]
+    shared = [node(0, domain="a", num_test=90), node(1, domain="a", num_test=90)]
+    assert figures.test_images(shared, "a", drawn=False) == 90
+    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
     apart = [node(i, domain="a", num_test=40 + i, shared_test=False) for i in range(2)]  # of real nodes, each its own
     assert figures.test_images(apart, "a", drawn=False) == 81
-    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
     unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
     assert figures.test_images(unheld, "c", drawn=False) == 7
-    result = [(180, 90, ""), (90, 90, ""), (90, None, " images"), (2000, 1000, " images")]
-    assert [figures.images_text(*one) for one in result] == [
-        "90 (180 scores)", "90", "90 images", "1000 images (2000 scores)",
+    assert [figures.images_text(*one) for one in ((180, 90, ""), (90, None, " images"))] == [
+        "90 (180 scores)", "90 images",
     ]  # fmt: skip

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
-from support import Command, ListeningGrid, Run, SmallDisk
+from support import Command, ListeningGrid, Run
 
 from fedshift.lab.pages.report import build as report_build
-from fedshift.lab.pages.report import command, predictions
+from fedshift.lab.pages.report import predictions
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
@@ -55,15 +55,12 @@ Failing = Callable[..., contextlib.AbstractContextManager[None]]
 @pytest.mark.parametrize(
     ("file", "number"),
     [
-        ("metrics.jsonl", errno.ENOSPC), ("round-00001.json", errno.EDQUOT),
-        *(
-            pytest.param(file, number, marks=pytest.mark.long)
-            for file, number in (
-                ("weights-00001", errno.EROFS), ("knowledge-00001", errno.EIO), ("results.json", errno.ENOSPC),
-            )
-        ),
+        ("metrics.jsonl", errno.ENOSPC),
+        ("round-00001.json", errno.EDQUOT),
+        pytest.param("weights-00001", errno.EROFS, marks=pytest.mark.long),
+        pytest.param("results.json", errno.EIO, marks=pytest.mark.long),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     file: str, number: int, tmp_path: Path, failing: Failing, whole_run: Run,
     fedshift: Command,
@@ -93,56 +90,51 @@ def test_a_folder_that_cannot_be_begun_is_not_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_private_parts_of_all_nodes_that_cannot_be_kept(
-    tmp_path: Path, failing: Failing, whole_run: Run, fedshift: Command
-) -> None:
-    with failing("/nodes/"):
-        code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path}")
-    assert code == 1
-    assert "round 1: the simulation lost the work of node " in line
-    assert "cannot keep this node's private parts in " in line and "No space left on device" in line
-    assert f"continue with: fedshift run resume={only(tmp_path)}" in line
-    assert outcome(resume(tmp_path)) == outcome(whole_run)
+@pytest.fixture
+def full_while(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> Callable[..., None]:
+    """Return a function: while messages of a kind are answered, in a round or any, certain files cannot be written."""
+
+    def set_up(kind: str, part: str, number: int = errno.ENOSPC, server_round: int = 0) -> None:
+        class Grid(ListeningGrid):
+            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+                requests = list(messages)
+                bad = any(
+                    request.metadata.message_type == kind
+                    and server_round in (0, request.content.config_records["config"]["server-round"])
+                    for request in requests
+                )
+                with failing(part, number) if bad else contextlib.nullcontext():
+                    return super().send_and_receive(requests, timeout=timeout)
+
+        monkeypatch.setattr(inline, "InlineGrid", Grid)
+
+    return set_up
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_one_node_that_cannot_keep_its_private_parts_ends_the_run_which_goes_on_with_the_same_numbers(
-    number: int, tmp_path: Path, failing: Failing, whole_run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Left out of the round, it would change the run's numbers, and nothing would say so."""
-
-    class Grid(ListeningGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-            requests = list(messages)
-            config = requests[0].content.config_records["config"] if requests else {}
-            bad = requests and requests[0].metadata.message_type == MessageType.TRAIN and config["server-round"] == 2
-            with failing("/nodes/node-2/", number) if bad else contextlib.nullcontext():
-                return super().send_and_receive(requests, timeout=timeout)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inline, "InlineGrid", Grid)
-        with pytest.raises(FederationError) as caught:
-            start(tmp_path, **FLAT)
+@pytest.mark.parametrize(
+    ("nodes", "server_round", "number"),
+    [("node-2", 2, errno.ENOSPC), ("node-2", 2, errno.EIO), ("", 1, errno.ENOSPC)],
+)
+def test_nodes_that_cannot_keep_their_private_parts_end_the_run_which_goes_on_with_the_same_numbers(
+    nodes: str, server_round: int, number: int, tmp_path: Path, full_while: Callable[..., None], whole_run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Left out of the round, one would change the run's numbers, and nothing would say so."""
+    full_while(MessageType.TRAIN, f"/nodes/{nodes}", number, server_round)
+    with pytest.raises(FederationError) as caught:
+        start(tmp_path, **FLAT)
+    monkeypatch.undo()
     folder = only(tmp_path)
     problem, *_, go_on = str(caught.value).splitlines()
-    assert problem == (
-        "round 2: the simulation lost the work of node 2 (scan): cannot keep this node's private parts in "
-        f"{folder}/checkpoint/nodes/node-2: {os.strerror(number)}"
-    )
+    assert problem.startswith(f"round {server_round}: ")
+    assert f"{folder}/checkpoint/nodes/{nodes}" in problem and problem.endswith(os.strerror(number))
     assert go_on == f"continue with: fedshift run resume={folder}"
-    assert len(Run(folder).rounds) == 1
+    assert status.read(folder).full_rounds == server_round - 1
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
-def test_scoring_needs_no_room(tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Grid(ListeningGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-            requests = list(messages)
-            scored = requests and requests[0].metadata.message_type == MessageType.EVALUATE
-            with failing("/") if scored else contextlib.nullcontext():
-                return super().send_and_receive(requests, timeout=timeout)
-
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
+def test_scoring_needs_no_room(tmp_path: Path, full_while: Callable[..., None]) -> None:
+    full_while(MessageType.EVALUATE, "/")
     run = start(tmp_path, **FLAT | {"rounds": 1})
     assert None not in run.rounds[0]["accuracy"].values()
     assert run.rounds[0]["left_out"] == []
@@ -155,7 +147,7 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
         run = start(tmp_path, **FLAT)
     assert outcome(run) == outcome(whole_run)
     out = capsys.readouterr().out
-    assert out.count("the run continues without it: No space left on device") == 1
+    assert out.count("without it: No space left on device") == 1
 
 
 @pytest.mark.long
@@ -166,60 +158,32 @@ def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
     with failing("report.html"):
         code, _, line = fedshift("run", *arguments, f"output-dir={tmp_path}")
     assert code == 0
-    again = f"to try again: fedshift report {only(tmp_path)}"
-    assert line == f"report: none (report: cannot write to {only(tmp_path)}: No space left on device); {again}\n"
-
-
-# --- real disks ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_disk_that_fills_up_and_gets_room_again(
-    small_disk: SmallDisk, whole_run: Run, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs, filler = small_disk.path / "runs", small_disk.path / "filler"
-    with kill_at("weights-00002", "before"):
-        start(runs, **FLAT)
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    os.truncate(filler, filler.stat().st_size - 300_000)  # not enough for a checkpoint
-    assert "are free in" in refused(runs)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 10**9))  # as if it had filled up since
-        with pytest.raises(FedShiftError) as caught:
-            resume(runs)
-    problem, _, go_on = str(caught.value).splitlines()
-    assert problem.endswith("No space left on device")
-    assert go_on == f"continue with: fedshift run resume={only(runs)}"
-    filler.unlink()
-    assert outcome(resume(runs)) == outcome(whole_run)
+    assert "No space left on device" in line and f"fedshift report {only(tmp_path)}" in line
 
 
 def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
-    small_disk: SmallDisk, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel makes it where a disk fails; an administrator cannot while the lock is open for writing."""
-    runs, ends = small_disk.path / "runs", contextlib.ExitStack()
+    ends = contextlib.ExitStack()
 
     class Grid(ListeningGrid):
         def pass_on(self, asked: Any, reply: Any) -> Any:
             config = asked.content.config_records["config"]
             if asked.metadata.message_type == MessageType.EVALUATE and config["server-round"] == 2:
-                ends.enter_context(failing(str(runs), errno.EROFS))
+                ends.enter_context(failing(str(tmp_path), errno.EROFS))
             return reply
 
-    with monkeypatch.context() as patch, ends:
-        patch.setattr(inline, "InlineGrid", Grid)
-        with pytest.raises(FederationError) as caught:
-            start(runs, **FLAT)
-    folder = only(runs)
-    assert str(caught.value).startswith(f"cannot write {folder}/figures.json: Read-only file system\n")
-    small_disk.read_only(True)
-    assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
-    assert status.read(folder).state == "interrupted"  # its last word could not be written
-    small_disk.read_only(False)
-    assert outcome(resume(runs)) == outcome(whole_run)
+    with ends:
+        with monkeypatch.context() as patch:
+            patch.setattr(inline, "InlineGrid", Grid)
+            with pytest.raises(FederationError, match="Read-only file system"):
+                start(tmp_path, **FLAT)
+        assert f"cannot write to {only(tmp_path)}: Read-only file system" in refused(tmp_path)
+    assert status.read(only(tmp_path)).state == "interrupted"  # its last word could not be written
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
+        assert "70 kB are free in" in refused(tmp_path)
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 # --- room, before a run -------------------------------------------------------------------------------------------
@@ -258,9 +222,7 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
     code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path / 'runs'}")
-    assert code == 1
-    assert line.startswith(f"error: output-dir: 70 kB are free in {tmp_path / 'runs'}, the run needs about ")
-    assert "to start; make room, or name another output-dir\n" in line and line.count("\n") == 1
+    assert code == 1 and "output-dir: 70 kB are free" in line
     assert not (tmp_path / "runs").exists()
 
 
@@ -268,20 +230,14 @@ def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: py
     said: list[str] = []
     monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
     needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000, texts=0)
-    warning = (
-        f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; "
-        "the run ends when a file cannot be written"
-    )
-    monkeypatch.setattr(disk_space, "free", lambda folder: 7_500_000)
-    disk_space.check(tmp_path, needed)
-    assert said == []
-    monkeypatch.setattr(disk_space, "free", lambda folder: 2_000_000)
-    disk_space.check(tmp_path, needed)
-    assert said == [warning]
-    monkeypatch.setattr(disk_space, "free", lambda folder: 1_999_999)
-    with pytest.raises(ConfigError, match=r"2 MB are free in .*, the run needs about 7\.5 MB, and 2 MB to start"):
+    for free, lines in ((7_500_000, 0), (2_000_000, 1)):
+        monkeypatch.setattr(disk_space, "free", lambda folder, free=free: free)
         disk_space.check(tmp_path, needed)
-    assert disk_space.free(tmp_path / "not" / "there") > 0
+        assert len(said) == lines
+    assert "2 MB" in said[0] and "7.5 MB" in said[0]
+    monkeypatch.setattr(disk_space, "free", lambda folder: 1_999_999)
+    with pytest.raises(ConfigError, match=r"2 MB .* 7\.5 MB"):
+        disk_space.check(tmp_path, needed)
 
 
 # --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------
@@ -315,22 +271,6 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
     monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: predictions.Sight())
     monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("file", ["report.json", "report.html"])
-def test_a_kill_while_the_report_is_written(
-    file: str, stage: str, whole_run: Run, tmp_path: Path, kill_at: KillAt, few_figures: None
-) -> None:
-    """Each file is there as a whole or not at all, and the same command makes it."""
-    folder = tmp_path / "run"
-    shutil.copytree(whole_run.folder, folder)
-    with kill_at(file, stage):
-        command.run(folder, [])
-    assert (folder / file).exists() == (stage == "after")
-    assert command.run(folder, []).page.read_text().rstrip().endswith("</html>")
-    assert not list(folder.glob("*.part"))
 
 
 @pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])

@@ -5,20 +5,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
-from support import InlineRun, Killed, Run, refusal_of
+from support import Command, InlineRun, Killed, Run, refusal_of
 
-from fedshift import cli
 from fedshift.run.launch import runner
-from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
@@ -43,21 +39,6 @@ def test_whoever_is_kept_was_kept_ever_since(server_round: int) -> None:
     assert len(kept) == 5 or server_round < 16
     assert all(server_round - old >= step for old, step in zip(kept[1:], KEEP_STEPS, strict=False))
     assert set(kept) <= {server_round, *kept_rounds(server_round - 1)}
-
-
-@given(trained=st.sets(st.integers(1, 40)), last=st.integers(1, 40))
-def test_a_node_has_its_memory_of_each_round_that_is_kept(
-    trained: set[int], last: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Whichever rounds it trained in: what it would have remembered, had the run ended there."""
-    folder = tmp_path_factory.mktemp("store") / "node-0"
-    for number in sorted(trained):
-        if number <= last:
-            StateStore(folder).remember(number, {"round": np.array(number)})
-    for number in kept_rounds(last):
-        wanted = max((trains for trains in trained if trains <= number), default=0)
-        assert StateStore(folder, (number,)).recall()[0] == wanted
-    assert not folder.is_dir() or len(list(folder.iterdir())) <= 6
 
 
 # --- going back ---------------------------------------------------------------------------------------------------
@@ -131,46 +112,37 @@ def test_killed_while_it_goes_back(
     assert run.results["resumed_after"] == [left[0]]
 
 
-def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
+def test_what_cannot_be_gone_back_to(interrupted: Path) -> None:
     folder = only(interrupted)
-    given = {"resume": str(folder)}
-    assert refusal_of(ConfigError, runner.run_inline, given | {"round": 3}, 4) == (
-        f"round: 3 is not kept in {folder}; kept are 5, 4, 2"
-    )
+
+    def check(server_round: int, *named: str) -> None:
+        message = refusal_of(ConfigError, runner.run_inline, {"resume": str(folder), "round": server_round}, 4)
+        assert all(name in message for name in named), message
+
+    check(3, "round: 3 is not kept", "5, 4, 2")
     assert status.read(folder).kept == [5, 4, 2]
-    assert "  kept      round 5, 4, 2" in status.block(status.read(folder))
     kept = json.loads((folder / "checkpoint" / "round-00002.json").read_text())["memory"]
     index = next(index for index, number in kept.items() if number == 2)
     (part,) = (folder / "checkpoint").glob(f"nodes/node-{index}/round-00002-*")
     part.unlink()
-    message = refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4)
-    assert message.endswith(f"checkpoint/nodes/node-{index} lacks the private parts of round 2")
+    check(2, f"checkpoint/nodes/node-{index}", "round 2")
     weights = folder / "checkpoint" / "weights-00004.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    message = refusal_of(ConfigError, runner.run_inline, given | {"round": 4}, 4)
-    assert message.startswith("round: no checkpoint in ") and f"checkpoint/{weights.name} has " in message
+    check(4, "round: no checkpoint in ", f"checkpoint/{weights.name}")
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
 
 
 def test_a_finished_run_is_reported_with_the_file_by_which_it_counts_as_finished(whole_run: Run) -> None:
     message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_run.folder), "round": 4}, 4)
-    results = whole_run.folder / "results.json"
-    assert message.splitlines() == [
-        f"resume: the run in {whole_run.folder} is finished",
-        f"see {results}; to repeat the rounds after 4, remove it",
-    ]
+    assert "is finished" in message and str(whole_run.folder / "results.json") in message
     assert len(list(whole_run.folder.glob("checkpoint/nodes/node-*/*"))) == 4
 
 
 @pytest.mark.parametrize("arguments", [["round=4"], ["handwritten", "round=20"]])
-def test_a_round_without_a_folder(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("sys.argv", ["fedshift", "run", *arguments])
-    with pytest.raises(SystemExit, match="1"):
-        cli.main()
-    assert "needs resume=FOLDER; the number of a run's rounds is rounds=N" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="needs resume=FOLDER"):
-        configuration.resolve({"round": 4})
-    with pytest.raises(ConfigError, match="round: expected a whole number from 1 to"):
+def test_a_round_without_a_folder(arguments: list[str], fedshift: Command) -> None:
+    ended = fedshift("run", *arguments)
+    assert ended.code == 1 and "resume=FOLDER" in ended.err
+    with pytest.raises(ConfigError, match="round: "):
         parse_arguments(["round=0"])
 
 
@@ -226,10 +198,7 @@ def test_images_that_changed_are_noticed_though_their_labels_did_not(
     for name in names:
         change(data, name)
     message = refusal_of(ConfigError, runner.run_inline, {"resume": str(folder)}, 2)
-    assert message == (
-        f"resume: the images of {', '.join(name.replace('_', ' ') for name in names)} have changed since the run in "
-        f"{folder} began; restore them (data-dir may name another folder), or start a new run"
-    )
+    assert f"the images of {', '.join(name.replace('_', ' ') for name in names)} have changed" in message
     for name in names:
         change(data, name)  # once more: as they were
     assert Run(runner.run_inline({"resume": str(folder)}, 2)).results["rounds"] == 3
@@ -249,15 +218,13 @@ def test_a_touched_or_moved_file_and_an_empty_cache_are_no_other_images(
 
 
 def test_the_command_looks_at_images_before_anything_starts(
-    data: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    data: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, fedshift: Command
 ) -> None:
     folder = on_digits("weights-00002")
     change(data, "mnist_train")
     monkeypatch.setattr(runner, "run_simulation", lambda *given: pytest.fail("it started"))
-    monkeypatch.setattr("sys.argv", ["fedshift", "run", f"resume={folder}"])
-    with pytest.raises(SystemExit, match="1"):
-        cli.main()
-    assert "error: resume: the images of mnist train have changed" in capsys.readouterr().err
+    ended = fedshift("run", f"resume={folder}")
+    assert ended.code == 1 and "mnist train" in ended.err
 
 
 def test_drawn_images_have_no_fingerprint(tmp_path: Path, kill_at: KillAt) -> None:

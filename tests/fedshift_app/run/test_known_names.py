@@ -1,15 +1,10 @@
 """Which names of losses and scores the server knows, and that honest runs of every kind keep to them and to numbers."""
 
-from typing import Any
-
 import pytest
 from support import InlineRun
 
-from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
-from fedshift_clients.modules.catalog import MODULES, ModulesEntry
-from fedshift_core.registry import Method
 
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
@@ -29,16 +24,6 @@ def test_names_come_from_the_method_its_modules_and_the_adaptation() -> None:
     assert both == (("ce", "prox", "dfd", "dfc"), ("before-fine-tuning",))
 
 
-def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = Method(name="mine", title="Mine", of="fedprox", terms=("own",))
-    modules = ModulesEntry("theirs", "Theirs", "fedshift_clients.modules.base:Modules", ("extra",))
-    monkeypatch.setitem(registry.METHODS._found, "mine", recipe)
-    monkeypatch.setattr(registry.METHODS, "_claims", lambda **_: {"mine": []})
-    monkeypatch.setitem(MODULES._found, "theirs", modules)
-    monkeypatch.setattr(MODULES, "_claims", lambda **_: {"theirs": []})
-    assert known("mine", "modules=[theirs]") == (("ce", "own", "prox", "extra"), ())
-
-
 @pytest.mark.parametrize(
     ("method", "settings", "terms", "scores"),
     [
@@ -50,13 +35,12 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
             marks=pytest.mark.long,
         ),
         ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
-        pytest.param("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}, marks=pytest.mark.long),
         ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),
         pytest.param(
-            "fedavg",
-            "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5",
+            "fedcode",
+            "method.global_model=average_heads allocation.validation_fraction=0.3 images.eval_batch=4",
             {"ce"},
-            set(),
+            {"global"},
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -66,30 +50,12 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
             set(),
             marks=pytest.mark.long,
         ),
-        pytest.param(
-            "fedavg",
-            "shift.name=corruption shift.severity=1 evaluate.client_models=every",
-            {"ce"},
-            set(),
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "fedavg",
-            "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true",
-            {"ce"},
-            set(),
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_honest_nodes_are_never_left_out(
     method: str, settings: str, terms: set[str], scores: set[str], run_inline: InlineRun
 ) -> None:
-    more: dict[str, Any] = {"profile": True} if "profile=true" in settings else {}
-    small = TINY if "test_fraction" not in settings else "train.epochs=1 allocation.share=0.3"
-    run = run_inline(
-        method=method, rounds=2, nodes=6, set=f"{small} {settings.replace('profile=true', '')}".strip(), **more
-    )  # fmt: skip
+    run = run_inline(method=method, rounds=2, nodes=6, set=f"{TINY} {settings}", profile=True)
     result: set[str] = set()
     for line in run.rounds:
         assert line["left_out"] == []

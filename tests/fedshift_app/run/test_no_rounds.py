@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import InlineRun, refusal_of, undrawn
+from refusals import refused
+from support import InlineRun, undrawn
 
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
@@ -17,7 +20,6 @@ from fedshift.lab.tables.compare import compare
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, resuming, status
-from fedshift_app.run.console import describe
 from fedshift_core.errors import ConfigError
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=float32 train.lr=0.05"
@@ -44,72 +46,58 @@ def test_the_initial_weights_are_scored_and_nothing_is_trained(
     assert begun.results["weights_sha256"] == trained.results["weights_sha256"]
 
 
-def test_a_table_of_no_rounds_names_no_method_and_no_best_round(
-    finished_run: InlineRun,
-) -> None:
+def test_commands_that_look_at_a_run_take_it_and_name_no_method_and_no_best_round(finished_run: InlineRun) -> None:
     """Nothing was trained or chosen: `fedshift evaluate` scores other methods' models so, as FedAvg would."""
     run = finished_run(method="fedavg", rounds=0, set=QUICK)
     config = resolve({"rounds": 0, "set": QUICK})
     text = console.table(run.results, config)
-    assert "initial model on handwritten: top-1 accuracy (%) of the global model, cnn" in text
-    head = next(line for line in text.splitlines() if line.startswith("domain"))
-    assert head.split("  ")[1].strip() == "initial model" and "final" not in head
-    assert "best round" not in text and "chosen" not in text and "fedavg" not in text
-    assert "^ of the initial model; all 360 test images together" in text
-    assert describe(config, "inline", []).startswith("handwritten: initial model on handwritten, cnn, ")
-
-
-def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
-    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    assert "initial model" in text
+    assert all(word not in text for word in ("best round", "chosen", "fedavg", "final"))
+    assert "initial model" in console.describe(config, "inline", [])
     shown = status.read(run.folder)
     assert (shown.state, shown.round, shown.rounds, shown.full_rounds) == ("completed", 0, 0, 0)
     average = sum(run.results["final"].values()) / 4
     assert f"{average:.2f}" in compare([run.folder]).text(200)
     assert "<html" in compare([run.folder]).html(run.folder)
     with undrawn():
-        made = build.make(run.folder, None, 10)
-    page = made.page.read_text()
-    assert "nothing was trained (rounds=0)" in page
-    for what in ("Top-1 accuracy by domain of the", "Test loss by domain of the", "In percent, of the"):
-        assert f"{what} initial model" in page
+        page = build.make(run.folder, None, 10).page.read_text()
+    assert "rounds=0" in page and "initial model" in page
     assert "round 0" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
     assert json.loads((run.folder / build.NUMBERS_FILE).read_text())["round"] == 0
 
 
 def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
-    run = finished_run(method="fedavg", rounds=0, set=QUICK)
-    more = {"resume": str(run.folder), "rounds": 2}
-    assert "there is no round to go on from" in refusal_of(ConfigError, lambda: resuming.resolve(more, hold=False))
-    assert "has rounds=0: it trained no model" in refusal_of(
-        ConfigError, saving.save, Wanted(run.folder, "safetensors")
-    )
-    assert "has rounds=0: it trained nothing" in refusal_of(
-        ConfigError, rescoring.rescore, [str(run.folder), "adapt.name=tent"]
-    )
-    assert "there is nothing to search" in refusal_of(
-        ConfigError, requested.read, ["handwritten", "rounds=0", "budget=2"]
-    )
+    folder = finished_run(method="fedavg", rounds=0, set=QUICK).folder
+    calls: list[Callable[[], Any]] = [
+        lambda: resuming.resolve({"resume": str(folder), "rounds": 2}, hold=False),
+        lambda: saving.save(Wanted(folder, "safetensors")),
+        lambda: rescoring.rescore([str(folder), "adapt.name=tent"]),
+        lambda: requested.read(["handwritten", "rounds=0", "budget=2"]),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"rounds(=| is )0"):
+            call()
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "named"),
     [
-        ("keep=best-validation allocation.validation_fraction=0.2", "keep=best-validation needs a round to choose"),
-        ("evaluate.test=false allocation.validation_fraction=0.2", "rounds=0 only scores test images"),
-        ("keep_rounds=[1]", "keep_rounds: allowed are rounds from 1 to rounds=0"),
+        ("keep=best-validation allocation.validation_fraction=0.2", "keep=best-validation"),
+        ("evaluate.test=false allocation.validation_fraction=0.2", "rounds=0"),
+        ("keep_rounds=[1]", "keep_rounds"),
     ],
 )
-def test_settings_that_need_a_round_are_refused(keys: str, message: str) -> None:
-    assert message in refusal_of(ConfigError, resolve, {"rounds": 0, "set": keys})
+def test_settings_that_need_a_round_are_refused(keys: str, named: str) -> None:
+    with refused(ConfigError, named):
+        resolve({"rounds": 0, "set": keys})
 
 
-def test_zero_is_typed_as_any_number_and_the_default_is_the_experiments() -> None:
+@pytest.mark.parametrize("given", [{"method": "fedicon"}, {"set": "train.warmup_rounds=3"}])
+def test_zero_is_typed_as_any_number_and_the_default_is_the_experiments(given: dict[str, Any]) -> None:
     assert parse_arguments(["rounds=0"])[0]["rounds"] == 0
-    assert resolve({"rounds": 0}).rounds == 0
-    assert resolve({"rounds": 0, "method": "fedicon"}).rounds == 0  # which needs two to train
-    assert resolve({"rounds": 0, "set": "train.warmup_rounds=3"}).rounds == 0
+    assert resolve({"rounds": 0, **given}).rounds == 0  # of which some need more to train
     assert resolve({}).rounds == resolve({"rounds": -1}).rounds > 0
-    with pytest.raises(ConfigError, match=re.escape("rounds: expected a whole number from 0 to 1000000, found '-1'")):
+    with refused(ConfigError, "rounds", "'-1'"):
         parse_arguments(["rounds=-1"])
 
 

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support import Command, InlineRun, refusal_of
+from refusals import refused
+from support import Command, InlineRun
 
 from fedshift.run.launch import local_superlink
 from fedshift_app.run import naming
@@ -17,38 +18,35 @@ def test_a_folder_that_is_there_or_can_be_made_is_taken(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_its_place_or_a_folder_that_may_not_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "runs"):
-        assert refusal_of(ConfigError, naming.check_place, path) == f"output-dir: {tmp_path / 'file'} is not a folder"
-
-
-def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with refused(ConfigError, f"output-dir: {tmp_path / 'file'} "):
+            naming.check_place(path)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
-    said = refusal_of(ConfigError, naming.check_place, tmp_path / "runs")
-    assert said == f"output-dir: cannot write to {tmp_path / 'runs'}: {tmp_path} is not writable for this user"
+    with refused(ConfigError, f"output-dir: cannot write to {tmp_path / 'runs'}"):
+        naming.check_place(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["run", "handwritten"], ["run", "handwritten", "engine=inline"], ["deploy-demo"]],
+    [
+        ["run", "handwritten"],
+        ["run", "handwritten", "engine=inline"],
+        ["deploy-demo"],
+        ["rescore", "RUN", "evaluate.bn_images=10"],
+    ],
     ids=" ".join,
 )
 def test_nothing_is_started(
-    arguments: list[str], fedshift: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], fedshift: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: InlineRun
 ) -> None:
-    def start(*_: object, **__: object) -> None:
-        pytest.fail("something was started")
-
-    monkeypatch.setattr(local_superlink, "for_simulation", start)
-    monkeypatch.setattr(local_superlink, "temporary_folder", start)
-    (tmp_path / "file").write_text("")
-    ended = fedshift(*arguments, f"output-dir={tmp_path / 'file'}")
-    assert (ended.code, ended.err) == (1, f"error: output-dir: {tmp_path / 'file'} is not a folder\n")
-
-
-def test_a_run_is_not_scored_again_for_nothing(finished_run: InlineRun, fedshift: Command, tmp_path: Path) -> None:
+    monkeypatch.setattr(local_superlink, "for_simulation", lambda *_: pytest.fail("something was started"))
+    monkeypatch.setattr(local_superlink, "temporary_folder", lambda *_: pytest.fail("something was started"))
     run = finished_run(nodes=4, rounds=1, set="train.epochs=1")
     (tmp_path / "file").write_text("")
-    ended = fedshift("rescore", str(run.folder), "evaluate.bn_images=10", f"output-dir={tmp_path / 'file'}")
-    assert (ended.code, ended.err) == (1, f"error: output-dir: {tmp_path / 'file'} is not a folder\n")
+    given = [str(run.folder) if word == "RUN" else word for word in arguments]
+    ended = fedshift(*given, f"output-dir={tmp_path / 'file'}")
+    assert ended.code == 1 and f"output-dir: {tmp_path / 'file'} " in ended.err

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import refusal_of
+from refusals import refused
 
 from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
@@ -34,36 +34,25 @@ def grid(*present: int) -> Any:
     return SimpleNamespace(get_node_ids=ids)
 
 
-def test_too_few_nodes_are_refused_with_the_option_to_give() -> None:
-    flat = {"method": "i2pfl", "rounds": 2}
-    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), grid(2), None)
-    assert result.splitlines() == [
-        "handwritten wants 8 nodes (scan 2, texture 2, street 2, sketch 2; one for each is enough), this "
-        "federation has 2; give the same `flwr run` once more, with",
-        '--federation-config "num-supernodes=8 client-resources-num-cpus=1"',
-    ]
-    assert flwr_run.usual_nodes(resolve(flat)) == runner.num_nodes(resolve(flat), None) == 8
+TWO = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
 
 
-@pytest.mark.parametrize("here", [4, 5, 8, 9])
-def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
-    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith("handwritten wants 8 nodes (scan 2,")
-    assert f"; this federation has {here} (" in flwr_run.look(resolve(FLAT), grid(here), None)
+@pytest.mark.parametrize(
+    ("flat", "here", "before", "wanted"),
+    [({"method": "i2pfl"}, 2, None, 8), (TWO, 1, None, 2), (TWO, 3, None, 2), (FLAT, 8, 5, 5)],
+)
+def test_another_number_of_nodes_is_refused_with_the_option_to_give(
+    flat: dict[str, Any], here: int, before: int | None, wanted: int
+) -> None:
+    """A number that is fixed is the only one, and a run that is continued wants as many as it had."""
+    with refused(ConfigError, f"wants {wanted} nodes", f"has {here}", f"num-supernodes={wanted} "):
+        flwr_run.look(resolve(flat), grid(here), before)
 
 
-@pytest.mark.parametrize("here", [1, 3])
-def test_a_number_that_is_fixed_is_the_only_one(here: int) -> None:
-    flat = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
-    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), grid(here), None)
-    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; give the same" in result
-    assert "num-supernodes=2 " in result
-    assert "has 2" in flwr_run.look(resolve(flat), grid(2), None)
-
-
-def test_a_run_that_is_continued_wants_as_many_as_it_had() -> None:
-    result = refusal_of(ConfigError, flwr_run.look, resolve(FLAT), grid(8), 5)
-    assert "wants 5 nodes (as many as the run had before), this federation has 8" in result
-    assert "num-supernodes=5 " in result
+@pytest.mark.parametrize(("flat", "here"), [(FLAT, 4), (FLAT, 5), (FLAT, 8), (FLAT, 9), (TWO, 2)])
+def test_any_number_with_a_node_for_each_domain_will_do(flat: dict[str, Any], here: int) -> None:
+    assert f"has {here}" in flwr_run.look(resolve(flat), grid(here), None)
+    assert flwr_run.usual_nodes(resolve(flat)) == runner.num_nodes(resolve(flat), None)
 
 
 def test_nodes_that_come_while_the_app_is_loaded_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,28 +31,6 @@ def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
     return {line["name"] for line in lines if line["message"] == message and line["kind"] != "reply"}
 
 
-def test_messages_that_come_one_after_the_other_are_not_waited_for() -> None:
-    order: list[str] = []
-    identify_process()
-
-    class Queue:
-        def push_messages(self, messages: Any) -> list[str]:
-            return [order.append("queued") or "id" for _ in messages]
-
-        def pull_messages(self, message_ids: Any) -> list[Message]:
-            return []
-
-    def messages() -> Any:
-        for _ in range(2):
-            order.append("made")
-            yield Message(RecordDict(), dst_node_id=1, message_type="train")
-
-    grid: Any = Queue()
-    ReceivedLog(grid)
-    grid.push_messages(messages())
-    assert order == ["made", "queued"] * 2
-
-
 class Heard(ListeningGrid):
     """Keeps what the log should say of each reply: bytes and hash by name."""
 
@@ -79,8 +57,6 @@ def test_the_log_has_each_array_number_and_text_of_each_reply(run_inline: Inline
     assert {line["round"] for line in trained} == {1}
     assert {"knowledge/prototypes", "knowledge/counts", "metrics/loss"} <= names_of(trained, "train")
     assert {line["node"] for line in lines_of(run) if line["message"] == "query"} == {None}
-    whole = [line for line in trained if line["kind"] == "reply"]
-    assert all(line["items"] == len(trained) / 4 - 1 and line["bytes"] > 0 for line in whole)
 
 
 def visible() -> list[str]:
@@ -108,18 +84,15 @@ def test_with_secure_sums_the_log_has_what_the_page_says_is_visible_and_nothing_
         assert line["dtype"] == "uint32" and line["norm"] == pytest.approx(2**32 * (size / 3) ** 0.5, rel=0.05)
 
 
-def test_without_the_key_nothing_is_written(finished_run: InlineRun) -> None:
-    assert not (finished_run(rounds=1, set="train.epochs=1 allocation.share=0.05").folder / RECEIVED_FILE).exists()
-
-
 class Queue:
     """A grid as Flower's are: messages are pushed, replies pulled."""
 
     def __init__(self, replies: list[Message]) -> None:
         self.replies = replies
+        self.order: list[str] = []
 
     def push_messages(self, messages: Any) -> list[str]:
-        return [f"id-{message.metadata.dst_node_id}" for message in messages]
+        return [self.order.append("queued") or f"id-{message.metadata.dst_node_id}" for message in messages]
 
     def pull_messages(self, message_ids: Any) -> list[Message]:
         return [self.replies.pop() for _ in message_ids if self.replies]
@@ -127,20 +100,26 @@ class Queue:
 
 def asked(node_id: int, **config: Any) -> Message:
     identify_process()
-    return Message(RecordDict({"config": ConfigRecord(config)}), node_id, "train")
+    return Message(RecordDict({"config": ConfigRecord({"server-round": 2, **config})}), node_id, "train")
+
+
+def test_messages_that_come_one_after_the_other_are_not_waited_for() -> None:
+    grid: Any = Queue([])
+    ReceivedLog(grid)
+    grid.push_messages(grid.order.append("made") or asked(7) for _ in range(2))
+    assert grid.order == ["made", "queued"] * 2
 
 
 def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hold(tmp_path: Path) -> None:
     content = RecordDict({
-        "arrays": encode({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}), "metrics": MetricRecord({"n": [3, 4]}),
-        "config": ConfigRecord({"domain": "a\nb", "keys": [b"xy", b"z"]}),
+        "arrays": encode({"w": np.ones((2, 3))}), "metrics": MetricRecord({"n": [3, 4]}),
+        "config": ConfigRecord({"keys": [b"xy", b"z"]}),
     })  # fmt: skip
     wild = RecordDict({
         "arrays": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"no array")}),
         "metrics": MetricRecord({"huge": 2**64 - 1, "nan": float("nan")}),
     })  # fmt: skip
-    requests = [asked(7, **{"server-round": 2, "node-index": 0}), asked(8, **{"server-round": 2, "node-index": 1}),
-                asked(9, **{"server-round": 2})]  # fmt: skip
+    requests = [asked(7, **{"node-index": 0}), asked(8, **{"node-index": 1}), asked(9)]
     error = Message(Error(code=2, reason="out of memory"), reply_to=requests[2])
     grid: Any = Queue([error, Message(wild, reply_to=requests[1]), Message(packed(content), reply_to=requests[0])])
     pack_messages(grid)
@@ -149,10 +128,12 @@ def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hol
     assert not list(tmp_path.iterdir())
     log.open(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / RECEIVED_FILE).read_text().splitlines()]
-    assert sorted((line["node_id"], line["kind"]) for line in lines) == [
-        (7, "array"), (7, "number"), (7, "reply"), (7, "text"), (7, "text"),
-        (8, "number"), (8, "reply"), (8, "unreadable"), (8, "unreadable"), (9, "reply"), (9, "text"),
-    ]  # fmt: skip
+    kinds = {node: sorted(line["kind"] for line in lines if line["node_id"] == node) for node in (7, 8, 9)}
+    assert kinds == {
+        7: ["array", "number", "reply", "text"],
+        8: ["number", "reply", "unreadable", "unreadable"],
+        9: ["reply", "text"],
+    }
     assert {(line["node_id"], line["node"], line["round"]) for line in lines} == {(7, 0, 2), (8, 1, 2), (9, None, 2)}
     hashes = {line["sha256"] for line in lines if line["node_id"] == 7 and line["kind"] != "reply"}
     assert hashes == {entry["sha256"] for entry in out_log.items(content)}

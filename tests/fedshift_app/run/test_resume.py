@@ -1,21 +1,18 @@
 """A run that is killed at any moment goes on and ends with the numbers that it would have had."""
 
-import contextlib
 import json
 import os
-import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
@@ -113,28 +110,19 @@ def test_a_run_with_few_checkpoints_goes_on_from_its_first_round(tmp_path: Path,
     assert run.results["resumed_after"] == [1]
 
 
-@pytest.mark.parametrize(("name", "stage"), [("config.yaml", "unnamed")])
-def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
+def test_killed_while_it_is_resumed(tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at("round-00002.json", "before"):
         start(tmp_path, method=KEEPING)
-    with kill_at(name, stage):
+    with kill_at("config.yaml", "unnamed"):
         resume(tmp_path)
-    assert outcome(resume(tmp_path)) == outcome(whole_run)
-
-
-@pytest.mark.long
-def test_all_of_a_run_is_reported_after_it_was_resumed(tmp_path: Path, kill_at: KillAt) -> None:
-    """Client models, validation parts, sampled test images, other ways to score, nodes that are left out."""
-    settings = (
-        f"{SHORT} allocation.validation_fraction=0.2 evaluate.fraction=0.5 images.eval_batch=4 "
-        "evaluate.client_models=every allocation.test_fraction=0.2"
-    )
-    flat = {"method": "fedicon", "rounds": 7, "set": f"{settings} method.classifier_rounds=2"}
-    whole = start(tmp_path / "whole", **flat)
-    assert {"client_models", "best_validation"} <= whole.results.keys()
-    with kill_at("round-00006.json", "unnamed"):
-        start(tmp_path / "runs", **flat)
-    assert outcome(resume(tmp_path / "runs")) == outcome(whole)
+    run = resume(tmp_path)
+    assert outcome(run) == outcome(whole_run)
+    content = yaml.safe_load((run.folder / "config.yaml").read_text())
+    (resumed,) = content["resumed"]
+    assert (resumed["after_round"], resumed["engine"]) == (1, "inline")
+    assert resumed["time"] and resumed["command"] and resumed["versions"] == content["versions"]
+    again = start(tmp_path / "again", experiment=str(run.folder / "config.yaml"))  # it still repeats the run
+    assert again.results["weights_sha256"] == run.results["weights_sha256"]
 
 
 def test_a_node_that_was_left_out_keeps_its_memory(
@@ -153,18 +141,6 @@ def test_a_node_that_was_left_out_keeps_its_memory(
     with kill_at("weights-00003", "before"):
         start(tmp_path / "runs", method=KEEPING)
     assert outcome(resume(tmp_path / "runs")) == outcome(whole)
-
-
-def test_what_a_resume_was_is_noted(tmp_path: Path, kill_at: KillAt) -> None:
-    with kill_at("weights-00003", "before"):
-        start(tmp_path)
-    run = resume(tmp_path)
-    content = yaml.safe_load((run.folder / "config.yaml").read_text())
-    (resumed,) = content["resumed"]
-    assert (resumed["after_round"], resumed["engine"]) == (2, "inline")
-    assert resumed["time"] and resumed["command"] and resumed["versions"] == content["versions"]
-    again = start(tmp_path / "again", experiment=str(run.folder / "config.yaml"))  # it still repeats the run
-    assert again.results["weights_sha256"] == run.results["weights_sha256"]
 
 
 # --- damaged checkpoints --------------------------------------------------------------------------------------
@@ -189,17 +165,12 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
         ("weights-00002.safetensors", flip),
-        pytest.param("weights-00002.safetensors", truncate, marks=pytest.mark.long),
         pytest.param("knowledge-00002.safetensors", Path.unlink, marks=pytest.mark.long),
-        ("round-00002.json", truncate),
+        ("round-00002.json", flip),
         ("nodes/node-1/round-00002-*", flip),
         pytest.param("nodes/node-1/round-00002-*", Path.unlink, marks=pytest.mark.long),
     ],
@@ -210,12 +181,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     shutil.copytree(killed_in_round_3, tmp_path / killed_in_round_3.name)
     (path,) = (only(tmp_path) / "checkpoint").glob(file)
     damage(path)
-    for later in (only(tmp_path) / "checkpoint").glob("nodes/node-1/round-00003-*"):
-        assert later.is_file()  # the round on its way had got so far
     run = resume(tmp_path)
-    out = capsys.readouterr().out
-    assert "a damaged checkpoint is skipped, the run continues after round 1: " in out
-    assert path.parent.name in out
+    assert path.parent.name in capsys.readouterr().out
     assert outcome(run) == outcome(whole_run)
     assert run.results["resumed_after"] == [1]
 
@@ -225,12 +192,10 @@ def test_when_no_checkpoint_can_be_used_the_files_are_named(tmp_path: Path, kill
         start(tmp_path)
     for number in (1, 2):
         flip(only(tmp_path) / "checkpoint" / f"weights-0000{number}.safetensors")
-    message = refusal(tmp_path)
-    assert "no checkpoint in" in message
-    assert "weights-00001" in message and "weights-00002" in message
+    check_refused(tmp_path, "weights-00001", "weights-00002")
     for path in (only(tmp_path) / "checkpoint").glob("round-*.json"):
         path.unlink()
-    assert "2 full rounds in metrics.jsonl, but no checkpoint" in refusal(tmp_path)
+    check_refused(tmp_path, "2 full rounds", "no checkpoint")
 
 
 def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
@@ -241,29 +206,30 @@ def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
     saved = checkpoints.Checkpoint(3, weights, {}, {"h": np.arange(3.0)}, {2: 3}, [], 1.5, 0.5)
     checkpoints.save(tmp_path / "checkpoint", saved)
     result = checkpoints.load(tmp_path / "checkpoint", 3)
-    assert list(result.weights) == list(weights)
-    for name, array in weights.items():
-        assert (result.weights[name].dtype, result.weights[name].shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(result.weights[name], array)
+    assert list(result.weights) == list(weights) and list(result.state) == ["h"]
+    for one, other in zip(
+        (*weights.values(), np.arange(3.0)), (*result.weights.values(), result.state["h"]), strict=True
+    ):
+        assert (other.dtype, other.shape, other.tobytes()) == (one.dtype, one.shape, one.tobytes())
     assert (result.knowledge, result.memory, result.nodes, result.seconds, result.writing) == ({}, {2: 3}, [], 1.5, 0.5)
-    assert list(result.state) == ["h"]
-    np.testing.assert_array_equal(result.state["h"], np.arange(3.0))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------
 
 
-def refusal(folder: Path, **flat: Any) -> str:
-    """Return why the run in ``folder`` is not continued; nothing of it has changed."""
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def check_refused(folder: Path, *named: str, **flat: Any) -> None:
+    """Check that the run in ``folder`` is not continued, in a line that names these; nothing of it has changed."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+    before = content()
     with pytest.raises((ConfigError, FederationError)) as caught:
         resume(folder, **flat)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"} == {
-        path: data for path, data in before.items() if path.name != "lock"
-    }
+    assert content() == before
     message = caught.value.text
     assert message.startswith("resume: ") and "\n" not in message
-    return message
+    assert all(name in message for name in named), message
 
 
 @pytest.fixture(scope="module")
@@ -278,27 +244,27 @@ def interrupted(tmp_path: Path, killed_in_round_2: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_or_of_a_finished_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "is not the folder of a run: it has no config.yaml" in refusal(tmp_path)
+    check_refused(tmp_path, "config.yaml")
     (tmp_path / "empty" / "config.yaml").write_text("resolved: {}\n")
-    assert "lacks run_id, engine, nodes" in refusal(tmp_path)
-
-
-def test_a_finished_run(tmp_path: Path) -> None:
-    run = start(tmp_path, rounds=1)
-    with pytest.raises(ConfigError) as caught:
-        resume(tmp_path)
-    assert str(caught.value).splitlines() == [
-        f"resume: the run in {run.folder} is finished", f"see {run.folder / 'results.json'}",
-    ]  # fmt: skip
+    check_refused(tmp_path, "run_id, engine, nodes")
+    run = start(tmp_path / "finished", rounds=1)
+    with pytest.raises(ConfigError, match=re.escape(f"is finished\nsee {run.folder / 'results.json'}")):
+        resume(tmp_path / "finished")
 
 
 def test_a_folder_in_use(interrupted: Path) -> None:
+    given = {"resume": str(only(interrupted))}
     lock = Lock(only(interrupted) / "lock")
-    assert f"is still in progress in process {os.getpid()} on " in refusal(interrupted)
+    check_refused(interrupted, f"process {os.getpid()} on ")
+    with pytest.raises(ConfigError, match="in progress"):
+        resuming.resolve(given, hold=False)  # the command looks before anything starts
     lock.release()
-    assert resume(interrupted).results["rounds"] == ROUNDS
+    config, past = resuming.resolve(given, hold=False)
+    assert past is not None and past.lock is None
+    assert (config.method["name"], past.completed, past.num_nodes, len(past.history)) == ("fedprox", 1, NODES, 1)
+    assert resume(interrupted).results["rounds"] == ROUNDS  # it was let go
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
@@ -316,17 +282,16 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "parts"),
+    ("flat", "named"),
     [
         ({"rounds": 2}, ["rounds is 3 there, requested is 2"]),
-        ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, requested is 3", "train.lr is ", "requested is 0.5"]),
+        ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, requested is 3", "train.lr is "]),
         ({"experiment": "handwritten"}, ["method.name is 'fedprox' there, requested is 'fedavg'", "train.epochs is 1"]),
         ({"set": "method.mu=3"}, ["method.mu is ", "requested is 3"]),
     ],
 )
-def test_another_experiment_is_refused_with_the_keys(flat: dict[str, Any], parts: list[str], interrupted: Path) -> None:
-    message = refusal(interrupted, **flat)
-    assert all(part in message for part in [f"the run in {only(interrupted)} has other settings", *parts])
+def test_another_experiment_is_refused_with_the_keys(flat: dict[str, Any], named: list[str], interrupted: Path) -> None:
+    check_refused(interrupted, str(only(interrupted)), *named, **flat)
 
 
 def edit(run: Path, *keys: str, to: Any) -> Any:
@@ -345,11 +310,11 @@ def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path
     run = only(interrupted)
     edit(run, "federation", "round_timeout", to=77)  # decides no number
     before = edit(run, "train", "lr", to=0.5)
-    assert refusal(interrupted).endswith(f"other settings: train.lr is {before} there, requested is 0.5")
-    with pytest.raises(ConfigError, match=rf"^.*config\.yaml was edited after the run: train.lr {before} -> 0.5"):
+    check_refused(interrupted, f"train.lr is {before} there, requested is 0.5")
+    with pytest.raises(ConfigError, match=rf"train\.lr {before} -> 0\.5"):
         saving.save(saving.Wanted(run, "safetensors"))
     assert records.read_run(run / "config.yaml") is None  # neither the run of the first value nor of the second
-    noted = f"settings were changed within the run: train.lr {before} -> 0.5 from round 2"
+    noted = f"train.lr {before} -> 0.5 from round 2"
     results = resume(interrupted, **{"allow-changed": True, "rounds": ROUNDS + 1, "set": "keep_rounds=[1]"}).results
     assert results["changed"] == [{"from_round": 2, "settings": {"train.lr": [before, 0.5]}}]
     assert capsys.readouterr().out.count(noted) == 2  # as it goes on, and below the table
@@ -357,13 +322,13 @@ def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path
     assert noted in finished.contradiction and noted in reading.read(run).contradiction
     edit(run, "train", "lr", to=before)  # what it began with is not what it ended with
     assert f"train.lr 0.5 -> {before}" in loading.read([run]).runs[0].contradiction
-    with pytest.raises(ConfigError, match=r"config\.yaml was edited after the run"):
+    with pytest.raises(ConfigError, match="edited"):
         scoring.check(scoring.Question(run, {}))
     edit(run, "train", "lr", to=0.5)
-    assert f"  changed   {noted}" in status.block(status.read(run))
+    assert noted in status.block(status.read(run))
     assert resume(interrupted, rounds=ROUNDS + 2).results["changed"] == results["changed"]
     (run / "results.json").unlink()
-    assert "train.lr is " in refusal(interrupted, round=1)
+    check_refused(interrupted, "train.lr is ", round=1)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +337,7 @@ def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path
 )
 def test_what_cannot_change_within_a_run(key: str, value: Any, interrupted: Path) -> None:
     edit(only(interrupted), *key.split("."), to=value)
-    assert f"{key} is " in refusal(interrupted, **{"allow-changed": True})
+    check_refused(interrupted, f"{key} is ", **{"allow-changed": True})
 
 
 def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
@@ -381,129 +346,54 @@ def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupte
     assert resume(interrupted, **same, set=settings, profile=True).results["resumed_after"] == [1]
 
 
-def test_another_number_of_nodes_and_another_engine_are_refused(interrupted: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("config.yaml", ("engine: inline", "engine: deployment"), ["is a deployment, requested is inline"]),
+        ("checkpoint/round-00001.json", ('"class_counts": [', '"class_counts": [1'), ["node 0 (scan)", "other images"]),
+    ],
+)
+def test_another_engine_and_nodes_with_other_images_are_refused(
+    file: str, change: tuple[str, str], named: list[str], interrupted: Path
+) -> None:
+    path = only(interrupted) / file
+    path.write_text(path.read_text().replace(*change))
+    check_refused(interrupted, *named)
+
+
+def test_another_number_of_nodes_is_refused_and_other_versions_are_reported(interrupted: Path, capsys: Any) -> None:
     with pytest.raises(ConfigError, match="has 4 nodes, found 8"):
         runner.run_inline({"resume": str(only(interrupted))}, 8)
     file = only(interrupted) / "config.yaml"
-    file.write_text(file.read_text().replace("engine: inline", "engine: deployment"))
-    assert "is a deployment, requested is inline" in refusal(interrupted)
-
-
-def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
-    file = only(interrupted) / "checkpoint" / "round-00001.json"
-    content = json.loads(file.read_text())
-    content["nodes"][1]["class_counts"][0] += 1
-    file.write_text(json.dumps(content))
-    assert "node 1 (sketch) has other images than before: now 18, before 19" in refusal(interrupted)
-
-
-def test_other_versions_are_reported(interrupted: Path, capsys: Any) -> None:
-    file = only(interrupted) / "config.yaml"
     file.write_text(file.read_text().replace(f"flwr: {version('flwr')}", "flwr: 1.40.0"))
     resume(interrupted)
-    assert "its numbers may change: flwr 1.40" in capsys.readouterr().out
+    assert "flwr 1.40" in capsys.readouterr().out
 
 
-def test_the_command_looks_before_anything_starts(interrupted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = Lock(only(interrupted) / "lock")
-    with pytest.raises(ConfigError, match="still in progress"):
-        resuming.resolve({"resume": str(only(interrupted))}, hold=False)
-    lock.release()
-    config, past = resuming.resolve({"resume": str(only(interrupted))}, hold=False)
-    assert past is not None and past.lock is None
-    assert (config.method["name"], past.completed, past.num_nodes, len(past.history)) == ("fedprox", 1, NODES, 1)
-    Lock(only(interrupted) / "lock").release()  # it was let go
-
-
-# --- real kills -----------------------------------------------------------------------------------------------
-
-KILLS = 10
-MARK = "FEDSHIFT_TEST_KILLED"
-
-
-def kill_everything(process: subprocess.Popen[bytes], folder: Path, mark: str) -> None:
-    """Kill a command with all that it started, the ServerApp first, as nothing must be written any more."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(json.loads((folder / "lock").read_text())["pid"], signal.SIGKILL)
-    members = set(psutil.Process(process.pid).children(recursive=True))
-    for other in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if other.environ().get(MARK) == mark:
-                members |= {other, *other.children(recursive=True)}
-    process.kill()
-    for member in members:
-        with contextlib.suppress(psutil.Error):
-            member.kill()
-    process.wait()
-    psutil.wait_procs(members, timeout=20)
-
-
-def wait_for(there: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    while not there():
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.005)
+# --- a real kill ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Random moments are random parts of random rounds, whatever the speed of the machine."""
-    settings = f"dataset.domains=[scan,sketch] train.lr=0.002 {SHORT}"
-    flat = {"method": "fedcode", "rounds": 3 * KILLS, "set": settings}
+def test_a_simulation_whose_serverapp_was_killed_says_how_it_goes_on_and_ends_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    flat = {"method": "fedcode", "rounds": 40, "set": f"{SHORT} train.lr=0.002"}
     whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
-    runs, log = tmp_path / "killed", tmp_path / "log"
-    command = [sys.executable, "-m", "fedshift", "run"]
+    runs, command = tmp_path / "killed", [sys.executable, "-m", "fedshift", "run"]
     arguments = ["nodes=2", "report=false", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
-    chance = random.Random(5)
-
-    def has_started(after: int) -> bool:
-        values = list(runs.glob("*/config.yaml"))
-        return bool(values) and len(yaml.safe_load(values[0].read_text()).get("resumed", ())) == after
-
-    def rounds_done() -> int:
-        values = list(runs.glob("*/metrics.jsonl"))
-        return values[0].read_bytes().count(b"\n") if values else 0
-
-    for kill in range(KILLS):
-        mark = f"{tmp_path}-{kill}"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, *arguments], cwd=tmp_path, env=os.environ | {MARK: mark}, stdout=output, stderr=output
-            )  # fmt: skip
-        wait_for(lambda after=kill: has_started(after), process, log)  # type: ignore[misc]
-        target, began = rounds_done() + chance.choice((0, 1, 1, 2)), time.monotonic()
-        wait_for(lambda target=target: rounds_done() >= target, process, log)  # type: ignore[misc]
-        time.sleep(chance.random() * min(max(time.monotonic() - began, 0.3), 1.0))
-        kill_everything(process, only(runs), mark)
-        arguments = [f"resume={only(runs)}"]
-    ended = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    run = Run(only(runs))
-    results, rounds = outcome(run)
-    assert results["engine"] == "simulation"
-    assert (results | {"engine": "inline"}, rounds) == outcome(whole)
-    assert len(run.results["resumed_after"]) == KILLS
-    assert len(set(run.results["resumed_after"])) > 3  # at different moments
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
-    """The command says where the run is, and how to go on."""
-    settings = ["method=local", "nodes=2", "rounds=200", "train.epochs=1", f"output-dir={tmp_path / 'runs'}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedshift", "run", "handwritten", *settings], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*command, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )  # fmt: skip
     assert process.stdout is not None
-    assert any(line.startswith("round   2/200") for line in process.stdout)
-    holder = json.loads((only(tmp_path / "runs") / "lock").read_text())["pid"]
-    os.kill(holder, signal.SIGKILL)
+    assert any(line.startswith("round  2/40") for line in process.stdout)
+    os.kill(json.loads((only(runs) / "lock").read_text())["pid"], signal.SIGKILL)
     _, err = process.communicate()
-    assert process.returncode == 1
-    assert (
-        f"the ServerApp ended without a word\nthe results so far are in {only(tmp_path / 'runs')}\ncontinue with: "
-        in err
+    assert process.returncode == 1 and f"fedshift run resume={only(runs)}" in err
+    ended = subprocess.run(
+        [*command, f"resume={only(runs)}"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    past = resuming.resolve({"resume": str(only(tmp_path / "runs"))}, hold=False)[1]
-    assert past is not None and past.completed >= 2
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results, rounds = outcome(run := Run(only(runs)))
+    assert results["engine"] == "simulation" and len(run.results["resumed_after"]) == 1
+    assert (results | {"engine": "inline"}, rounds) == outcome(whole)

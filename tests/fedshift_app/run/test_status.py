@@ -6,20 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
+from refusals import refused
 from run_folders import RESULTS, STATUS
 from support import ROOT, Command, InlineRun, ListeningGrid, node
 
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import internals
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.files import LOCK_FILE, RESULTS_FILE
 from fedshift_core import atomic_io
@@ -53,22 +53,16 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[status.S
     first, last = watched[0], watched[-1]
     assert (first.asked, first.answered, first.full_rounds, first.last_scored) == (4, 0, 0, None)
     assert (first.pid, first.rounds, first.error, first.resume) == (os.getpid(), 3, None, None)
-    assert [(n.index, n.domain, n.connected) for n in first.nodes] == [
-        (0, "scan", True), (1, "texture", True), (2, "street", True), (3, "sketch", True),
-    ]  # fmt: skip
+    assert [n.domain for n in first.nodes if n.connected] == ["scan", "texture", "street", "sketch"]
     assert last.full_rounds == 2 and last.seconds_left is not None
     assert last.last_scored is not None and last.last_scored.accuracy == run.rounds[1]["accuracy"]
     assert [(out.round, out.node, out.reason) for out in last.left_out] == [(2, 1, "no answer in time")]
 
     result = status.read(run.folder)
     assert (result.state, result.round, result.full_rounds, result.seconds_left) == ("degraded", 3, 3, 0.0)
-    assert result.last_scored is not None and result.last_scored.avg == run.rounds[2]["avg"]
-    assert result.left_out == []
-    assert status.exit_code(result) == exit_codes.DEGRADED
+    assert result.left_out == [] and status.exit_code(result) == exit_codes.DEGRADED
     text = status.block(result)
-    assert (
-        "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 18 images: answered" in text
-    )
+    assert "3 of 3" in text and "4 of 4" in text and "texture, 18 images: answered" in text
 
 
 def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
@@ -88,49 +82,66 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
     assert "no node delivered a usable result" in str(result.error)
     assert result.resume == f"fedshift run resume={folder}"
     assert status.exit_code(result) == exit_codes.STOPPED_SHORT
-    assert "go on     fedshift run resume=" in status.block(result)
 
+    before = log_of(folder)
+    assert (before[-1]["event"], before[-1]["level"]) == ("failed", "error")
     runner.run_inline({"resume": str(folder)}, 4)
-    assert status.read(folder).state == "completed"
-    assert status.read(folder).full_rounds == 3
+    assert (status.read(folder).state, status.read(folder).full_rounds) == ("completed", 3)
+    after = log_of(folder)  # it goes on in it
+    assert after[: len(before)] == before
+    assert [line.get("event") for line in after[len(before) :]] == ["started", "resumed", *["round"] * 2, "finished"]
 
 
-def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None:
-    nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i, shared_test=False) for i in range(3)]
-    folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], changed=(), seconds=1.0)
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Callable[[str, list[Any]], status.StatusFile]]:
+    """Return a function that makes the status file of a run that goes on."""
     lock = Lock(tmp_path / LOCK_FILE)
-    file = status.StatusFile(folder, resolve({}), nodes)
+
+    def make(engine: str, nodes: list[Any]) -> status.StatusFile:
+        folder: Any = SimpleNamespace(path=tmp_path, engine=engine, run_id="", history=[], changed=(), seconds=1.0)
+        return status.StatusFile(folder, resolve({}), nodes)
+
+    yield make
+    lock.release()
+
+
+def nodes_of(number: int) -> list[Any]:
+    return [node(i, (3, 4), "scan", 5, node_id=10 + i, shared_test=False) for i in range(number)]
+
+
+def test_waiting_for_nodes_is_reported_with_who_is_there(written: Any, tmp_path: Path) -> None:
+    nodes = nodes_of(3)
+    file = written("deployment", nodes)
     file.waiting(nodes[1:], nodes)
     result = status.read(tmp_path)
     assert (result.state, result.round, result.asked) == ("waiting", 1, 0)
     assert [each.connected for each in result.nodes] == [False, True, True]
-    assert "node 0    scan, 7 images: not asked, not connected" in status.block(result)
+    assert "scan, 7 images: not asked, not connected" in status.block(result)
     file.asked(1, nodes[1:], training=True)
     file.answered([12, 99])
     file.end("failed", "a\x1b\n" * 1000)
     result = status.read(tmp_path)
-    lock.release()
     assert (result.asked, result.answered) == (2, 1)
     assert result.error is not None and len(result.error) == 1000 and result.error.isprintable()
-    assert status.resume_command(tmp_path, "deployment").startswith("flwr run APP SITE --stream --run-config 'resume=")
+    assert status.resume_command(tmp_path, "deployment").startswith("flwr run APP SITE ")
 
 
-def test_of_very_many_nodes_those_of_the_phase_are_named(tmp_path: Path) -> None:
-    nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i) for i in range(status.MOST_NODES + 1)]
-    folder: Any = SimpleNamespace(path=tmp_path, engine="simulation", run_id="", history=[], changed=(), seconds=1.0)
-    lock = Lock(tmp_path / LOCK_FILE)
-    file = status.StatusFile(folder, resolve({}), nodes)
+def test_of_very_many_nodes_those_of_the_phase_are_named(written: Any, tmp_path: Path) -> None:
+    nodes = nodes_of(status.MOST_NODES + 1)
+    file = written("simulation", nodes)
     assert status.read(tmp_path).nodes == []
     file.connected(nodes[1:], nodes)
     file.silent({13: 0.0})
     file.asked(1, nodes[5:7], training=True)
     result = status.read(tmp_path)
-    lock.release()
     assert [(entry.index, entry.connected) for entry in result.nodes] == [
         (0, False), (3, True), (5, True), (6, True)
     ]  # fmt: skip
-    assert result.unknown == []
-    assert "nodes     1001; shown are those that are asked, silent or not connected" in status.block(result)
+    assert result.unknown == [] and "1001" in status.block(result)
 
 
 def folder_with(tmp_path: Path, state: str) -> Path:
@@ -157,28 +168,23 @@ def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, lock
         lock.release()
 
 
-def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, "evaluating")
-    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS))
-    assert status.read(folder).state == "completed"
-    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS | {"lost": {"1": [0]}}))
-    assert status.read(folder).state == "degraded"
-
-
 def test_a_finished_run_that_goes_on_with_more_rounds_is_not_completed(tmp_path: Path) -> None:
     """Another process holds its folder; the one that has just finished it holds it a moment longer."""
-    folder = folder_with(tmp_path, "completed")
-    (folder / RESULTS_FILE).write_text(json.dumps(RESULTS))
+    folder, results = folder_with(tmp_path, "completed"), tmp_path / RESULTS_FILE
+    results.write_text(json.dumps(RESULTS))
     lock = Lock(folder / LOCK_FILE)
     assert status.read(folder).state == "gathering"
     own = json.loads((folder / LOCK_FILE).read_text())
     (folder / status.FILE).write_text(json.dumps(json.loads((folder / status.FILE).read_text()) | own))
     assert status.read(folder).state == "completed"
     lock.release()
-    (folder / RESULTS_FILE).unlink()  # as the process does that goes on; it was killed then
+    results.unlink()  # as the process does that goes on; it was killed then
     result = status.read(folder)
     assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={folder}")
-    assert status.exit_code(result) == 3
+    folder_with(tmp_path, "evaluating")  # killed after its last word
+    for lost, state in (({}, "completed"), ({"1": [0]}, "degraded")):
+        results.write_text(json.dumps(RESULTS | {"lost": lost}))
+        assert status.read(folder).state == state
 
 
 def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
@@ -191,23 +197,6 @@ def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
     Lock(path).release()
 
 
-def test_a_full_disk_is_reported_once_and_ends_no_run(
-    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write = atomic_io.write_atomically
-
-    def full(path: Path, text: str) -> None:
-        if path.name == status.FILE:
-            raise OSError(28, "No space left on device")
-        write(path, text)
-
-    monkeypatch.setattr(atomic_io, "write_atomically", full)
-    run = run_inline(rounds=2, set=SHORT)
-    assert run.results["rounds"] == 2
-    assert not (run.folder / status.FILE).exists()
-    assert capsys.readouterr().out.count("the run continues without it: No space left on device") == 1
-
-
 def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
     hostile = "\x1b[2J\nround 9/9  scan 100.0" + "x" * 100_000
     left_out = [{"round": 1, "node": i, "reason": hostile} for i in range(900)]
@@ -218,14 +207,11 @@ def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
     assert f"  left out  {900 - status.MOST_LEFT_OUT} more" in lines
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(None, "has no status.json"), ("{", "cannot be read"), ("[]", "content: "), ("{}", "state: Field required")],
-)
-def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None, problem: str) -> None:
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / status.FILE).write_text(content)
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=status.FILE):
         status.read(tmp_path)
 
 
@@ -237,22 +223,6 @@ def test_the_newest_run_is_shown(tmp_path: Path) -> None:
         (tmp_path / name / "config.yaml").touch()
         os.utime(tmp_path / name / "config.yaml", (time.time() - age,) * 2)
     assert status.newest(tmp_path).name == "a"
-
-
-def test_replies_are_heard_as_they_come() -> None:
-    class Reply:
-        def __init__(self, node_id: int) -> None:
-            self.metadata = type("Metadata", (), {"src_node_id": node_id})
-
-    class Grid:
-        def pull_messages(self, message_ids: Any) -> Iterator[Reply]:
-            return iter([Reply(int(i)) for i in message_ids])
-
-    heard: list[list[int]] = []
-    grid: Any = Grid()
-    internals.watch_replies(grid, heard.append)
-    assert [reply.metadata.src_node_id for reply in grid.pull_messages(["7", "5"])] == [7, 5]
-    assert heard == [[7, 5]]
 
 
 # --- a site ----------------------------------------------------------------------------------------
@@ -282,26 +252,19 @@ def test_a_site_is_asked_by_flowers_own_commands(
     output = json.loads(capsys.readouterr().out)
     assert output == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
     assert watching.show([], as_json=False, watch=False, site="clinic") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "clinic: 1 of 2 SuperNodes online, 1 run",
-        "  supernode 1  online",
-        "  supernode 2  offline",
-        "  run 9  finished:failed  00:00:07",
-    ]
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [('{"success": false, "error-message": "no\\nconnection"}', "list clinic: no connection"), ("Usage", "Usage")],
-)
-def test_an_error_of_flwr_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+@pytest.mark.parametrize("text", ['{"success": false, "error-message": "no\\nconnection"}', "Usage"])
+def test_an_error_of_flwr_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     answer(monkeypatch, text)
-    with pytest.raises(FederationError, match=problem):
+    with refused(FederationError, "clinic") as caught:
         site_status.read("clinic")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_and_a_site_are_two_questions() -> None:
-    with pytest.raises(FedShiftError, match="either a run folder or --site"):
+    with refused(FedShiftError, "--site"):
         watching.show(["runs/x"], as_json=False, watch=False, site="clinic")
 
 
@@ -316,12 +279,6 @@ def start(arguments: list[str], folder: Path, **env: str) -> subprocess.Popen[st
     )  # fmt: skip
 
 
-def ask(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(["status", *arguments], folder)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
-
-
 def begun(process: subprocess.Popen[str], folder: Path) -> Path:
     """Wait for the first full round; return the run folder."""
     until = time.monotonic() + 60
@@ -334,33 +291,37 @@ def begun(process: subprocess.Popen[str], folder: Path) -> Path:
     raise AssertionError(process.communicate())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code", "error"),
     [
-        pytest.param(signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C", marks=pytest.mark.long),
-        pytest.param(
-            signal.SIGHUP, exit_codes.HANGUP, "stopped by SIGHUP (its terminal was closed)", marks=pytest.mark.long
-        ),
-        pytest.param(signal.SIGTERM, exit_codes.TERMINATED, "stopped by SIGTERM", marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, -signal.SIGKILL, None, marks=pytest.mark.long),
+        (signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C"),
+        (signal.SIGHUP, exit_codes.HANGUP, "stopped by SIGHUP (its terminal was closed)"),
+        (signal.SIGTERM, exit_codes.TERMINATED, "stopped by SIGTERM"),
+        (signal.SIGKILL, -signal.SIGKILL, None),
     ],
 )
 def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
-    tmp_path: Path, number: signal.Signals, code: int, error: str | None
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
+    error: str | None,
+    fedshift: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = start(["run", "handwritten", "engine=inline", "nodes=4", "rounds=500", f"set={SHORT}"], tmp_path)
     folder = begun(process, tmp_path)
-    rc, out, _ = ask(tmp_path, "--json")
-    assert (rc, json.loads(out)["state"] in ("training", "evaluating")) == (0, True)
+    assert status.read(folder).state in ("training", "evaluating")
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in err
     resume = f"fedshift run resume={folder}"
-    assert (f"interrupted; continue with: {resume}" in err) == (error is not None)
-    rc, out, _ = ask(tmp_path, "--json", "--watch")
-    content = json.loads(out)
-    assert (rc, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
+    assert (resume in err) == (error is not None)
+    monkeypatch.chdir(tmp_path)
+    ended = fedshift("status", "--json", "--watch")
+    content = json.loads(ended.out)
+    assert (ended.code, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
 
 
 def test_without_a_run_the_command_ends_with_1(
