@@ -297,8 +297,8 @@ def policy_page() -> str:
         values = (f"`{in_yaml(getattr(start, name))}`" for start in BUILT_IN.values())
         lines.append(f"| `{name}` | {' | '.join(values)} | {policies.meaning(field)} |")
         for key, part in policies.parts_of(field).items():
-            default = "required" if part.is_required() else f"by default `{in_yaml(part.default)}`"
-            lines.append(f"| `{name}.{key}` | | | {policies.meaning(part)} ({default} in `{name}`) |")
+            default = "required" if part.is_required() else f"default `{in_yaml(part.default)}`"
+            lines.append(f"| `{name}.{key}` | | | {policies.meaning(part)} ({default}) |")
     after, table = rest.partition("\n\n")[2], "\n".join(lines)
     return f"{before}{head}{table}\n\n{after}"
 

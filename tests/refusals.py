@@ -32,13 +32,13 @@ def refused(error: type[BaseException], *named: object) -> Iterator[pytest.Excep
     """Expect `error`, whose message names each of `named` (keys, values, files) and is worded as in the room's file."""
     with pytest.raises(error) as caught:
         yield caught
-    worded(_whole(caught.value), *named)
+    _names(str(caught.value), named)
+    worded(_whole(caught.value))
 
 
 def worded(text: str, *named: object) -> None:
     """Expect that `text` names each of `named`, and is the one that the room's file keeps for the running test."""
-    missing = [str(one) for one in named if str(one) not in text]
-    assert not missing, f"{missing} not named in: {text}"
+    _names(text, named)
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].removeprefix("tests/")
     said = _without_places(text)
     if NOTES in os.environ:
@@ -49,9 +49,14 @@ def worded(text: str, *named: object) -> None:
     assert said in kept, f"another wording than tests/messages has; if it is meant: make messages\n{said}\nkept: {kept}"
 
 
+def _names(text: str, named: tuple[object, ...]) -> None:
+    missing = [str(one) for one in named if str(one) not in text]
+    assert not missing, f"{missing} not named in: {text}"
+
+
 def _whole(error: BaseException) -> str:
     """Return the text of an error before it is cut, which would depend on the length of a test's folder."""
-    return f"{error.text}\n{error.remedy}".rstrip() if isinstance(error, FedShiftError) else str(error)
+    return f"{error.text or error}\n{error.remedy}".rstrip() if isinstance(error, FedShiftError) else str(error)
 
 
 def write(notes: Path) -> None:

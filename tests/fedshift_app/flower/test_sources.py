@@ -20,7 +20,8 @@ def imported() -> set[str]:
     found = set()
     for path in (path for part in PACKAGES for path in (ROOT / part).rglob("*.py")):
         for place in ast.walk(ast.parse(path.read_text())):
-            assert not isinstance(place, ast.Import) or not any(name.name.startswith("flwr") for name in place.names)
+            names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
+            assert not any(name.split(".")[0] == "flwr" for name in names)
             if isinstance(place, ast.ImportFrom) and (place.module or "").split(".")[0] == "flwr":
                 exported = import_module(str(place.module)).__all__ if place.module in PUBLIC else ()
                 found |= {f"{place.module}:{one.name}" for one in place.names if one.name not in exported}
