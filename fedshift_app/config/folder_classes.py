@@ -13,7 +13,7 @@ from fedshift_core.spelling import meant
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Dataset
 from fedshift_datasets.io import fetched
-from fedshift_datasets.sets import partitioned
+from fedshift_datasets.sets import folders, partitioned
 
 PAGE = "docs/guide/datasets.md"
 
@@ -31,10 +31,9 @@ def dataset(name: str, of: Any) -> Dataset:
     if not isinstance(of, str) or (of and of not in catalog.DATASETS):
         raise ConfigError(f"dataset.of: {as_found(of)}; allowed is {', '.join(catalog.of_users())}")
     if not of and name not in catalog.DATASETS:
-        users = " or ".join(catalog.of_users())
         raise ConfigError(
             f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for your own images write "
-            f"dataset: {{name: {as_found(name)}, of: {users}}}{meant(name, catalog.DATASETS)}",
+            f"dataset: {{name: {as_found(name)}, of: {folders.NAME}}}{meant(name, catalog.DATASETS)}",
             folder_remedy(name),
             keys=(("dataset", "name"),),
         )

@@ -145,15 +145,3 @@ def test_the_command(three_seeds: list[Path], tmp_path: Path, fedshift: Command)
 
 
 @pytest.mark.usefixtures("undrawn_figures")
-def test_the_python_example_of_the_page_writes_what_it_says(
-    three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (ROOT / "docs" / "guide" / "compare.md").read_text(encoding="utf-8").partition("## From Python\n")[2]
-    code = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    exec(compile(code, "compare.md", "exec"), {})
-    table = compare(three_seeds)
-    assert (tmp_path / "page.html").read_text() == table.html(tmp_path / "page.html")
-    assert (tmp_path / "runs.csv").read_text() == table.runs_csv()
