@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from support import ROOT, Command, undrawn
+from support import Command, undrawn
 
 from fedshift.lab.tables.compare import compare, figures, keep
 from fedshift.run.html.drawing import GRID
@@ -142,6 +141,3 @@ def test_the_command(three_seeds: list[Path], tmp_path: Path, fedshift: Command)
         assert code == 1 and err.startswith("error: ") and str(wrong[1]) in err
     code, out, _ = fedshift("papers")
     assert code == 0 and "f2dc.table1b" in out
-
-
-@pytest.mark.usefixtures("undrawn_figures")
