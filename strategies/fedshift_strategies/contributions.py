@@ -5,7 +5,7 @@
 
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
 own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are
-int64, all else float32.
+int64, as is a shape that is :class:`Whole`, all else float32.
 
 One of four words says what each array tells of images (``fedshift_core.disclosure``):
 
@@ -39,6 +39,14 @@ class Own(str):
         own = super().__new__(cls, letter)
         own.most = most
         return own
+
+
+class Whole(tuple[str | int, ...]):
+    """The shape of an array of whole numbers, int64."""
+
+    def __new__(cls, *parts: str | int) -> Self:
+        """Return the shape with these dimensions."""
+        return super().__new__(cls, parts)
 
 
 Shape = tuple[str | int, ...]
@@ -96,7 +104,7 @@ def _check_shape(
     name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str | int, int]
 ) -> None:
     """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
-    dtype = "int64" if name in WHOLE else "float32"
+    dtype = "int64" if name in WHOLE or isinstance(shape, Whole) else "float32"
     if array.ndim == len(shape):
         for letter, size in zip(shape, array.shape, strict=True):
             if isinstance(letter, str) and letter not in known:

@@ -1,0 +1,132 @@
+"""Heads that are solved of sums over nodes of frozen features: what the strategies of Fed3R and FedCGS share."""
+
+from abc import abstractmethod
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import Declaration, Own, Whole
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
+
+P = TypeVar("P", bound=Params, default=Params)
+Floats = NDArray[np.float64]
+Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
+WEIGHT, BIAS = "classifier.weight", "classifier.bias"
+
+
+class FeatureSumsStrategy(DomainStrategy[P]):
+    """Asks each node once for sums of its features, and puts the head that is solved of them into the model.
+
+    State: ``nodes`` (N,), those whose sums are in; ``counts`` (C,), ``gram`` (F(F+1)/2,) and ``cross`` (C, F), whole
+    numbers, over these nodes.
+    """
+
+    contributes = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
+    behind = {GRAM: "sum over classes", CROSS: "class"}
+    tells = {"sums": Range(1, 1)}
+
+    @abstractmethod
+    def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:
+        """Return the head.
+
+        Args:
+            counts: Images of each class, (C,).
+            gram: sum of f f^T, (F, F).
+            cross: sum of f over the images of each class, (C, F).
+        """
+
+    def expected(self) -> Declaration:
+        """Return sums of features of the width of this run; a node that has told its own sends them empty."""
+        width = int(decode(self.sent)[WEIGHT].shape[1])
+        return {
+            COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
+        }  # fmt: skip
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Ask a node for its sums until it has sent them."""
+        return {"sums": 1} if ask.trains and node.index not in self._known() else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Add the sums that nodes tell in this round to those told before."""
+        width, known = int(decode(self.sent)[WEIGHT].shape[1]), self._known()
+        told = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
+        for update in told:
+            before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
+            self.state = {name: before[name] + update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
+        self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in told)]), np.int64)
+
+    def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the weights that were sent, with the head that is solved of all sums."""
+        return encode(decode(self.sent) | head_arrays(self.solve(*self.sums_told())))
+
+    def sums_told(self) -> tuple[Floats, Floats, Floats]:
+        """Return counts (C,), the gram matrix (F, F) and the sums of features by class (C, F) of all nodes together."""
+        cross = self.state[CROSS] * UNIT
+        return self.state[COUNTS].astype(np.float64), unpacked(self.state[GRAM] * UNIT, cross.shape[1]), cross
+
+    def _known(self) -> list[int]:
+        return self.state["nodes"].tolist() if "nodes" in self.state else []
+
+
+def head_arrays(head: Head) -> Arrays:
+    """Return a head under the names that it has in a model, float32."""
+    weight, bias = head
+    return {WEIGHT: weight.astype(np.float32), BIAS: bias.astype(np.float32)}
+
+
+def centred(counts: Floats, gram: Floats, cross: Floats) -> tuple[Floats, Floats, Floats]:
+    r"""Return the mean feature, the centred gram matrix and the centred sums by class.
+
+    .. math:: \bar f=\frac1N\sum_if_i,\quad A=\sum_if_if_i^\top-N\bar f\bar f^\top,\quad
+        B_k=\sum_{i:y_i=k}f_i-N_k\bar f
+    """
+    total = max(counts.sum(), 1.0)
+    mean = cross.sum(axis=0) / total
+    return mean, gram - total * np.outer(mean, mean), cross - counts[:, None] * mean
+
+
+def ridge_head(counts: Floats, gram: Floats, cross: Floats, ridge: float) -> Head:
+    r"""Return the ridge regression of one-hot labels with a bias that is not penalised.
+
+    .. math:: W=\Big(A+\lambda\frac{\mathrm{tr}A}{F}I\Big)^{-1}B,\qquad b=\bar y-W\bar f
+
+    with A and B of :func:`centred`: the intercept of a regression takes the means away.
+
+    Args:
+        counts: Images of each class, (C,).
+        gram: sum of f f^T, (F, F).
+        cross: sum of f by class, (C, F).
+        ridge: lambda.
+    """
+    mean, a, b = centred(counts, gram, cross)
+    weight = np.linalg.solve(a + ridge * np.trace(a) / len(a) * np.eye(len(a)), b.T).T
+    return weight, counts / max(counts.sum(), 1.0) - weight @ mean
+
+
+def gaussian_head(counts: Floats, gram: Floats, cross: Floats, shrinkage: float) -> Head:
+    r"""Return the head of Gaussian classes with one covariance (linear discriminant analysis).
+
+    .. math:: S=\frac1N\Big(\sum_if_if_i^\top-\sum_kN_k\mu_k\mu_k^\top\Big),\quad
+        W_k=\tilde S^{-1}\mu_k,\quad b_k=-\frac12\mu_k^\top\tilde S^{-1}\mu_k+\log\pi_k
+
+    with :math:`\tilde S=S+\gamma\,\mathrm{tr}(S)/F\cdot I`. A class without images has the bias -inf's stand-in, the
+    smallest float32.
+    """
+    total = max(counts.sum(), 1.0)
+    means = cross / np.maximum(counts, 1.0)[:, None]
+    s = (gram - (counts[:, None] * means).T @ means) / total
+    s += shrinkage * np.trace(s) / len(s) * np.eye(len(s))
+    weight = np.linalg.solve(s, means.T).T
+    with np.errstate(divide="ignore"):
+        bias = np.log(counts / total) - 0.5 * (weight * means).sum(axis=1)
+    return weight, np.maximum(bias, np.finfo(np.float32).min / 2)
