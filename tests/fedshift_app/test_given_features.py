@@ -27,7 +27,7 @@ ENCODER = (
 )
 FILE = "features.npz"
 #: One of each kind of method that works on kept features.
-METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
+METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur", "fed3r")
 
 
 @pytest.fixture(autouse=True)

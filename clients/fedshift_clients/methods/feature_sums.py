@@ -16,21 +16,22 @@ from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, RIDGES, Fed3RParams, packed, to_whole
+from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, RIDGES, STEP, Fed3RParams, packed, to_whole
 from fedshift_core.params import P
 from fedshift_datasets.base import ImageSet
 
 
 def sums(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return sum f f^T (F, F) and the sums of f by class (C, F), float64.
+    """Return sum f f^T (F, F) and the sums of f by class (C, F), in whole numbers of UNIT, float64.
 
     Args:
         features: f, (N, F).
         y: Labels (N,).
         classes: C.
     """
-    f = features.double()
-    return f.T @ f, torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
+    f = torch.round(features.double() / STEP)
+    by_class = torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
+    return f.T @ f, by_class / STEP
 
 
 class FeatureSumsClient(DomainClient[P]):

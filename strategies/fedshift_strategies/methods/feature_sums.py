@@ -1,6 +1,8 @@
 """Heads that are solved of sums over nodes of frozen features: what the strategies of Fed3R and FedCGS share."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
+from fedshift_core.errors import FederationError
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
@@ -31,8 +35,9 @@ class FeatureSumsStrategy(DomainStrategy[P]):
     numbers, over these nodes.
     """
 
-    contributes = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
-    behind = {GRAM: "sum over classes", CROSS: "class"}
+    contributes: ClassVar[Declaration] = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
+    behind: ClassVar[Mapping[str, Word]] = {GRAM: "sum over classes", CROSS: "class"}
+    sends: ClassVar[tuple[str, ...]] = ()
     tells = {"sums": Range(1, 1)}
 
     @abstractmethod
@@ -47,7 +52,7 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     def expected(self) -> Declaration:
         """Return sums of features of the width of this run; a node that has told its own sends them empty."""
-        width = int(decode(self.sent)[WEIGHT].shape[1])
+        width = self.federation.feature_dim
         return {
             COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
         }  # fmt: skip
@@ -58,7 +63,7 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Add the sums that nodes tell in this round to those told before."""
-        width, known = int(decode(self.sent)[WEIGHT].shape[1]), self._known()
+        width, known = self.federation.feature_dim, self._known()
         told = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
         for update in told:
             before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
@@ -95,6 +100,21 @@ def centred(counts: Floats, gram: Floats, cross: Floats) -> tuple[Floats, Floats
     return mean, gram - total * np.outer(mean, mean), cross - counts[:, None] * mean
 
 
+def _solved(matrix: Floats, share: float, right: Floats, key: str) -> Floats:
+    """Return X of (M + share tr(M) / F I) X = R.
+
+    Raises:
+        FederationError: If there is none, for the value of a key.
+    """
+    mean = max(float(np.trace(matrix)) / len(matrix), UNIT)  # features may be 0, all of them
+    try:
+        return np.asarray(np.linalg.solve(matrix + share * mean * np.eye(len(matrix)), right), np.float64)
+    except np.linalg.LinAlgError:
+        raise FederationError(
+            f"{key}={share:g}: the covariance of the features has no inverse; a larger value gives it one"
+        ) from None
+
+
 def ridge_head(counts: Floats, gram: Floats, cross: Floats, ridge: float) -> Head:
     r"""Return the ridge regression of one-hot labels with a bias that is not penalised.
 
@@ -109,7 +129,7 @@ def ridge_head(counts: Floats, gram: Floats, cross: Floats, ridge: float) -> Hea
         ridge: lambda.
     """
     mean, a, b = centred(counts, gram, cross)
-    weight = np.linalg.solve(a + ridge * np.trace(a) / len(a) * np.eye(len(a)), b.T).T
+    weight = _solved(a, ridge, b.T, "method.ridge").T
     return weight, counts / max(counts.sum(), 1.0) - weight @ mean
 
 
@@ -117,16 +137,17 @@ def gaussian_head(counts: Floats, gram: Floats, cross: Floats, shrinkage: float)
     r"""Return the head of Gaussian classes with one covariance (linear discriminant analysis).
 
     .. math:: S=\frac1N\Big(\sum_if_if_i^\top-\sum_kN_k\mu_k\mu_k^\top\Big),\quad
-        W_k=\tilde S^{-1}\mu_k,\quad b_k=-\frac12\mu_k^\top\tilde S^{-1}\mu_k+\log\pi_k
+        W_k=\tilde S^{-1}(\mu_k-\bar f),\quad b_k=-\frac12W_k^\top(\mu_k+\bar f)+\log\pi_k
 
-    with :math:`\tilde S=S+\gamma\,\mathrm{tr}(S)/F\cdot I`. A class without images has the bias -inf's stand-in, the
-    smallest float32.
+    with :math:`\tilde S=S+\gamma\,\mathrm{tr}(S)/F\cdot I`. The mean :math:`\bar f` of all features takes the same
+    number off all logits, :math:`\bar f^\top\tilde S^{-1}(f-\bar f/2)`, whose digits float32 would lose. A class
+    without images has weights of 0 and, in the place of -inf, half of the smallest float32 as its bias.
     """
     total = max(counts.sum(), 1.0)
-    means = cross / np.maximum(counts, 1.0)[:, None]
-    s = (gram - (counts[:, None] * means).T @ means) / total
-    s += shrinkage * np.trace(s) / len(s) * np.eye(len(s))
-    weight = np.linalg.solve(s, means.T).T
+    mean, a, b = centred(counts, gram, cross)
+    means = b / np.maximum(counts, 1.0)[:, None]
+    s = (a - (counts[:, None] * means).T @ means) / total
+    weight = _solved(s, shrinkage, means.T, "method.shrinkage").T
     with np.errstate(divide="ignore"):
-        bias = np.log(counts / total) - 0.5 * (weight * means).sum(axis=1)
+        bias = np.log(counts / total) - (weight * (means / 2 + mean)).sum(axis=1)
     return weight, np.maximum(bias, np.finfo(np.float32).min / 2)

@@ -43,6 +43,7 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
     sends = ("heads", "biases")
     contributes: ClassVar[Declaration] = {**FeatureSumsStrategy.contributes, "right": Whole(len(RIDGES))}
     behind: ClassVar[Mapping[str, Word]] = {**FeatureSumsStrategy.behind, "right": "sum over classes"}
+    optional: ClassVar[Mapping[str, str]] = dict.fromkeys((*sends, "right"), "method.ridge=validation")
 
     @classmethod
     def check_run(cls, params: Fed3RParams, rounds: int) -> None:
@@ -63,7 +64,7 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         """Add sums and scores; solve a head for each lambda of the grid.
 
         Raises:
-            FederationError: If the grid was scored on no image.
+            FederationError: If no validation image was classified rightly.
         """
         super().merge_knowledge(updates)
         if self.params.ridge != "validation":
@@ -72,8 +73,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
             self.state["right"] = sum((u.knowledge["right"] for u in updates), np.zeros(len(RIDGES), np.int64))
             if not self.state["right"].any():
                 raise FederationError(
-                    "method.ridge=validation: no node has validation images; give them with "
-                    "allocation.validation_fraction, or state method.ridge=NUMBER"
+                    "method.ridge=validation: no validation image is classified rightly, if there are any; give them "
+                    "with allocation.validation_fraction, or state method.ridge=NUMBER"
                 )
         heads = [ridge_head(*self.sums_told(), ridge) for ridge in RIDGES]
         self.knowledge = {
