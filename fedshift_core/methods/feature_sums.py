@@ -25,7 +25,7 @@ RIDGES = tuple(10.0**power for power in range(-3, 4))  # the grid of lambda
 class Fed3RParams(Params):
     """Parameters of Fed3R."""
 
-    ridge: float | Literal["validation"] = 1.0
+    ridge: float | Literal["validation"] = 0.3
     """lambda of the ridge regression, as a multiple of the mean variance sum of a feature; validation: that of a grid
     from 0.001 to 1000 with which most validation images are right, in a second round.
     """

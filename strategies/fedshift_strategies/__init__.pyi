@@ -43,7 +43,7 @@ class Fed3R(FedAvg):
     def __init__(
         self,
         *,
-        ridge: float | Literal["validation"] = 1.0,
+        ridge: float | Literal["validation"] = 0.3,
         feature_dim: int,
         **flower: Unpack[_Flower],
     ) -> None: ...
