@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedshift_core.disclosure import CLASS, IMAGE, MODEL, Word, refuse_sum
 from fedshift_core.limits import MOST_OWN, Refused, check_numbers
 from fedshift_core.plural import plural
-from fedshift_core.secure.layout import Sum
+from fedshift_core.secure.layout import UNDIVIDED, Sum
 
 
 class Own(str):
@@ -177,8 +177,13 @@ def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, 
         sums: How each array is a sum over nodes.
         settings: The run's section ``method``.
     """
-    each = (refuse_sum(behind(strategy, name, settings), name, how) for name, how in sums.items())
-    return next(filter(None, each), "")
+    contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
+    for name, how in sums.items():
+        if why := refuse_sum(behind(strategy, name, settings), name, how):
+            return why
+        if isinstance(contributes.get(name), Whole) and how not in UNDIVIDED:
+            return f"{name} is of whole numbers, and a sum of the kind {how} is divided"
+    return ""
 
 
 def of_features(strategy: type, declared: Declaration) -> frozenset[str]:

@@ -1,15 +1,19 @@
 """Fed3R and FedCGS in whole runs: one round beats chance, whoever holds what; resumed, from a file, held out."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message, MessageType
 from refusals import refused
 from safetensors.numpy import load_file
-from support import InlineRun, Run
+from secure_sites import Sites, real_nodes
+from support import InlineRun, ListeningGrid, Run
 
 from fedshift import testing
 from fedshift.run.launch import runner
+from fedshift_app.run.received_log import RECEIVED_FILE
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 
@@ -109,3 +113,66 @@ def test_a_grid_without_a_second_round_is_refused_before_anything_starts(run_inl
 def test_a_grid_without_validation_images_ends_the_run(run_inline: InlineRun) -> None:
     with pytest.raises(FederationError, match=r"allocation\.validation_fraction"):
         run_inline(nodes=4, rounds=2, method="fed3r", set=f"{FEW} method.ridge=validation")
+
+
+# --- secure sums ---------------------------------------------------------------------------------------
+
+SUMS = "federation.secure_sums=on"
+
+
+@pytest.mark.parametrize(("method", "rounds", "more"), [("fed3r", 1, ""), ("fedcgs", 1, ""), ("fed3r", 2, VALIDATED)])
+def test_with_secure_sums_the_head_is_the_same_to_the_bit(
+    method: str, rounds: int, more: str, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    """In worker processes, too."""
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {more}"
+    plain = run_inline(nodes=4, rounds=rounds, method=method, set=words)
+    secure = run_inline(nodes=4, rounds=rounds, method=method, set=f"{words} {SUMS}")
+    flat = {"experiment": "handwritten", "method": method, "rounds": rounds, "output-dir": str(tmp_path / "w")}
+    workers = Run(runner.run_inline(flat | {"set": f"{words} {SUMS}"}, 4, 2))
+    assert secure.rounds[0]["secure_sums"]["nodes"] == 4
+    for run in (secure, workers):
+        assert same(kept(run, "weights"), kept(plain, "weights"))
+        state, expected = kept(run, "state"), kept(plain, "state")
+        assert same(state, {name: array for name, array in expected.items() if name != "nodes"})
+
+
+def test_of_secure_sums_that_of_the_most_images_counts(run_inline: InlineRun) -> None:
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS}"
+
+    class Losing(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            index = message.content.config_records["config"].get("node-index")
+            return None if message.metadata.message_type == MessageType.TRAIN and index == 0 else reply
+
+    whole = run_inline(nodes=4, rounds=1, method="fed3r", set=words)
+    part = run_inline(nodes=4, rounds=1, method="fed3r", set=words, grid=Losing)
+    assert part.rounds[0]["nodes"] == [1, 2, 3]
+    assert kept(part, "state")["counts"].sum() < kept(whole, "state")["counts"].sum()
+    assert not same(kept(part, "weights"), kept(whole, "weights"))
+
+
+def test_real_nodes_with_a_policy_of_masked_weights_take_part(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real_nodes(monkeypatch, tmp_path)
+    sites = Sites(tmp_path, run_inline)
+    with (tmp_path / "policy.yaml").open("a") as policy:
+        policy.write("weights: masked\nleast_images: 8\n")
+    run = sites.run(1, method="fed3r", more=FROZEN)
+    assert [line["left_out"] for line in run.rounds] == [[]]
+    received = [json.loads(line) for line in (run.folder / RECEIVED_FILE).read_text().splitlines()]
+    trained = {line["name"] for line in received if line["message"] == "train" and line.get("kind") == "array"}
+    assert trained == {"arrays/masked"}
+    with pytest.raises(FederationError, match=r"federation\.secure_sums=off"):
+        sites.run(1, method="fed3r", more=f"{FROZEN} federation.secure_sums=off")
+
+
+def test_a_class_that_too_few_hold_ends_a_run_with_secure_sums(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its images would be in the gram matrix and in no row."""
+    real_nodes(monkeypatch, tmp_path)
+    sites = Sites(tmp_path, run_inline, held={"north": ("bar", "cross")})
+    with pytest.raises(FederationError, match=r"secure sums: .* are of classes that fewer than three nodes hold"):
+        sites.run(1, method="fed3r", more=f"{FROZEN} aggregation.weights=equal")

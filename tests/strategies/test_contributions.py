@@ -21,6 +21,7 @@ from fedshift_strategies.contributions import (
     MOST_OWN,
     WHOLE,
     Declaration,
+    Whole,
     behind,
     check_contribution,
     described,
@@ -186,6 +187,17 @@ def test_an_array_without_a_word_has_the_strictest_and_a_setting_may_make_it_ano
         "step has a part of each class, of which no count says how many nodes hold it"
     )
     assert refuse_sums(Mine, {"more": "each"}, {}) == "more has a row of each image, which no sum hides"
+
+
+def test_sums_of_whole_numbers_are_of_a_kind_that_keeps_them_whole_and_says_who_holds_a_class() -> None:
+    class Mine(DomainStrategy[Params]):
+        contributes: ClassVar[Declaration] = {"counts": ("C",), "cross": Whole("C", "D"), "gram": Whole("D")}
+        behind: ClassVar[Mapping[str, Word]] = {"cross": "class", "gram": "sum over classes"}
+
+    assert refuse_sums(Mine, {"counts": "images", "cross": "rows", "gram": "total"}, {}) == ""
+    refused: tuple[dict[str, Sum], ...] = ({"cross": "total"}, {"cross": "images"}, {"gram": "each"})
+    for sums in refused:
+        assert next(iter(sums)) in refuse_sums(Mine, sums, {})
 
 
 def test_a_declaration_in_words() -> None:

@@ -14,6 +14,8 @@ from fedshift_core.disclosure import Word
 from fedshift_core.errors import FederationError
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
+from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration, Own, Whole
@@ -31,14 +33,23 @@ WEIGHT, BIAS = "classifier.weight", "classifier.bias"
 class FeatureSumsStrategy(DomainStrategy[P]):
     """Asks each node once for sums of its features, and puts the head that is solved of them into the model.
 
-    State: ``nodes`` (N,), those whose sums are in; ``counts`` (C,), ``gram`` (F(F+1)/2,) and ``cross`` (C, F), whole
-    numbers, over these nodes.
+    With secure sums each round has the sum of its own nodes, and that of the most images counts: a node that is in two
+    such sums could not be taken out of one.
+
+    State: ``nodes`` (N,), those whose own sums are in; ``counts`` (C,), ``gram`` (F(F+1)/2,) and ``cross`` (C, F),
+    whole numbers, over these nodes, or over those of a secure sum.
     """
 
     contributes: ClassVar[Declaration] = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
     behind: ClassVar[Mapping[str, Word]] = {GRAM: "sum over classes", CROSS: "class"}
     sends: ClassVar[tuple[str, ...]] = ()
     tells = {"sums": Range(1, 1)}
+    of_sums = ("merge",)
+
+    @classmethod
+    def sums(cls, params: P) -> Mapping[str, Sum]:
+        """Return that sums of features need only be known as sums over nodes."""
+        return {COUNTS: "images", GRAM: "total", CROSS: "rows"}
 
     @abstractmethod
     def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:
@@ -65,10 +76,28 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         """Add the sums that nodes tell in this round to those told before."""
         width, known = self.federation.feature_dim, self._known()
         told = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
+        if told and told[0].stands_for > 1:
+            self._take_sum(told[0])
+            return
         for update in told:
             before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
             self.state = {name: before[name] + update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
         self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in told)]), np.int64)
+
+    def _take_sum(self, update: Update) -> None:
+        """Take in a sum over nodes of which none is known by itself.
+
+        Raises:
+            FederationError: If classes are not in it, whose images are in the gram matrix all the same.
+        """
+        images = int(update.knowledge[COUNTS].sum())
+        if images < update.num_examples:
+            raise FederationError(
+                f"secure sums: {plural(update.num_examples - images, 'image')} of {update.num_examples} are of classes "
+                "that fewer than three nodes hold; a head of all images needs three holders of each class"
+            )
+        if not self.state or images >= int(self.state[COUNTS].sum()):
+            self.state = {name: update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the weights that were sent, with the head that is solved of all sums."""

@@ -26,6 +26,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.methods.feature_sums import RIDGES, Fed3RParams
+from fedshift_core.secure.layout import Sum
 from fedshift_strategies.contributions import Declaration, Whole
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
@@ -50,6 +51,11 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         """Refuse a run without the round in which nodes score the grid."""
         if params.ridge == "validation" and rounds < 2:
             raise ConfigError(f"method.ridge=validation scores its grid in a second round, found rounds={rounds}")
+
+    @classmethod
+    def sums(cls, params: Fed3RParams) -> Mapping[str, Sum]:
+        """Return that sums and scores need only be known as sums over nodes."""
+        return {**super().sums(params), "right": "total"}
 
     def expected(self) -> Declaration:
         """Return the sums, and the scores of the grid where there is one."""
