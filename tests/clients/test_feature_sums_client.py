@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from refusals import refused
-from support import C, D, check_accepted, features_of, fit, image_set, new_client, normalised, shared
+from support import C, D, check_accepted, features_of, fit, image_set, new_client, normalised, scored_weights, shared
 from support import same as same_arrays
 
-from fedshift_clients.methods.feature_sums import FeatureSumsClient, Fed3RClient
+from fedshift_clients.methods.feature_sums import FeatureSumsClient, Fed3RClient, own_head
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.feature_sums import RIDGES, STEP, UNIT, Fed3RParams, FedCGSParams, unpacked
@@ -93,3 +94,37 @@ def test_an_encoder_that_trains_and_another_head_are_refused(
             TrainConfig(epochs=1, batch_size=8, lr=0.1),
             ImageConfig(),
         )
+
+
+# --- a head of the node's own ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [1e-3, 1.0, 1e3])
+def test_a_nodes_own_head_is_the_regression_toward_the_shared_one(rho: float) -> None:
+    """As least squares of the images and of rows that pull each weight to the shared one."""
+    rng = np.random.default_rng(0)
+    f, y, weight, bias = rng.normal(size=(30, 5)), rng.integers(0, C, 30), rng.normal(size=(C, 5)), rng.normal(size=C)
+    pull = np.sqrt(rho * (f**2).sum() / 5) * np.eye(6)
+    rows = np.concatenate([np.column_stack([f, np.ones(30)]), pull])
+    aims = np.concatenate([np.eye(C)[y], pull @ np.column_stack([weight, bias]).T])
+    slow = np.linalg.lstsq(rows, aims, rcond=None)[0]
+    found = own_head(*(torch.from_numpy(a) for a in (f, y, weight, bias)), rho)
+    np.testing.assert_allclose(found[0], slow[:-1].T, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found[1], slow[-1], rtol=0, atol=1e-10)
+
+
+def test_it_is_scored_with_its_own_head_and_keeps_the_shared_one() -> None:
+    shared_alone, made, far = (client(params={"personal": rho}) for rho in (None, 1e-3, 1e9))
+    test = image_set(30, seed=9)
+    scores, seen = scored_weights(made, test)
+    head = made.model.classifier
+    f, _ = made.features_of(made.train_set)
+    weight, bias = own_head(f, torch.from_numpy(made.train_set.y), head.weight, head.bias, 1e-3)
+    assert np.array_equal(seen[0]["classifier.weight"], weight.detach().numpy())
+    assert np.array_equal(seen[0]["classifier.bias"], bias.detach().numpy())
+    assert same_arrays(shared(made), shared(shared_alone)) and made.memory == {}
+    plain = scored_weights(shared_alone, test)[0]
+    assert scores.loss_sum != plain.loss_sum
+    assert scored_weights(far, test)[0].loss_sum == pytest.approx(plain.loss_sum, abs=1e-4)
+    assert [kind.personal for kind in (made.params, shared_alone.params)] == [1e-3, None]
+    assert not made.scores_as_sent(made.params) and shared_alone.scores_as_sent(shared_alone.params)

@@ -176,3 +176,14 @@ def test_a_class_that_too_few_hold_ends_a_run_with_secure_sums(
     sites = Sites(tmp_path, run_inline, held={"north": ("bar", "cross")})
     with pytest.raises(FederationError, match=r"secure sums: .* are of classes that fewer than three nodes hold"):
         sites.run(1, method="fed3r", more=f"{FROZEN} aggregation.weights=equal")
+
+
+# --- a head of each node's own ---------------------------------------------------------------------------
+
+
+def test_with_a_head_of_its_own_each_node_is_scored_by_itself(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=4, rounds=1, method="fed3r", set=f"{FEW} method.personal=0.1")
+    plain = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
+    assert run.results["evaluated"] == "personal models"
+    assert None not in run.results["final"].values() and run.results["final"] != plain.results["final"]
+    assert same(kept(run, "weights"), kept(plain, "weights"))

@@ -14,7 +14,7 @@ NAN = float("nan")
 Refused = list[dict[str, Any]]
 OF_METHODS: dict[str, Refused] = {
     "fdse": [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}, {"tau": 0}],
-    "fed3r": [{"ridge": 0}, {"ridge": -1.0}, {"ridge": NAN}, {"ridge": "best"}, {"lambda": 1.0}],
+    "fed3r": [{"ridge": 0}, {"ridge": -1.0}, {"ridge": NAN}, {"ridge": "best"}, {"personal": 0}],
     "fedcgs": [{"shrinkage": -0.1}, {"shrinkage": 1.1}, {"shrinkage": NAN}],
     "fedcode": [
         {"tau": 0.0}, {"alpha": -1.0}, {"beta": -0.1}, {"fdr_form": "x"}, {"proto_source": "x"}, {"global_model": "x"},

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient
+from fedshift_clients.base import DomainClient, Scores
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import precision
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -32,6 +33,33 @@ def sums(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     f = torch.round(features.double() / STEP)
     by_class = torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
     return f.T @ f, by_class / STEP
+
+
+def own_head(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor, rho: float) -> tuple[Tensor, Tensor]:
+    r"""Return the head of a node's own: the ridge regression of its images toward a head.
+
+    .. math:: \arg\min_W\|\Phi W-Y\|^2+\rho\,\frac{\mathrm{tr}\,F^\top F}{F}\,\|W-W_0\|^2
+        =W_0+\Big(\Phi^\top\Phi+\rho\,\frac{\mathrm{tr}\,F^\top F}{F}I\Big)^{-1}\Phi^\top(Y-\Phi W_0)
+
+    with :math:`\Phi=(F,1)`, whose last column is the bias's.
+
+    Args:
+        features: F, (N, F).
+        y: Labels (N,).
+        weight: Of the head, (C, F).
+        bias: Of the head, (C,).
+        rho: How much the head counts.
+    """
+    f = features.double()
+    phi = torch.cat([f, torch.ones_like(f[:, :1])], dim=1)
+    shared = torch.cat([weight, bias[:, None]], dim=1).double().T
+    missing = torch.nn.functional.one_hot(y, len(weight)).double() - phi @ shared
+    scale = rho * max(float(f.square().sum()) / f.shape[1], STEP**2)  # features may be 0, all of them
+    gram = phi.T @ phi
+    own = shared + torch.linalg.solve(
+        gram + scale * torch.eye(len(gram), dtype=f.dtype, device=f.device), phi.T @ missing
+    )
+    return own[:-1].T.to(weight.dtype), own[-1].to(bias.dtype)
 
 
 class FeatureSumsClient(DomainClient[P]):
@@ -75,7 +103,29 @@ class FeatureSumsClient(DomainClient[P]):
 
 
 class Fed3RClient(FeatureSumsClient[Fed3RParams]):
-    """Tells sums, and scores the heads of the grid on its validation images."""
+    """Tells sums, scores the heads of the grid on its validation images, and has a head of its own at scores."""
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Fed3RParams) -> bool:
+        """Tell whether each node has a head of its own."""
+        return params.personal is not None or super().personal(model, config, params)
+
+    @classmethod
+    def scores_as_sent(cls, params: Fed3RParams) -> bool:
+        """Not where the head is solved anew for a score."""
+        return params.personal is None
+
+    def score_test(self, test: ImageSet) -> Scores:
+        """Score with the node's own head, if the run says so; put the shared one back."""
+        if self.params.personal is None or not len(self.train_set):
+            return super().score_test(test)
+        with self.kept_weights():
+            head, (features, y) = self.model.classifier, self.features_of(self.train_set)
+            weight, bias = own_head(features, y, head.weight, head.bias, self.params.personal)
+            with torch.no_grad():
+                head.weight.copy_(weight)
+                head.bias.copy_(bias)
+            return super().score_test(test)
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the sums, and how many validation images each head of the grid classifies rightly."""
