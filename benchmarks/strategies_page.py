@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
 from fedshift_strategies import fitting, plain
 
@@ -73,6 +73,8 @@ def _class(name: str) -> Iterator[str]:
 
 
 def _shown(annotation: Any) -> str:
+    if get_origin(annotation) is Union:  # of a type and a Literal
+        return " | ".join(map(_shown, get_args(annotation)))
     text = inspect.formatannotation(annotation).replace("'", '"').replace("collections.abc.", "")
     for record in ("recorddict", "metricrecord"):
         text = text.replace(f"flwr.app.message.{record}.", "")

@@ -24,7 +24,7 @@ WORDS: tuple[Word, ...] = get_args(Word)  # the strictest last
 MODEL, SUM, CLASS, IMAGE = WORDS
 #: How names of shared arrays end that are statistics of images: BatchNorm's and FedFA's.
 BUFFERS = (".running_mean", ".running_var", ".mean", ".square")
-HELD = ("images", "nodes")  # sums in which a node without images of a class has no part (``layout.Sum``)
+HELD = ("images", "nodes", "rows")  # sums in which a node without images of a class has no part (``layout.Sum``)
 
 
 def checked(word: str, where: str) -> None:

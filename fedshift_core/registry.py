@@ -72,6 +72,7 @@ class Method(BaseModel):
         one_domain: What it makes of a node that holds images of several domains, where it counts on one; else empty.
         terms: Names of its own loss terms with its own settings. The server accepts no others from a node.
         other_terms: Names of loss terms that it has with other settings only.
+        trains: Whether nodes train; if not, they report no loss terms.
         of_features: Which of its terms depend on features, and on what the server sent, alone: if nothing up to the
             features trains, they have no gradient.
         switches: Of such a term, by name, the parameters that must be on for it to be so, separated by spaces: ``NAME``
@@ -108,6 +109,7 @@ class Method(BaseModel):
     one_domain: str = ""
     terms: tuple[str, ...] = ()
     other_terms: tuple[str, ...] = ()
+    trains: bool = True
     of_features: tuple[str, ...] = ()
     switches: Section = FrozenDict({})
     scores: tuple[str, ...] = ()

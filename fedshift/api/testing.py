@@ -156,7 +156,7 @@ def check_declared(method: Method, folder: Path) -> None:
         ContractError: With the name.
     """
     losses = [line["losses"] for line in Run(folder).rounds]
-    for term in (CE, *method.terms):
+    for term in (*(CE,) * method.trains, *method.terms):
         values = [line[f"{LOSS_TERM}{term}"] for line in losses if f"{LOSS_TERM}{term}" in line]
         if not values:
             raise ContractError(f"losses are declared: terms has {term!r}, which no node reported")

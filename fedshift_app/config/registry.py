@@ -158,7 +158,7 @@ def contributed(method: Method) -> str:
     contributes: Declaration = strategy.contributes
     cases = [("", "", [name for name in contributes if name not in strategy.optional])]
     for setting in dict.fromkeys(strategy.optional.values()):
-        also = [name for name, needed in strategy.optional.items() if needed == setting]
+        also = [name for name, needed in strategy.optional.items() if needed == setting and name in contributes]
         cases.append((f"with {setting} also ", setting, also))
     cases += [(f"with {setting} ", setting, [*words]) for setting, words in strategy.behind_with.items()]
     parts = []

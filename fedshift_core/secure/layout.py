@@ -14,10 +14,17 @@ exactly, so the sum over m of the nodes is off by at most :math:`mR/L`, and thei
 nearest (Flower's is drawn from NumPy's global generator): a vector is the same bits wherever it is computed.
 
 Whole numbers of a segment without a range (counts, 0 to L) are summed as they are.
+
+**Digits.** Signed whole numbers z of up to B are summed exactly: :math:`z+B=\sum_jd_j2^{kj}` is several numbers, its
+digits :math:`d_j<2^k\le L+1`. Each digit is summed as it is, and the sums are joined,
+
+.. math:: \sum_iz_i=\sum_j2^{kj}\sum_id_{ij}-nB,
+
+which is below :math:`2^{63}` as B is at most :math:`2^{62}/n`, and at most :math:`2^{53}`.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -26,14 +33,17 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
+from fedshift_core.limits import LARGEST_INTEGER
 from fedshift_core.secure.crypto import Residues
 
 #: How a contribution is a sum over nodes, by what a node's rows are multiplied:
 #:   images: by the node's images of the class, ``counts`` (C,); nodes: by 1 where the node has images of the class,
-#:   else by 0; each: by 1, and divided by the number of nodes; total: by 1, and not divided.
-Sum = Literal["images", "nodes", "each", "total"]
+#:   else by 0; rows: as nodes, and not divided; each: by 1, and divided by the number of nodes; total: by 1, and not
+#:   divided. Whole numbers are ``rows`` or ``total``, which alone keep them whole.
+Sum = Literal["images", "nodes", "rows", "each", "total"]
 SUMS: tuple[Sum, ...] = get_args(Sum)
-BY_CLASS = ("images", "nodes")  # those of which a row is of one class
+BY_CLASS = ("images", "nodes", "rows")  # those of which a row is of one class
+UNDIVIDED = ("rows", "total")
 COUNTS = "counts"
 #: Range of the change of an array of integers, such as BatchNorm's number of batches.
 WHOLE_RANGE = float(2**20)
@@ -48,12 +58,14 @@ class Segment:
     Attributes:
         name: Their name.
         shape: Their shape.
-        most: R, the largest absolute value; 0 for counts.
+        most: R, the largest absolute value; 0 for counts and for digits.
+        digits: Whether it is of signed whole numbers, which travel as digits.
     """
 
     name: str
     shape: tuple[int, ...]
     most: float
+    digits: bool = False
 
     @property
     def size(self) -> int:
@@ -81,7 +93,25 @@ class Layout:
     @property
     def size(self) -> int:
         """How many numbers the vector has."""
-        return sum(segment.size for segment in self.segments)
+        return sum(map(self._length, self.segments))
+
+    @property
+    def most_whole(self) -> int:
+        """B, the largest absolute value of a whole number that travels as digits."""
+        return min(LARGEST_INTEGER, 2**62 // self.nodes)
+
+    @property
+    def _bits(self) -> int:
+        """k, of a digit."""
+        return (self.levels + 1).bit_length() - 1
+
+    @property
+    def _places(self) -> range:
+        """By how many bits each digit of a whole number is shifted."""
+        return range(0, (2 * self.most_whole).bit_length(), self._bits)
+
+    def _length(self, segment: Segment) -> int:
+        return segment.size * (len(self._places) if segment.digits else 1)
 
     def error(self, most: float) -> float:
         """Return by how much a number of this range is off at most."""
@@ -100,15 +130,37 @@ class Layout:
     def values(self, total: Residues, number: int) -> Arrays:
         """Return the sums of ``number`` nodes by segment: float64 where it has a range, else int64."""
         sums: Arrays = {}
-        ends = np.cumsum([segment.size for segment in self.segments])
+        ends = np.cumsum([self._length(segment) for segment in self.segments])
         for segment, part in zip(self.segments, np.split(total, ends)[:-1], strict=True):
+            if segment.digits:
+                sums[segment.name] = self._joined(segment, part, number)
+                continue
             whole: NDArray[Any] = part.reshape(segment.shape).astype(np.int64)
             if segment.most:
                 whole = (whole - number * (self.levels // 2)) * (2 * segment.most / self.levels)
             sums[segment.name] = whole
         return sums
 
+    def _joined(self, segment: Segment, part: Residues, number: int) -> NDArray[np.int64]:
+        """Return the sums of whole numbers of which these are the sums of the digits."""
+        rows = part.reshape(len(self._places), *segment.shape).astype(np.uint64)
+        joined = np.zeros(segment.shape, np.uint64)
+        for place, row in zip(self._places, rows, strict=True):
+            joined += row << np.uint64(place)
+        return joined.astype(np.int64) - number * self.most_whole
+
+    def _digits(self, segment: Segment, values: NDArray[Any]) -> Residues:
+        whole, most = np.asarray(values, np.int64).reshape(-1), self.most_whole
+        if not ((whole >= -most) & (whole <= most)).all():
+            raise RequestError(
+                f"secure sums: {segment.name} holds a number out of range, allowed is {-most:g} to {most:g}"
+            )
+        shifted, digit = (whole + most).astype(np.uint64), np.uint64(2**self._bits - 1)
+        return np.concatenate([(shifted >> np.uint64(place) & digit).astype(np.uint32) for place in self._places])
+
     def _steps(self, segment: Segment, values: NDArray[Any]) -> Residues:
+        if segment.digits:
+            return self._digits(segment, values)
         numbers = np.asarray(values, np.float64).reshape(-1)
         least, most = (-segment.most, segment.most) if segment.most else (0.0, float(self.levels))
         if not ((numbers >= least) & (numbers <= most)).all():
@@ -123,7 +175,7 @@ class Layout:
 
 def layout_of(
     weights: Mapping[str, NDArray[Any]], shared: Mapping[str, tuple[int, ...]], terms: Sequence[str], most: float,
-    nodes: int,
+    nodes: int, whole: Collection[str] = (),
 ) -> Layout:  # fmt: skip
     """Return the layout of what the nodes of a round send.
 
@@ -133,13 +185,15 @@ def layout_of(
         terms: Names of losses.
         most: R of all but arrays of integers.
         nodes: How many nodes send a vector.
+        whole: Those that nodes contribute as signed whole numbers.
     """
     segments = [
         Segment(WEIGHTS + name, array.shape, most if array.dtype.kind == "f" else WHOLE_RANGE)
         for name, array in weights.items()
     ]
     for name, shape in shared.items():
-        segments.append(Segment(KNOWLEDGE + name, shape, 0.0 if name == COUNTS else most))
+        digits = name in whole
+        segments.append(Segment(KNOWLEDGE + name, shape, 0.0 if name == COUNTS or digits else most, digits))
     for term in terms:
         segments += [Segment(LOSSES + term, (), most), Segment(REPORTS + term, (), 1.0)]
     return Layout(tuple(segments), nodes)

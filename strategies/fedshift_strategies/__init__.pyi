@@ -37,6 +37,28 @@ class FPL(FedAvg):
         **flower: Unpack[_Flower],
     ) -> None: ...
 
+class Fed3R(FedAvg):
+    """Solves the ridge regression of all nodes' sums; with ``ridge=validation`` nodes score each of a grid."""
+
+    def __init__(
+        self,
+        *,
+        ridge: float | Literal["validation"] = 0.3,
+        feature_dim: int,
+        **flower: Unpack[_Flower],
+    ) -> None: ...
+
+class FedCGS(FedAvg):
+    """Solves the Gaussian head of all nodes' sums."""
+
+    def __init__(
+        self,
+        *,
+        shrinkage: float = 0.001,
+        feature_dim: int,
+        **flower: Unpack[_Flower],
+    ) -> None: ...
+
 class FedCode(FedAvg):
     """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes."""
 

@@ -5,7 +5,7 @@
 
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
 own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are
-int64, all else float32.
+int64, as is a shape that is :class:`Whole`, all else float32.
 
 One of four words says what each array tells of images (``fedshift_core.disclosure``):
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedshift_core.disclosure import CLASS, IMAGE, MODEL, Word, refuse_sum
 from fedshift_core.limits import MOST_OWN, Refused, check_numbers
 from fedshift_core.plural import plural
-from fedshift_core.secure.layout import Sum
+from fedshift_core.secure.layout import UNDIVIDED, Sum
 
 
 class Own(str):
@@ -39,6 +39,14 @@ class Own(str):
         own = super().__new__(cls, letter)
         own.most = most
         return own
+
+
+class Whole(tuple[str | int, ...]):
+    """The shape of an array of whole numbers, int64."""
+
+    def __new__(cls, *parts: str | int) -> Self:
+        """Return the shape with these dimensions."""
+        return super().__new__(cls, parts)
 
 
 Shape = tuple[str | int, ...]
@@ -96,7 +104,7 @@ def _check_shape(
     name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str | int, int]
 ) -> None:
     """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
-    dtype = "int64" if name in WHOLE else "float32"
+    dtype = "int64" if name in WHOLE or isinstance(shape, Whole) else "float32"
     if array.ndim == len(shape):
         for letter, size in zip(shape, array.shape, strict=True):
             if isinstance(letter, str) and letter not in known:
@@ -169,8 +177,13 @@ def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, 
         sums: How each array is a sum over nodes.
         settings: The run's section ``method``.
     """
-    each = (refuse_sum(behind(strategy, name, settings), name, how) for name, how in sums.items())
-    return next(filter(None, each), "")
+    contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
+    for name, how in sums.items():
+        if why := refuse_sum(behind(strategy, name, settings), name, how):
+            return why
+        if isinstance(contributes.get(name), Whole) and how not in UNDIVIDED:
+            return f"{name} is of whole numbers, and a sum of the kind {how} is divided"
+    return ""
 
 
 def of_features(strategy: type, declared: Declaration) -> frozenset[str]:

@@ -54,7 +54,8 @@ class MethodHooks(FedAvg, Parametrised[P]):
     sends: ClassVar[tuple[str, ...] | None] = None
     #: Scalars may have bounds, by name: numbers of a range, or one of some words.
     tells: ClassVar[tuple[str, ...] | Mapping[str, ScalarBounds] | None] = None
-    #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
+    #: Of these, what nodes send, or are sent, only with a setting that is not the default: by name that setting, as
+    #: tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
     #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round
     #: (``federation.secure_sums``): of ``merge`` and ``merge_knowledge``.

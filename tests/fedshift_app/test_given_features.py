@@ -29,7 +29,7 @@ ENCODER = (
 FILE = "features.npz"
 OF_FILE = f"dataset.features={FILE}"
 #: One of each kind of method that works on kept features.
-METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur")
+METHODS = ("fedavg", "i2pfl", "fedproto", "scaffold", "t3a", "ggeur", "fed3r")
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from fedshift_clients.adapt.params import ContrastParams, EATAParams, FinetunePa
 #: By method, settings each of which its parameters refuse; those joined by a comma are set together.
 OF_METHODS = {
     "fdse": "lambda_kl=-1 beta=-0.1 kl=mean lmbd=1 tau=0",
+    "fed3r": "ridge=0 ridge=-1.0 ridge=.nan ridge=best personal=0",
+    "fedcgs": "shrinkage=-0.1 shrinkage=1.1 shrinkage=.nan",
     "fedcode": "tau=0.0 alpha=-1.0 beta=-0.1 fdr_form=x proto_source=x global_model=x unknown=1 finch_partition=x",
     "feddap": "tau=0.0 lambda1=-1.0 lambda2=-1.0 dp=shrink_add dp_q=2 merge_tau=0",
     "feddyn": "alpha=-1 alpha=.nan mu=1",

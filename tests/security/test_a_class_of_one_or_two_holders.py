@@ -12,7 +12,7 @@ from support import listening
 from fedshift_app.config import registry
 from fedshift_app.features.secure_sums.server import SecureSums
 from fedshift_core.errors import FederationError
-from fedshift_core.secure.layout import BY_CLASS, has_rows
+from fedshift_core.secure.layout import BY_CLASS, UNDIVIDED, has_rows
 from fedshift_core.wire import names
 
 #: bar is held by all, cross by two, disc by one.
@@ -38,7 +38,8 @@ def by_class() -> list[str]:
         )
         if not strategy.needs_single(params) and not method.numbers:
             sums = strategy.sums(params)
-            if any(sums[name] in BY_CLASS for name in strategy.contributes if name in sums):
+            rows = {sums[name] for name in strategy.contributes if name in sums} & {*BY_CLASS}
+            if rows and not rows & {*UNDIVIDED}:  # those go on as if nobody had the class; of others see below
                 found.append(method.name)
     return found
 

@@ -22,6 +22,7 @@ from fedshift_strategies.contributions import (
     MOST_OWN,
     WHOLE,
     Declaration,
+    Whole,
     behind,
     check_contribution,
     refuse_sums,
@@ -164,3 +165,14 @@ def test_an_array_without_a_word_has_the_strictest_and_a_setting_may_make_it_ano
     assert refuse_sums(Mine, sums, {}) == ""
     worded(refuse_sums(Mine, sums, {"option": "I"}), "step", "class")
     worded(refuse_sums(Mine, {"more": "each"}, {}), "more", "image")
+
+
+def test_sums_of_whole_numbers_are_of_a_kind_that_keeps_them_whole_and_says_who_holds_a_class() -> None:
+    class Mine(DomainStrategy[Params]):
+        contributes: ClassVar[Declaration] = {"counts": ("C",), "cross": Whole("C", "D"), "gram": Whole("D")}
+        behind: ClassVar[Mapping[str, Word]] = {"cross": "class", "gram": "sum over classes"}
+
+    assert refuse_sums(Mine, {"counts": "images", "cross": "rows", "gram": "total"}, {}) == ""
+    refused: tuple[dict[str, Sum], ...] = ({"cross": "total"}, {"cross": "images"}, {"gram": "each"})
+    for sums in refused:
+        assert next(iter(sums)) in refuse_sums(Mine, sums, {})

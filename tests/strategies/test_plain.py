@@ -21,6 +21,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies import FedProto, fitting, plain
 from fedshift_strategies.base import DomainStrategy
+from fedshift_strategies.contributions import Whole
 from fedshift_strategies.federation.context import Ask, RoundResult
 from fedshift_strategies.federation.updates import Update
 
@@ -50,10 +51,10 @@ def sent_by(index: int, server_round: int, expected: Mapping[str, Any]) -> tuple
     weights["count"] = np.array(5 + index)
     knowledge: Arrays = {}
     for key, letters in expected.items():
-        shape = [SIZES.get(letter, letter) for letter in letters]
+        shape = [SIZES.get(letter, getattr(letter, "most", letter)) for letter in letters]
         integers = {"counts": 9, "labels": C}
-        if key in integers:
-            knowledge[key] = rng.integers(0, integers[key], shape)
+        if key in integers or isinstance(letters, Whole):
+            knowledge[key] = rng.integers(0, integers.get(key, 2**30), shape)
         else:
             knowledge[key] = rng.normal(size=shape).astype(np.float32)
     return weights, knowledge, 10 + index * 3

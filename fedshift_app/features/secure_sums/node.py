@@ -113,7 +113,8 @@ class SecureSumsOnNode(NodeFeature):
                 f"secure sums: the server asks for {', '.join(sums) or 'nothing'} in addition to weights, this node "
                 f"has {', '.join(knowledge) or 'nothing'}"
             )
-        layout = layout_of(call.sent, {name: knowledge[name].shape for name in sums}, terms, most, member.nodes)
+        shapes = {name: knowledge[name].shape for name in sums}
+        layout = layout_of(call.sent, shapes, terms, most, member.nodes, _whole(knowledge))
         values = _weights(call.sent, reply.weights, member.factor)
         values |= _contributions(knowledge, sums, member)
         values |= _losses(reply.metrics, terms, member.factor, most)
@@ -204,11 +205,19 @@ def _contributions(knowledge: Arrays, sums: Mapping[str, Sum], member: Member) -
     values: Arrays = {}
     for name, how in sums.items():
         array = knowledge[name]
+        rows = row_weights(how, counts, member.largest, array.ndim)
         if name == COUNTS:
             values[KNOWLEDGE + name] = (counts > 0).astype(np.int64) if how == "nodes" else counts
+        elif name in _whole(knowledge):
+            values[KNOWLEDGE + name] = np.where(np.asarray(rows) > 0, array, 0)
         else:
-            values[KNOWLEDGE + name] = array.astype(np.float64) * row_weights(how, counts, member.largest, array.ndim)
+            values[KNOWLEDGE + name] = array.astype(np.float64) * rows
     return values
+
+
+def _whole(knowledge: Arrays) -> list[str]:
+    """Return the names of arrays of whole numbers, which are summed exactly."""
+    return [name for name, array in knowledge.items() if array.dtype.kind == "i" and name != COUNTS]
 
 
 def _losses(metrics: Metrics, terms: list[str], factor: float, most: float) -> Arrays:

@@ -38,7 +38,7 @@ from fedshift_core.secure.statement import LEAST_HOLDERS, largest, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_strategies import weighting
-from fedshift_strategies.contributions import check_contribution
+from fedshift_strategies.contributions import Own, Whole, check_contribution
 from fedshift_strategies.features.base import (
     Asked,
     Gather,
@@ -225,9 +225,9 @@ class SecureSums(ServerFeature):
     def _mean(self, name: str, sums: Arrays, nodes: int) -> NDArray[Any]:
         """Return the mean of a contribution, as its kind of sum says."""
         total, how = sums[KNOWLEDGE + name], self._sums[name]
-        if name == COUNTS:
+        if total.dtype.kind == "i":
             return total
-        if how in layout.BY_CLASS:
+        if how in layout.BY_CLASS and how not in layout.UNDIVIDED:
             counts = sums.get(KNOWLEDGE + COUNTS, np.zeros(0))
             rows = counts / largest(self._dealing.group.statements) if how == "images" else counts.astype(np.float64)
             rows = rows.reshape(-1, *(1,) * (total.ndim - 1))
@@ -237,7 +237,9 @@ class SecureSums(ServerFeature):
         return total.astype(np.float32)
 
     def _layout(self, weights: Mapping[str, Any], training: Training) -> layout.Layout:
-        sizes, declared = self.run.sizes, training.method.expected()
+        declared = training.method.expected()
+        own: dict[str, int] = {part: part.most for s in declared.values() for part in s if isinstance(part, Own)}
+        sizes = own | self.run.sizes
         for name, shape in declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
                 raise FederationError(f"secure sums: how large {name} is, each node decides; a sum needs the same size")
@@ -246,7 +248,8 @@ class SecureSums(ServerFeature):
             for name, shape in declared.items()
         }
         terms, most = self._common[wire.SECURE_TERMS], self._options.secure_sums_range
-        return layout.layout_of(weights, shapes, terms, most, len(self._dealing.group.nodes))
+        whole = [name for name, shape in declared.items() if isinstance(shape, Whole)]
+        return layout.layout_of(weights, shapes, terms, most, len(self._dealing.group.nodes), whole)
 
 
 def _shown(dealing: Dealing, added: Added, error: float) -> dict[str, Any]:

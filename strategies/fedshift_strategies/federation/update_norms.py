@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import BLOCK, LARGEST_COUNT, Refused, Wild, largest
-from fedshift_strategies.contributions import WHOLE
 
 Given = Mapping[str, NDArray[Any]]
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros
@@ -133,7 +132,7 @@ def out_of_proportion(
     usual = {} if usual is None else usual
     problems: dict[int, str] = {}
     for name in contributions[0] if contributions else ():
-        if name in WHOLE:
+        if contributions[0][name].dtype.kind in "iu":  # counts, labels and sums in units
             continue
         sent = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
         norms = {place: _of_a_row(array) for place, array in sent.items()}

@@ -82,3 +82,33 @@ def test_a_small_range_of_weights_leaves_means_their_room(most: float, used: flo
     back = layout.values(layout.vector(values), 1)
     for segment in layout.segments:
         assert np.abs(back[segment.name] - values[segment.name]).max() <= layout.error(segment.most)
+
+
+# --- whole numbers ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 3000), st.lists(st.integers(-(2**53), 2**53), min_size=1, max_size=6), st.integers(0, 2**20))
+def test_whole_numbers_are_summed_exactly_whatever_their_signs(nodes: int, values: list[int], step: int) -> None:
+    layout = layout_of({}, {"counts": (1,), "gram": (len(values),)}, [], 64.0, nodes, ["gram"])
+    most, total, exact = layout.most_whole, np.zeros(layout.size, np.uint32), [0] * len(values)
+    for i in range(min(nodes, 40)):
+        own = [max(-most, min(most, value - i * step)) for value in values]
+        total += layout.vector({"knowledge/counts": np.array([i]), "knowledge/gram": np.array(own)})
+        exact = [a + b for a, b in zip(exact, own, strict=True)]
+    sums = layout.values(total, min(nodes, 40))
+    assert sums["knowledge/gram"].tolist() == exact
+    assert sums["knowledge/gram"].dtype == np.int64
+    assert sums["knowledge/counts"].tolist() == [sum(range(min(nodes, 40)))]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 10, 1000, 10**5])
+def test_the_largest_whole_numbers_of_all_nodes_do_not_wrap(nodes: int) -> None:
+    layout = Layout((Segment("gram", (2,), 0.0, digits=True),), nodes)
+    most = layout.most_whole
+    vector = layout.vector({"gram": np.array([most, -most])}).astype(np.uint64)
+    assert vector.max() <= layout.levels and int(vector.max()) * nodes < 2**32
+    total = (vector * np.uint64(nodes)).astype(np.uint32)
+    assert layout.values(total, nodes)["gram"].tolist() == [nodes * most, -nodes * most]
+    for out in (most + 1, -most - 1):
+        assert "gram" in refusal_of(FedShiftError, layout.vector, {"gram": np.array([0, out])})

@@ -1,0 +1,141 @@
+"""Client of the heads that are solved of sums of features: Fed3R [Fani et al., 2024], FedCGS [Guan et al., 2025].
+
+Symbols: f frozen feature of an image. A node tells, once, sum f f^T over its training images, the sums of f by class,
+and numbers of images: as whole numbers (``fedshift_core.methods.feature_sums``). Nothing trains.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedshift_clients.base import DomainClient, Scores
+from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training import precision
+from fedshift_clients.training.phases import Phase
+from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, RIDGES, STEP, Fed3RParams, packed, to_whole
+from fedshift_core.params import P
+from fedshift_datasets.base import ImageSet
+
+
+def sums(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return sum f f^T (F, F) and the sums of f by class (C, F), in whole numbers of UNIT, float64.
+
+    Args:
+        features: f, (N, F).
+        y: Labels (N,).
+        classes: C.
+    """
+    f = torch.round(features.double() / STEP)
+    by_class = torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
+    return f.T @ f, by_class / STEP
+
+
+def own_head(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor, rho: float) -> tuple[Tensor, Tensor]:
+    r"""Return the head of a node's own: the ridge regression of its images toward a head.
+
+    .. math:: \arg\min_W\|\Phi W-Y\|^2+\rho\,\frac{\mathrm{tr}\,F^\top F}{F}\,\|W-W_0\|^2
+        =W_0+\Big(\Phi^\top\Phi+\rho\,\frac{\mathrm{tr}\,F^\top F}{F}I\Big)^{-1}\Phi^\top(Y-\Phi W_0)
+
+    with :math:`\Phi=(F,1)`, whose last column is the bias's.
+
+    Args:
+        features: F, (N, F).
+        y: Labels (N,).
+        weight: Of the head, (C, F).
+        bias: Of the head, (C,).
+        rho: How much the head counts.
+    """
+    f = features.double()
+    phi = torch.cat([f, torch.ones_like(f[:, :1])], dim=1)
+    shared = torch.cat([weight, bias[:, None]], dim=1).double().T
+    missing = torch.nn.functional.one_hot(y, len(weight)).double() - phi @ shared
+    scale = rho * max(float(f.square().sum()) / f.shape[1], STEP**2)  # features may be 0, all of them
+    gram = phi.T @ phi
+    own = shared + torch.linalg.solve(
+        gram + scale * torch.eye(len(gram), dtype=f.dtype, device=f.device), phi.T @ missing
+    )
+    return own[:-1].T.to(weight.dtype), own[-1].to(bias.dtype)
+
+
+class FeatureSumsClient(DomainClient[P]):
+    """Tells sums of its features once, and trains nothing."""
+
+    @classmethod
+    def check_run(cls, params: P, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse an encoder that trains, and a head that is no linear one."""
+        if model.freeze != "encoder" or model.head != "linear":
+            raise ConfigError(
+                "the head is solved of frozen features: it needs model.freeze=encoder and model.head=linear, found "
+                f"{model.freeze} and {model.head}"
+            )
+
+    def phases(self, server_round: int) -> Sequence[Phase]:
+        """Return no part: nothing trains."""
+        return []
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the sums if the server lacks them."""
+        y, number, width = torch.from_numpy(self.train_set.y), self.model.num_classes, self.model.feature_dim
+        counts = {COUNTS: torch.bincount(y, minlength=number).numpy()}
+        if not self.scalars.get("sums", 0):
+            nothing = {GRAM: np.zeros(0, np.int64), CROSS: np.zeros((number, 0), np.int64)}
+            return counts | nothing
+        features, labels = self.features_of(self.train_set)
+        gram, cross = (each.cpu().numpy() for each in sums(features, labels, number))
+        assert gram.shape == (width, width)
+        return counts | {GRAM: to_whole(packed(gram), GRAM), CROSS: to_whole(cross, CROSS)}
+
+    def features_of(self, images: ImageSet) -> tuple[Tensor, Tensor]:
+        """Return the features (N, F) of images, not augmented, and their labels (N,)."""
+        self.model.eval()
+        parts: list[Tensor] = []
+        labels: list[Tensor] = []
+        with torch.inference_mode(), precision.autocast(self.setup.train.precision, self.setup.device):
+            for x, y in self.plain_batches(images):
+                parts.append(self.model.encoder(x).float())
+                labels.append(y)
+        return torch.cat(parts).clone(), torch.cat(labels).clone()
+
+
+class Fed3RClient(FeatureSumsClient[Fed3RParams]):
+    """Tells sums, scores the heads of the grid on its validation images, and has a head of its own at scores."""
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Fed3RParams) -> bool:
+        """Tell whether each node has a head of its own."""
+        return params.personal is not None or super().personal(model, config, params)
+
+    @classmethod
+    def scores_as_sent(cls, params: Fed3RParams) -> bool:
+        """Not where the head is solved anew for a score."""
+        return params.personal is None
+
+    def score_test(self, test: ImageSet) -> Scores:
+        """Score with the node's own head, if the run says so; put the shared one back."""
+        if self.params.personal is None or not len(self.train_set):
+            return super().score_test(test)
+        with self.kept_weights():
+            head, (features, y) = self.model.classifier, self.features_of(self.train_set)
+            weight, bias = own_head(features, y, head.weight, head.bias, self.params.personal)
+            with torch.no_grad():
+                head.weight.copy_(weight)
+                head.bias.copy_(bias)
+            return super().score_test(test)
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the sums, and how many validation images each head of the grid classifies rightly."""
+        sent = super().finish_round(server_round)
+        if self.params.ridge != "validation":
+            return sent
+        right = torch.zeros(len(RIDGES), dtype=torch.int64)
+        heads, biases, images = self.tensor("heads"), self.tensor("biases"), self.own_sets.get("validation")
+        if heads is not None and biases is not None and images is not None:
+            features, y = self.features_of(images)
+            logits = torch.einsum("nf,lcf->lnc", features, heads) + biases[:, None]
+            right = (logits.argmax(dim=2) == y).sum(dim=1).cpu()
+        return sent | {"right": right.numpy()}

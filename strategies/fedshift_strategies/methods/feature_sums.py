@@ -1,0 +1,182 @@
+"""Heads that are solved of sums over nodes of frozen features: what the strategies of Fed3R and FedCGS share."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
+from fedshift_core.errors import FederationError
+from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
+from fedshift_core.params import Params
+from fedshift_core.plural import plural
+from fedshift_core.secure.layout import Sum
+from fedshift_core.wire.records import encode
+from fedshift_strategies.base import DomainStrategy, Scalars
+from fedshift_strategies.contributions import Declaration, Own, Whole
+from fedshift_strategies.federation.checks import Range
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update, decode
+
+P = TypeVar("P", bound=Params, default=Params)
+Floats = NDArray[np.float64]
+Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
+WEIGHT, BIAS = "classifier.weight", "classifier.bias"
+
+
+class FeatureSumsStrategy(DomainStrategy[P]):
+    """Asks each node once for sums of its features, and puts the head that is solved of them into the model.
+
+    With secure sums each round has the sum of its own nodes, and that of the most images counts: a node that is in two
+    such sums could not be taken out of one.
+
+    State: ``nodes`` (N,), those whose own sums are in; ``counts`` (C,), ``gram`` (F(F+1)/2,) and ``cross`` (C, F),
+    whole numbers, over these nodes, or over those of a secure sum.
+    """
+
+    contributes: ClassVar[Declaration] = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
+    behind: ClassVar[Mapping[str, Word]] = {GRAM: "sum over classes", CROSS: "class"}
+    sends: ClassVar[tuple[str, ...]] = ()
+    tells = {"sums": Range(1, 1)}
+    of_sums = ("merge",)
+
+    @classmethod
+    def sums(cls, params: P) -> Mapping[str, Sum]:
+        """Return that sums of features need only be known as sums over nodes."""
+        return {COUNTS: "images", GRAM: "total", CROSS: "rows"}
+
+    @abstractmethod
+    def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:
+        """Return the head.
+
+        Args:
+            counts: Images of each class, (C,).
+            gram: sum of f f^T, (F, F).
+            cross: sum of f over the images of each class, (C, F).
+        """
+
+    def expected(self) -> Declaration:
+        """Return sums of features of the width of this run; a node that has told its own sends them empty."""
+        width = self.federation.feature_dim
+        return {
+            COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
+        }  # fmt: skip
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Ask a node for its sums until it has sent them."""
+        return {"sums": 1} if ask.trains and node.index not in self._known() else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Add the sums that nodes tell in this round to those told before."""
+        width, known = self.federation.feature_dim, self._known()
+        told = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
+        if told and told[0].stands_for > 1:
+            self._take_sum(told[0])
+            return
+        for update in told:
+            before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
+            self.state = {name: before[name] + update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
+        self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in told)]), np.int64)
+
+    def _take_sum(self, update: Update) -> None:
+        """Take in a sum over nodes of which none is known by itself.
+
+        Raises:
+            FederationError: If classes are not in it, whose images are in the gram matrix all the same.
+        """
+        images = int(update.knowledge[COUNTS].sum())
+        if images < update.num_examples:
+            raise FederationError(
+                f"secure sums: {plural(update.num_examples - images, 'image')} of {update.num_examples} are of classes "
+                "that fewer than three nodes hold; a head of all images needs three holders of each class"
+            )
+        if not self.state or images >= int(self.state[COUNTS].sum()):
+            self.state = {name: update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
+
+    def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the weights that were sent, with the head that is solved of all sums."""
+        return encode(decode(self.sent) | head_arrays(self.solve(*self.sums_told())))
+
+    def sums_told(self) -> tuple[Floats, Floats, Floats]:
+        """Return counts (C,), the gram matrix (F, F) and the sums of features by class (C, F) of all nodes together."""
+        cross = self.state[CROSS] * UNIT
+        return self.state[COUNTS].astype(np.float64), unpacked(self.state[GRAM] * UNIT, cross.shape[1]), cross
+
+    def _known(self) -> list[int]:
+        return self.state["nodes"].tolist() if "nodes" in self.state else []
+
+
+def head_arrays(head: Head) -> Arrays:
+    """Return a head under the names that it has in a model, float32."""
+    weight, bias = head
+    return {WEIGHT: weight.astype(np.float32), BIAS: bias.astype(np.float32)}
+
+
+def centred(counts: Floats, gram: Floats, cross: Floats) -> tuple[Floats, Floats, Floats]:
+    r"""Return the mean feature, the centred gram matrix and the centred sums by class.
+
+    .. math:: \bar f=\frac1N\sum_if_i,\quad A=\sum_if_if_i^\top-N\bar f\bar f^\top,\quad
+        B_k=\sum_{i:y_i=k}f_i-N_k\bar f
+    """
+    total = max(counts.sum(), 1.0)
+    mean = cross.sum(axis=0) / total
+    return mean, gram - total * np.outer(mean, mean), cross - counts[:, None] * mean
+
+
+def _solved(matrix: Floats, share: float, right: Floats, key: str) -> Floats:
+    """Return X of (M + share tr(M) / F I) X = R.
+
+    Raises:
+        FederationError: If there is none, for the value of a key.
+    """
+    mean = max(float(np.trace(matrix)) / len(matrix), UNIT)  # features may be 0, all of them
+    try:
+        return np.asarray(np.linalg.solve(matrix + share * mean * np.eye(len(matrix)), right), np.float64)
+    except np.linalg.LinAlgError:
+        raise FederationError(
+            f"{key}={share:g}: the covariance of the features has no inverse; a larger value gives it one"
+        ) from None
+
+
+def ridge_head(counts: Floats, gram: Floats, cross: Floats, ridge: float) -> Head:
+    r"""Return the ridge regression of one-hot labels with a bias that is not penalised.
+
+    .. math:: W=\Big(A+\lambda\frac{\mathrm{tr}A}{F}I\Big)^{-1}B,\qquad b=\bar y-W\bar f
+
+    with A and B of :func:`centred`: the intercept of a regression takes the means away.
+
+    Args:
+        counts: Images of each class, (C,).
+        gram: sum of f f^T, (F, F).
+        cross: sum of f by class, (C, F).
+        ridge: lambda.
+    """
+    mean, a, b = centred(counts, gram, cross)
+    weight = _solved(a, ridge, b.T, "method.ridge").T
+    return weight, counts / max(counts.sum(), 1.0) - weight @ mean
+
+
+def gaussian_head(counts: Floats, gram: Floats, cross: Floats, shrinkage: float) -> Head:
+    r"""Return the head of Gaussian classes with one covariance (linear discriminant analysis).
+
+    .. math:: S=\frac1N\Big(\sum_if_if_i^\top-\sum_kN_k\mu_k\mu_k^\top\Big),\quad
+        W_k=\tilde S^{-1}(\mu_k-\bar f),\quad b_k=-\frac12W_k^\top(\mu_k+\bar f)+\log\pi_k
+
+    with :math:`\tilde S=S+\gamma\,\mathrm{tr}(S)/F\cdot I`. The mean :math:`\bar f` of all features takes the same
+    number off all logits, :math:`\bar f^\top\tilde S^{-1}(f-\bar f/2)`, whose digits float32 would lose. A class
+    without images has weights of 0 and, in the place of -inf, half of the smallest float32 as its bias.
+    """
+    total = max(counts.sum(), 1.0)
+    mean, a, b = centred(counts, gram, cross)
+    means = b / np.maximum(counts, 1.0)[:, None]
+    s = (a - (counts[:, None] * means).T @ means) / total
+    weight = _solved(s, shrinkage, means.T, "method.shrinkage").T
+    with np.errstate(divide="ignore"):
+        bias = np.log(counts / total) - (weight * (means / 2 + mean)).sum(axis=1)
+    return weight, np.maximum(bias, np.finfo(np.float32).min / 2)

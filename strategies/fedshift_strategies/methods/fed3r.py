@@ -1,0 +1,102 @@
+r"""Fed3R strategy [Fani et al., 2024].
+
+Paper: "Accelerating Heterogeneous Federated Learning with Closed-form Classifiers", Eros Fani, Raffaello Camoriano,
+Barbara Caputo, Marco Ciccone; ICML 2024, https://arxiv.org/abs/2406.01116.
+
+Symbols: f frozen feature of an image (F numbers), y its one-hot label, A = sum f f^T and B = sum f y^T over all images
+of all nodes, around the mean feature; lambda the ridge.
+
+    W = (A + lambda tr(A) / F I)^-1 B
+
+Each node tells its part of A and B once. One round gives the head, which does not depend on who holds which image. With
+``model.projection=N``, whose initial weights nobody trains, f is relu(R f' + b) of random R and b: Fed3R-RF with a
+ReLU. AFL (He et al., CVPR 2025) comes to the same W by another way.
+
+Deviations: (1) the bias is not penalised (the paper's regression has none); (2) lambda is relative to the mean diagonal
+of A (the paper: 0.01 as it is), and may be chosen on validation images; (3) the classifier is not normalised by column,
+and no fine-tuning follows.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.methods.feature_sums import RIDGES, Fed3RParams
+from fedshift_core.secure.layout import Sum
+from fedshift_strategies.contributions import Declaration, Whole
+from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Floats, Head, ridge_head
+
+
+class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
+    """Solves the ridge regression of all nodes' sums; with ``ridge=validation`` nodes score each of a grid.
+
+    Knowledge: ``heads`` (L, C, F) and ``biases`` (L, C), one for each lambda of the grid. State: besides the sums
+    ``right`` (L,), how many validation images each of them classifies rightly.
+    """
+
+    sends = ("heads", "biases")
+    contributes: ClassVar[Declaration] = {**FeatureSumsStrategy.contributes, "right": Whole(len(RIDGES))}
+    behind: ClassVar[Mapping[str, Word]] = {**FeatureSumsStrategy.behind, "right": "sum over classes"}
+    optional: ClassVar[Mapping[str, str]] = dict.fromkeys((*sends, "right"), "method.ridge=validation")
+
+    @classmethod
+    def check_run(cls, params: Fed3RParams, rounds: int) -> None:
+        """Refuse a run without the round in which nodes score the grid."""
+        if params.ridge == "validation" and rounds < 2:
+            raise ConfigError(f"method.ridge=validation scores its grid in a second round, found rounds={rounds}")
+
+    @classmethod
+    def sums(cls, params: Fed3RParams) -> Mapping[str, Sum]:
+        """Return that sums and scores need only be known as sums over nodes."""
+        return {**super().sums(params), "right": "total"}
+
+    def expected(self) -> Declaration:
+        """Return the sums, and the scores of the grid where there is one."""
+        scores: Declaration = {"right": Whole(len(RIDGES))} if self.params.ridge == "validation" else {}
+        return {**super().expected(), **scores}
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return the heads of the grid to nodes that train."""
+        return self.knowledge if ask.trains else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Add sums and scores; solve a head for each lambda of the grid.
+
+        Raises:
+            FederationError: If no validation image was classified rightly.
+        """
+        super().merge_knowledge(updates)
+        if self.params.ridge != "validation":
+            return
+        if self.knowledge:
+            self.state["right"] = sum((u.knowledge["right"] for u in updates), np.zeros(len(RIDGES), np.int64))
+            if not self.state["right"].any():
+                raise FederationError(
+                    "method.ridge=validation: no validation image is classified rightly, if there are any; give them "
+                    "with allocation.validation_fraction, or state method.ridge=NUMBER"
+                )
+        heads = [ridge_head(*self.sums_told(), ridge) for ridge in RIDGES]
+        self.knowledge = {
+            "heads": np.stack([weight for weight, _ in heads]).astype(np.float32),
+            "biases": np.stack([bias for _, bias in heads]).astype(np.float32),
+        }
+
+    def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:
+        """Return the head of the ridge, of the best one of the grid, or of its middle before it was scored."""
+        return ridge_head(counts, gram, cross, self.chosen())
+
+    def chosen(self) -> float:
+        """Return lambda; of several that are right as often, the largest."""
+        if self.params.ridge != "validation":
+            return self.params.ridge
+        right = self.state.get("right")
+        if right is None:
+            return RIDGES[len(RIDGES) // 2]
+        return RIDGES[int(np.flatnonzero(right == right.max())[-1])]

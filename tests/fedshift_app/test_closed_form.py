@@ -1,0 +1,189 @@
+"""Fed3R and FedCGS in whole runs: one round beats chance, whoever holds what; resumed, from a file, held out."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from refusals import refused
+from safetensors.numpy import load_file
+from secure_sites import Sites, real_nodes
+from support import InlineRun, ListeningGrid, Run
+
+from fedshift import testing
+from fedshift.run.launch import runner
+from fedshift_app.run.received_log import RECEIVED_FILE
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FederationError
+
+FROZEN = "model.freeze=encoder"
+RANDOM = f"{FROZEN} model.name=cnn3 model.projection=1024"  # random features of a random encoder
+FEW = f"{FROZEN} allocation.share=0.1 evaluate.figures=false evaluate.site_figures=false"
+VALIDATED = "allocation.validation_fraction=0.3 method.ridge=validation"
+METHODS = ("fed3r", "fedcgs")
+
+
+def kept(run: Run, stem: str) -> Arrays:
+    return load_file(sorted((run.folder / "checkpoint").glob(f"{stem}-*.safetensors"))[-1])
+
+
+def same(first: Arrays, second: Arrays) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_round_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
+    ridge = "method.ridge=0.01" if method == "fed3r" else ""
+    run = run_inline(nodes=4, rounds=1, method=method, set=f"{RANDOM} {ridge} allocation.share=1")
+    testing.check_beats_chance(run.folder)
+    assert run.rounds[0]["losses"] == {"loss": 0.0}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_that_come_late_end_with_the_head_of_all_at_once(method: str, run_inline: InlineRun) -> None:
+    whole = run_inline(nodes=4, rounds=1, method=method, set=FEW)
+    late = run_inline(nodes=4, rounds=6, method=method, set=f"{FEW} federation.participation=0.5")
+    assert {*late.rounds[0]["nodes"]} < {0, 1, 2, 3}
+    assert same(kept(late, "state"), kept(whole, "state"))
+    assert same(kept(late, "weights"), kept(whole, "weights"))
+    up, sums = [line["bytes_up"] for line in late.rounds], 8 * (64 * 65 // 2 + 10 * 64)
+    assert sum(up) - 4 * sums == 6 * (up[0] - 2 * sums)  # each of four nodes tells them once, in six rounds of two
+
+
+def test_a_run_goes_on_with_the_same_bits(run_inline: InlineRun) -> None:
+    """In the middle of nodes that come late, and of the grid."""
+    more = f"{FEW} federation.participation=0.5 keep_rounds=[2] {VALIDATED}"
+    run = run_inline(nodes=4, rounds=4, method="fed3r", set=more)
+    before, state, accuracy = run.results, kept(run, "state"), [line["accuracy"] for line in run.rounds]
+    (run.folder / "results.json").unlink()
+    resumed = Run(runner.run_inline({"resume": str(run.folder), "round": 2}, 4))
+    assert resumed.results["resumed_after"] == [2]
+    assert resumed.results["weights_sha256"] == before["weights_sha256"]
+    assert same(kept(resumed, "state"), state)
+    assert [line["accuracy"] for line in resumed.rounds] == accuracy
+
+
+def test_in_worker_processes_the_bits_are_the_same(run_inline: InlineRun, tmp_path: Path) -> None:
+    flat = {"experiment": "handwritten", "method": "fed3r", "rounds": 1, "set": FEW, "output-dir": str(tmp_path / "w")}
+    run = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
+    assert same(kept(Run(runner.run_inline(flat, 4, 2)), "state"), kept(run, "state"))
+
+
+def test_the_grid_is_scored_on_validation_images(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=4, rounds=2, method="fed3r", set=f"{FEW} {VALIDATED}")
+    state = kept(run, "state")
+    right = state["right"]
+    assert right.shape == (7,) and right.max() > right.min()
+    best = 10.0 ** (np.flatnonzero(right == right.max())[-1] - 3)
+    stated = f"{FEW} allocation.validation_fraction=0.3 method.ridge={best}"
+    assert same(kept(run, "weights"), kept(run_inline(nodes=4, rounds=1, method="fed3r", set=stated), "weights"))
+
+
+def test_it_goes_with_t3a_and_a_domain_held_out(run_inline: InlineRun) -> None:
+    run = run_inline(
+        nodes=2, rounds=1, method="fed3r", set=f"{FROZEN} allocation.share=0.3 allocation.held_out=[sketch]"
+    )
+    adapted = run_inline(
+        nodes=2, rounds=1, method="fed3r",
+        set=f"{FROZEN} allocation.share=0.3 allocation.held_out=[sketch] adapt.name=t3a",
+    )  # fmt: skip
+    assert adapted.results["final"].keys() == run.results["final"].keys() >= {"sketch"}
+    assert None not in adapted.results["final"].values()
+    assert adapted.results["final"] != run.results["final"]
+    assert same(kept(adapted, "weights"), kept(run, "weights"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("more", "found"), [("", "model.freeze=encoder"), (f"{FROZEN} model.head=mlp", "model.head=linear")]
+)
+def test_what_is_no_linear_head_of_frozen_features_is_refused(
+    method: str, more: str, found: str, run_inline: InlineRun
+) -> None:
+    with refused(ConfigError, found):
+        run_inline(nodes=4, rounds=1, method=method, set=more)
+
+
+def test_a_grid_without_a_second_round_is_refused_before_anything_starts(run_inline: InlineRun) -> None:
+    with refused(ConfigError, "method.ridge=validation", "rounds=1"):
+        run_inline(nodes=4, rounds=1, method="fed3r", set=f"{FEW} {VALIDATED}")
+
+
+def test_a_grid_without_validation_images_ends_the_run(run_inline: InlineRun) -> None:
+    with pytest.raises(FederationError, match=r"allocation\.validation_fraction"):
+        run_inline(nodes=4, rounds=2, method="fed3r", set=f"{FEW} method.ridge=validation")
+
+
+# --- secure sums ---------------------------------------------------------------------------------------
+
+SUMS = "federation.secure_sums=on"
+
+
+@pytest.mark.parametrize(("method", "rounds", "more"), [("fed3r", 1, ""), ("fedcgs", 1, ""), ("fed3r", 2, VALIDATED)])
+def test_with_secure_sums_the_head_is_the_same_to_the_bit(
+    method: str, rounds: int, more: str, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    """In worker processes, too."""
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {more}"
+    plain = run_inline(nodes=4, rounds=rounds, method=method, set=words)
+    secure = run_inline(nodes=4, rounds=rounds, method=method, set=f"{words} {SUMS}")
+    flat = {"experiment": "handwritten", "method": method, "rounds": rounds, "output-dir": str(tmp_path / "w")}
+    workers = Run(runner.run_inline(flat | {"set": f"{words} {SUMS}"}, 4, 2))
+    assert secure.rounds[0]["secure_sums"]["nodes"] == 4
+    for run in (secure, workers):
+        assert same(kept(run, "weights"), kept(plain, "weights"))
+        state, expected = kept(run, "state"), kept(plain, "state")
+        assert same(state, {name: array for name, array in expected.items() if name != "nodes"})
+
+
+def test_of_secure_sums_that_of_the_most_images_counts(run_inline: InlineRun) -> None:
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS}"
+
+    class Losing(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            index = message.content.config_records["config"].get("node-index")
+            return None if message.metadata.message_type == MessageType.TRAIN and index == 0 else reply
+
+    whole = run_inline(nodes=4, rounds=1, method="fed3r", set=words)
+    part = run_inline(nodes=4, rounds=1, method="fed3r", set=words, grid=Losing)
+    assert part.rounds[0]["nodes"] == [1, 2, 3]
+    assert kept(part, "state")["counts"].sum() < kept(whole, "state")["counts"].sum()
+    assert not same(kept(part, "weights"), kept(whole, "weights"))
+
+
+def test_real_nodes_with_a_policy_of_masked_weights_take_part(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real_nodes(monkeypatch, tmp_path)
+    sites = Sites(tmp_path, run_inline)
+    with (tmp_path / "policy.yaml").open("a") as policy:
+        policy.write("weights: masked\nleast_images: 8\n")
+    run = sites.run(1, method="fed3r", more=FROZEN)
+    assert [line["left_out"] for line in run.rounds] == [[]]
+    received = [json.loads(line) for line in (run.folder / RECEIVED_FILE).read_text().splitlines()]
+    trained = {line["name"] for line in received if line["message"] == "train" and line.get("kind") == "array"}
+    assert trained == {"arrays/masked"}
+    with pytest.raises(FederationError, match=r"federation\.secure_sums=off"):
+        sites.run(1, method="fed3r", more=f"{FROZEN} federation.secure_sums=off")
+
+
+def test_a_class_that_too_few_hold_ends_a_run_with_secure_sums(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its images would be in the gram matrix and in no row."""
+    real_nodes(monkeypatch, tmp_path)
+    sites = Sites(tmp_path, run_inline, held={"north": ("bar", "cross")})
+    with pytest.raises(FederationError, match=r"secure sums: .* are of classes that fewer than three nodes hold"):
+        sites.run(1, method="fed3r", more=f"{FROZEN} aggregation.weights=equal")
+
+
+# --- a head of each node's own ---------------------------------------------------------------------------
+
+
+def test_with_a_head_of_its_own_each_node_is_scored_by_itself(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=4, rounds=1, method="fed3r", set=f"{FEW} method.personal=0.1")
+    plain = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
+    assert run.results["evaluated"] == "personal models"
+    assert None not in run.results["final"].values() and run.results["final"] != plain.results["final"]
+    assert same(kept(run, "weights"), kept(plain, "weights"))
