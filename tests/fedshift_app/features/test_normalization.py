@@ -1,6 +1,7 @@
 """Images normalised by statistics of nodes: against NumPy, what is refused, and runs."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,9 @@ def plain(made: DomainClient, images: ImageSet) -> NDArray[Any]:
     return np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
 
 
-def by_hand(x: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float64]:
-    """Normalise images (B, H, W, 3) by (B or 1, 3), pixel by pixel."""
-    out = np.zeros(x.shape)
-    for i, image in enumerate(x):
-        for c in range(3):
-            row = i if len(mean) > 1 else 0
-            out[i, :, :, c] = (image[:, :, c] / 255 - mean[row][c]) / max(std[row][c], 1 / 255)
+def by_hand(x: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> Any:
+    """Normalise images (B, H, W, 3) by (B or 1, 3)."""
+    out = (x / 255 - mean[:, None, None]) / np.maximum(std, 1 / 255)[:, None, None]
     return out.transpose(0, 3, 1, 2)
 
 
@@ -73,21 +70,19 @@ def epoch(made: DomainClient, views: int = 1) -> list[Any]:
     ]
 
 
-def draws() -> torch.Generator:
-    return torch.Generator().manual_seed(torch_seed(SEED, "normalization", INDEX, 5))
-
-
 @pytest.mark.parametrize("draw", ["image", "batch"])
 def test_images_are_normalised_by_nodes_that_are_drawn(draw: str) -> None:
     """As in the authors' code, for a batch mean and deviation are drawn apart."""
     images = image_set(12, 8)
-    made, rng = client(images, normalization_draw=draw), draws()
-    of_all, apart = statistics((0, INDEX, INDEX + 3), (0, 1, 1)), draw == "image"
-    for start, stop, (x, _) in zip((0, 5, 10), (5, 10, 12), epoch(made), strict=True):
-        shape = (2, 1) if draw == "batch" else (1, stop - start)
-        rows = torch.randint(3, shape, generator=rng).numpy()
+    made = client(images, normalization_draw=draw)
+    rng = torch.Generator().manual_seed(torch_seed(SEED, "normalization", INDEX, 5))
+    of_all, apart = made.federation_images, draw == "image"
+    assert of_all is not None
+    for start, (x, _) in zip((0, 5, 10), epoch(made), strict=True):
+        rows = torch.randint(3, (2, 1) if draw == "batch" else (1, len(x)), generator=rng).numpy()
         apart |= bool(rows[0][0] != rows[-1][0])
-        wanted = by_hand(images.x[order_of(12)[start:stop]], of_all.mean[rows[0]], of_all.image_std[rows[-1]])
+        order = order_of(12)[start : start + len(x)]
+        wanted = by_hand(images.x[order], of_all.mean[rows[0]], of_all.image_std[rows[-1]])
         np.testing.assert_allclose(x, wanted, atol=2e-5)
     assert apart
 
@@ -97,10 +92,7 @@ def test_two_views_have_draws_of_their_own_and_a_round_repeats() -> None:
     first = epoch(made, 2)
     assert any(not np.array_equal(x, second) for x, second in first)
     made.normalizer.restart(made.server_round)
-    again = epoch(made, 2)
-    for (x, second), (y, other) in zip(first, again, strict=True):
-        np.testing.assert_array_equal(x, y)
-        np.testing.assert_array_equal(second, other)
+    np.testing.assert_equal(epoch(made, 2), first)
     assert any(not np.array_equal(x, y) for (x, _), (y, _) in zip(first, epoch(made, 2), strict=True))
 
 
@@ -128,19 +120,15 @@ def test_images_as_they_are_go_by_the_node_the_domain_or_the_federation() -> Non
 
 @pytest.mark.parametrize("way", ["fedrdn", "own", HARMONISED])
 def test_a_node_that_trains_ahead_of_a_score_does_as_in_its_next_round(way: str) -> None:
-    def trained(made: DomainClient) -> list[NDArray[Any]]:
-        return [array.copy() for array in shared(made)]
-
-    expected = client(image_set(12, 32), way)
+    expected, made = (client(image_set(12, 32), way) for _ in range(2))
     fit(expected, 6)
-    made = client(image_set(12, 32), way)
     made.normalizer.restart(made.server_round)
     epoch(made)  # has drawn nodes
     alone = [tensor.numpy().copy() for tensor in made.class_prototypes()]
     with made.of_domain("a"):
         assert same([tensor.numpy() for tensor in made.class_prototypes()], alone)
         made.train_ahead()
-    assert same(trained(made), trained(expected))
+    assert same(shared(made), shared(expected))
 
 
 def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
@@ -161,17 +149,16 @@ def test_its_own_statistics_before_any_message_and_a_constant_channel(way: str) 
     made.federation_images = None
     numbers = pixel_statistics.of(x, 16)
     std = np.sqrt(numbers.variance) if way == HARMONISED else numbers.image_std
+    wanted = by_hand(x, numbers.mean[None], std[None])
     ((seen, _),) = epoch(made)
-    np.testing.assert_allclose(seen, by_hand(x[order_of(5)], numbers.mean[None], std[None]), atol=2e-5)
-    np.testing.assert_allclose(plain(made, made.train_set), by_hand(x, numbers.mean[None], std[None]), atol=2e-5)
+    np.testing.assert_allclose(seen, wanted[order_of(5)], atol=2e-5)
+    np.testing.assert_allclose(plain(made, made.train_set), wanted, atol=2e-5)
     np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
 
 
 def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:
-    rng = np.random.default_rng(3)
-    sets = [
-        ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), np.arange(6)) for low, high in ((0, 90), (99, 255))
-    ]
+    rng, y = np.random.default_rng(3), np.arange(6)
+    sets = [ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), y) for low, high in ((0, 90), (99, 255))]
     numbers = [pixel_statistics.of(images.x, 16) for images in sets]
     mean, variance, std = (np.array([getattr(n, name) for n in numbers]) for name in ("mean", "variance", "image_std"))
     middle, spread = mean.mean(axis=0), np.sqrt(variance.mean(axis=0))
@@ -181,12 +168,13 @@ def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federatio
         harmonised = (images.x / 255 - mean[place]) * spread / np.sqrt(variance[place]) + middle
         np.testing.assert_allclose(harmonised.mean(axis=(0, 1, 2)), middle, atol=1e-9)
         np.testing.assert_allclose(harmonised.std(axis=(0, 1, 2)), spread, atol=1e-9)
-        wanted = by_hand(255 * harmonised, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
-        with made.of_domain("ab"[place]):
-            np.testing.assert_allclose(plain(made, images), wanted, atol=2e-5)
-        with made.of_domain("c"):  # which no node holds: it goes by all, so that nothing is to be harmonised
-            fixed = by_hand(images.x, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
-            np.testing.assert_allclose(plain(made, images), fixed, atol=2e-5)
+        fixed = (np.array([numbers]) for numbers in (made.setup.images.mean, made.setup.images.std))
+        as_fixed = functools.partial(by_hand, **dict(zip(("mean", "std"), fixed, strict=True)))
+        wanted = as_fixed(255 * harmonised)
+        # A domain that no node holds goes by all, so that nothing is to be harmonised.
+        for domain, expected in (("ab"[place], wanted), ("c", as_fixed(images.x))):
+            with made.of_domain(domain):
+                np.testing.assert_allclose(plain(made, images), expected, atol=2e-5)
         if place == 0:
             ((trained, _),) = epoch(made)
             np.testing.assert_allclose(trained, wanted[order_of(6)], atol=2e-5)

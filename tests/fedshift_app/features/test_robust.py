@@ -1,4 +1,4 @@
-"""Robust averages: Flower's own functions on the same numbers, slow versions, and what must hold of them."""
+"""Robust averages and masks: Flower's own functions on the same numbers, slow versions, and what must hold."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -11,16 +11,17 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
 from flwr.supercore.differential_privacy import compute_clip_model_update
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from refusals import refused
 from support import federation, node
 
+from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.robust import server as robust
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FederationError
+from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
@@ -39,13 +40,13 @@ def updates(*arrays: Arrays) -> list[Update]:
     return [Update(node(index), encode(given), {}, index + 1, {}) for index, given in enumerate(arrays)]
 
 
-def merged(rule: str, models: Sequence[Arrays], sent: Arrays | None = None, **more: Any) -> Arrays:
+def merged(models: Sequence[Arrays], sent: Arrays | None = None, buffers: Sequence[str] = (), **rule: Any) -> Arrays:
     """Return what a strategy makes of its nodes' models, which weigh 1, 2, 3, ..."""
-    config = AggregationConfig(robust=rule, **more)  # type: ignore[arg-type]
-    strategy = DomainStrategy(federation(aggregation=config), Params(), lambda *result: None)
+    run = federation(aggregation=AggregationConfig(**rule), buffers=frozenset(buffers))
+    strategy = DomainStrategy(run, Params(), lambda *result: None)
     given, base = updates(*models), encode(model(99) if sent is None else sent)
     arrays = support.merged(strategy, given, shares([update.num_examples for update in given]), base)
-    assert given == [] or rule == "none"
+    assert given == []
     return arrays
 
 
@@ -69,14 +70,14 @@ def test_median_is_fedmedians_bit_for_bit(nodes: int, block: int, monkeypatch: p
     monkeypatch.setattr(robust, "BLOCK", block)
     models = [model(seed) for seed in range(nodes)]
     wanted = {name: np.asarray(np.median(np.stack([m[name] for m in models]), axis=0)) for name in SHAPES}
-    check_same(merged("median", models), wanted)
+    check_same(merged(models, robust="median"), wanted)
 
 
 @pytest.mark.parametrize(("nodes", "trim"), [(5, 0.2), (5, 0.4), (7, 0.2), (10, 0.3), (12, 0.45)])
 def test_trimmed_mean_is_fedtrimmedavgs(nodes: int, trim: float) -> None:
     models = [model(seed) for seed in range(nodes)]
     wanted = {name: np.asarray(trim_mean(np.stack([m[name] for m in models]), trim)) for name in SHAPES}
-    check_same(merged("trimmed_mean", models, trim=trim), wanted, exact=nodes < 9)  # then NumPy sums in pairs
+    check_same(merged(models, robust="trimmed_mean", trim=trim), wanted, exact=nodes < 9)  # then NumPy sums in pairs
 
 
 @pytest.mark.parametrize(("nodes", "malicious"), [(5, 1), (7, 2), (9, 3), (12, 1)])
@@ -86,7 +87,7 @@ def test_krum_chooses_whom_flowers_chooses(nodes: int, malicious: int) -> None:
         contents = [RecordDict({"arrays": encode(arrays)}) for arrays in models]
         (chosen,) = select_multikrum(contents, malicious, 1)
         assert isinstance(chosen["arrays"], ArrayRecord)
-        check_same(merged("krum", models, malicious=malicious), decode(chosen["arrays"]))
+        check_same(merged(models, robust="krum", malicious=malicious), decode(chosen["arrays"]))
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 5.0, 100.0, None])
@@ -105,7 +106,7 @@ def test_clip_averages_what_flowers_clipping_leaves(clip_norm: float | None) -> 
             total[name] = total[name] + weight * array
     wanted = {name: np.asarray(array, np.float32) for name, array in total.items()}
     more = {} if clip_norm is None else {"clip_norm": clip_norm}
-    check_same(merged("clip", models, sent, **more), wanted, exact=False)
+    check_same(merged(models, sent, robust="clip", **more), wanted, exact=False)
 
 
 # --- what must hold --------------------------------------------------------------------------------
@@ -114,20 +115,21 @@ def test_clip_averages_what_flowers_clipping_leaves(clip_norm: float | None) -> 
 @pytest.mark.parametrize("rule", ["trimmed_mean", "median", "krum"])
 def test_the_others_do_not_look_at_weights_nor_at_the_order(rule: str) -> None:
     models = [model(seed) for seed in range(5)]
-    there, back = merged(rule, models), merged(rule, models[::-1])
+    there, back = merged(models, robust=rule), merged(models[::-1], robust=rule)
     check_same(there, back, exact=rule != "trimmed_mean")
 
 
 @pytest.mark.parametrize("rule", ["clip", "trimmed_mean", "median", "krum"])
 def test_nodes_that_agree_are_believed_and_types_are_kept(rule: str) -> None:
     one = model(0) | {"n": np.array(7), "half": np.ones(3, np.float16), "wide": np.full((2, 2), 1 / 3)}
-    check_same(merged(rule, [one] * 5, one | {"n": np.array(5)}), one, exact=rule in ("median", "krum"))
+    check_same(merged([one] * 5, one | {"n": np.array(5)}, robust=rule), one, exact=rule in ("median", "krum"))
 
 
 def test_counters_are_merged_like_the_rest_and_rounded() -> None:
     models: list[Arrays] = [{"w": np.array([1.0]), "n": np.array(n)} for n in (10, 11, 12, 13, 2**50)]
-    assert merged("median", models, {"w": np.zeros(1), "n": np.array(0)})["n"] == 12
-    assert merged("trimmed_mean", models[:4], {"w": np.zeros(1), "n": np.array(0)}, trim=0.25)["n"] == 12  # of 11.5
+    sent = {"w": np.zeros(1), "n": np.array(0)}
+    assert merged(models, sent, robust="median")["n"] == 12
+    assert merged(models[:4], sent, robust="trimmed_mean", trim=0.25)["n"] == 12  # of 11.5
 
 
 def test_a_lost_reply_leaves_a_trimmed_mean_trimmed() -> None:
@@ -178,3 +180,65 @@ def test_memory_holds_one_model_more_at_most(rule: str) -> None:
     _, high = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert high < 2.6 * sent["w"].nbytes  # the result, and blocks of half a megabyte
+
+
+# --- masks by agreement of signs ----------------------------------------------------------------------
+
+
+def slow_mask(tau: float, values: list[float], w: float) -> float:
+    """Return one number after the step."""
+    n = len(values)
+    up, down = sum(value > w for value in values), sum(value < w for value in values)
+    agreement = abs(up - down) / n
+    mean = sum((i + 1) * (value - w) for i, value in enumerate(values)) / (n * (n + 1) / 2)
+    return w + (mean if agreement >= tau else agreement * mean)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.integers(1, 7), st.sampled_from([0.01, 0.2, 0.4, 0.6, 1.0]))
+def test_masks_against_loops(seed: int, nodes: int, tau: float) -> None:
+    sent, models = model(seed), [model(seed + 1 + i) for i in range(nodes)]
+    models[0]["w"][0] = sent["w"][0]  # a node that does not move some numbers
+    found = merged(models, sent, gma_tau=tau)
+    for name, shape in SHAPES.items():
+        assert (found[name].dtype, found[name].shape) == (np.float32, shape)
+        for place in np.ndindex(shape):
+            wanted = slow_mask(tau, [float(m[name][place]) for m in models], float(sent[name][place]))
+            assert float(found[name][place]) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+def test_with_masks_what_all_agree_on_is_the_plain_average_to_the_bit_and_a_tie_stays() -> None:
+    sent = {"w": np.array([1.1, 2.2, 3.3], np.float32)}
+    models = [{"w": np.array([1.7, 2.3, 3.4], np.float32)}, {"w": np.array([2.9, 2.1, 3.3], np.float32)}]
+    plain, found = (merged(models, sent, gma_tau=tau)["w"] for tau in (0.0, 0.9))
+    assert found[0] == plain[0]  # both up
+    assert found[1] == sent["w"][1] != plain[1]  # one up, one down
+    assert merged(models, sent, gma_tau=0.5)["w"][2] == plain[2]
+    alone = merged(models[:1], sent, gma_tau=1.0)["w"]
+    np.testing.assert_array_equal(alone, models[0]["w"])
+
+
+def test_buffers_and_whole_numbers_are_averaged_without_masks() -> None:
+    sent = {"w": np.zeros(2, np.float32), "mean": np.zeros(2, np.float32), "number": np.array(3)}
+    models = [
+        {"w": np.array([1, 1], np.float32), "mean": np.array([1, 1], np.float32), "number": np.array(5)},
+        {"w": np.array([-1, 1], np.float32), "mean": np.array([-1, 1], np.float32), "number": np.array(8)},
+    ]
+    found = merged(models, sent, ["mean"], gma_tau=0.5)
+    assert found["w"].tolist() == pytest.approx([0, 1])
+    assert found["mean"].tolist() == pytest.approx([-1 / 3, 1])
+    assert (found["number"].tolist(), found["number"].dtype) == (7, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "named"),
+    [
+        ("fedavg", "aggregation.gma_tau=1.5", ("aggregation.gma_tau", 1)),
+        ("fedgma", "aggregation.robust=median", ("gma_tau=0.4", "aggregation.robust=median")),
+        ("fedgma", "federation.secure_sums=true", ("gma_tau=0.4",)),
+        ("feddyn", "aggregation.gma_tau=0.4", ("feddyn", "fedavg")),
+    ],
+)
+def test_what_masks_do_not_fit_is_refused(method: str, text: str, named: tuple[object, ...]) -> None:
+    with refused(ConfigError, *named):
+        resolve({"method": method, "set": text})

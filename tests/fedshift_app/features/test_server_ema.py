@@ -20,15 +20,12 @@ D = 0.75
 
 
 def slow(rounds: list[Arrays], decay: float) -> Arrays:
-    """Return the average after these rounds, number by number."""
-    average = {name: array.copy() for name, array in rounds[0].items()}
+    """Return the average after these rounds, of each weight in float64."""
+    average = dict(rounds[0])
     for weights in rounds[1:]:
         for name, array in weights.items():
-            for at in np.ndindex(array.shape):
-                if array.dtype.kind == "f":
-                    average[name][at] = decay * float(average[name][at]) + (1 - decay) * float(array[at])
-                else:
-                    average[name][at] = array[at]
+            mixed = decay * average[name].astype(np.float64) + (1 - decay) * array
+            average[name] = (mixed if array.dtype.kind == "f" else array).astype(array.dtype)
     return average
 
 

@@ -1,5 +1,6 @@
 """Figures of sites on the server: taken whole or refused with a reason; over all sites; how class mixes differ."""
 
+import itertools
 import math
 from typing import Any
 
@@ -60,8 +61,7 @@ def read(arrays: Arrays, given: list[Answer]) -> dict[str, SiteNumbers]:
 @pytest.mark.parametrize("least", [1, 5, 12, 40])
 def test_what_a_node_sends_is_taken_as_it_is(least: int) -> None:
     made = honest(least=least)
-    taken = read(made.arrays("a"), answers(made))["a"]
-    assert all(np.array_equal(mine, its) for mine, its in zip(vars(taken).values(), vars(made).values(), strict=True))
+    np.testing.assert_equal(vars(read(made.arrays("a"), answers(made))["a"]), vars(made))
     assert site_figures.read(RecordDict(), answers(made), C) == {}
 
 
@@ -100,18 +100,20 @@ NUMBERS, MARKS = (honest().arrays("a")[f"{name}/a"] for name in ("numbers", "mar
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("name", "array", "named"),
     [
-        ({"marks/a": None}, "marks/a"),
-        ({"numbers/z": NUMBERS}, "numbers/z"),
-        ({"\x1b[2J": NUMBERS}, "' [2J'"),
-        ({"numbers/a": NUMBERS[:-1]}, "(17"),
-        ({"marks/a": MARKS.astype(int)}, "marks/a"),
+        ("marks/a", None, "marks/a"),
+        ("numbers/z", NUMBERS, "numbers/z"),
+        ("\x1b[2J", NUMBERS, "' [2J'"),
+        ("numbers/a", NUMBERS[:-1], "(17"),
+        ("marks/a", MARKS.astype(int), "marks/a"),
     ],
 )
-def test_other_arrays_are_refused(change: dict[str, Any], named: str) -> None:
+def test_other_arrays_are_refused(name: str, array: Any, named: str) -> None:
     made = honest()
-    arrays = {name: array for name, array in (made.arrays("a") | change).items() if array is not None}
+    arrays = made.arrays("a") | {name: array}
+    if array is None:
+        del arrays[name]
     with refused(Refused, named) as caught:
         read(arrays, answers(made))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
@@ -165,18 +167,18 @@ def content(sites: list[SiteNumbers], domains: str = "abcd") -> Sites:
 
 def test_over_all_sites_proportions_and_brier_are_those_of_all_images_together() -> None:
     sets = [scores(n, seed) for seed, n in enumerate((20, 50, 31))]
-    made = content([figures(each) for each in sets])
+    overall = content([figures(each) for each in sets]).overall
     together = figures(sets[0] + sets[1] + sets[2])
-    overall = made.overall
     assert overall is not None and overall.images == 101
+    assert list(overall.images_of_class) == together.of_class.tolist()
     for row, name in ((0, "accuracy"), (1, "balanced_accuracy"), (4, "brier")):
-        assert overall.figure(name).value == pytest.approx(together.overall[row, 0])
-        assert overall.figure(name).how == POOLED
+        made = overall.figure(name)
+        assert (made.value, made.how) == (pytest.approx(together.overall[row, 0]), POOLED)
     assert [overall.accuracy.low, overall.accuracy.high] == pytest.approx(together.overall[0, 1:].tolist(), abs=1e-6)
     for row, name in enumerate(("sensitivity", "specificity")):
-        assert overall.per_class[name].value == pytest.approx(together.by_class[row, :, 0].tolist())
-        assert overall.per_class[name].low == pytest.approx(together.by_class[row, :, 1].tolist(), abs=1e-6)
-    assert list(overall.images_of_class) == together.of_class.tolist()
+        of_class = overall.per_class[name]
+        assert of_class.value == pytest.approx(together.by_class[row, :, 0].tolist())
+        assert of_class.low == pytest.approx(together.by_class[row, :, 1].tolist(), abs=1e-6)
 
 
 def test_over_all_sites_ranks_are_a_mean_that_is_called_so() -> None:
@@ -190,21 +192,20 @@ def test_over_all_sites_ranks_are_a_mean_that_is_called_so() -> None:
 def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> None:
     few, many = honest(20, 1, least=8, mix=(0.7, 0.2, 0.1)), honest(60, 2)
     made = content([few, many])
-    hidden = [k for k in range(C) if few.of_class[k] == UNKNOWN]
-    assert hidden
-    first = made.sites[0]
+    first, overall = made.sites[0], made.overall
+    hidden = np.flatnonzero(few.of_class == UNKNOWN).tolist()
+    assert hidden and overall is not None
     for k in hidden:
         figure = first.per_class["sensitivity"].at(k)
         assert (figure.value, figure.low, figure.high, figure.mark) == (None, None, None, "too few")
-        assert first.images_of_class[k] is None
-        assert made.overall is not None
-        assert made.overall.images_of_class[k] == many.of_class[k]
-        assert made.overall.per_class["sensitivity"].value[k] == many.by_class[0, k, 0]
+        assert (first.images_of_class[k], overall.images_of_class[k]) == (None, many.of_class[k])
+        assert overall.per_class["sensitivity"].value[k] == many.by_class[0, k, 0]
     assert first.balanced_accuracy.classes == C - len(hidden)
-    none = content([honest(20, 1, least=40), many])
-    assert none.sites[0].accuracy.mark == "too few" and none.overall is not None
-    assert none.overall.accuracy.how == f"{POOLED}, 1 of 2 sites"
-    assert content([honest(20, 1, least=40)] * 2).overall.accuracy.value is None  # type: ignore[union-attr]
+    none = honest(20, 1, least=40)
+    made = content([none, many])
+    assert made.sites[0].accuracy.mark == "too few"
+    assert made.overall is not None and made.overall.accuracy.how == f"{POOLED}, 1 of 2 sites"
+    assert content([none] * 2).overall.accuracy.value is None  # type: ignore[union-attr]
 
 
 def test_sites_are_called_by_their_domain_or_by_their_node_too() -> None:
@@ -232,14 +233,11 @@ def mix_of(*sites: SiteNumbers) -> site_section.Mix:
 def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[list[int]]) -> None:
     """By the slow definition: half the sum of the differences, classes that one of both does not tell as one."""
     slow = 0.0
-    for i, p in enumerate(rows):
-        for q in rows[:i]:
-            if not (any(p) and any(q)):
-                continue
-            n, m = sum(map(abs, p)), sum(map(abs, q))
-            shown = [(a / n, b / m) for a, b in zip(p, q, strict=True) if a > 0 and b > 0]
-            rest = abs((1 - sum(a for a, _ in shown)) - (1 - sum(b for _, b in shown)))
-            slow = max(slow, (sum(abs(a - b) for a, b in shown) + rest) / 2)
+    for p, q in itertools.combinations(np.array(rows), 2):
+        if p.any() and q.any():
+            told = (p > 0) & (q > 0)
+            a, b = p[told] / np.abs(p).sum(), q[told] / np.abs(q).sum()
+            slow = max(slow, (np.abs(a - b).sum() + abs(a.sum() - b.sum())) / 2)
     made = mix_of(*(of_classes(*row) for row in rows))
     assert made.distance == pytest.approx(slow, abs=1e-12)
 
@@ -247,17 +245,17 @@ def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[l
 @pytest.mark.parametrize(
     ("sites", "named"),
     [
-        ([(10, 10, 10), (20, 19, 21)], []),
-        ([(10, 10, 0), (9, 11, 0)], []),  # both lack it
-        ([(10, 10, 10), (10, 11, 9), (28, 1, 1)], ["0.60 between a and c"]),
-        ([(10, 10, 0), (9, 9, 2)], ["a has no", "of z"]),
-        ([(-4, -4, -4), (-5, -5, -5)], []),
-        ([(-4, -4, -4), (9, 9, 0), (10, 10, 10)], ["class mix of a is not known", "differ", "b has no"]),
-        ([(9, 9, 0), (0, 9, 9), (9, 0, 9), (9, 9, 0), (0, 9, 9)], ["and 2 more"]),
+        ("10 10 10, 20 19 21", ""),
+        ("10 10 0, 9 11 0", ""),  # both lack it
+        ("10 10 10, 10 11 9, 28 1 1", "0.60 between a and c"),
+        ("10 10 0, 9 9 2", "a has no"),
+        ("-4 -4 -4, -5 -5 -5", ""),
+        ("-4 -4 -4, 9 9 0, 10 10 10", "class mix of a is not known"),
+        ("9 9 0, 0 9 9, 9 0 9, 9 9 0, 0 9 9", "and 2 more"),
     ],
 )
-def test_a_warning_says_where_class_mixes_differ(sites: list[tuple[int, ...]], named: list[str]) -> None:
-    warning = mix_of(*(of_classes(*site) for site in sites)).warning
+def test_a_warning_says_where_class_mixes_differ(sites: str, named: str) -> None:
+    warning = mix_of(*(of_classes(*map(int, site.split())) for site in sites.split(","))).warning
     assert bool(warning) == bool(named)
     if named:
-        worded(warning, *named)
+        worded(warning, named)

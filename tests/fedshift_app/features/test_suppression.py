@@ -1,5 +1,6 @@
 """Classes of few images are hidden, and what is shown does not give them away."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -51,8 +52,4 @@ def test_whoever_knows_the_total_and_the_rule_cannot_work_out_a_class(classes: i
 
 def _tables(total: int, classes: int) -> Iterator[tuple[int, ...]]:
     """Yield all numbers of images per class with a total."""
-    if classes == 1:
-        yield (total,)
-        return
-    for number in range(total + 1):
-        yield from ((number, *others) for others in _tables(total - number, classes - 1))
+    return (counts for counts in itertools.product(range(total + 1), repeat=classes) if sum(counts) == total)

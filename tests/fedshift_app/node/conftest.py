@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from real_node import SHORT
 from support import InlineRun, ListeningGrid, Run
@@ -55,10 +54,10 @@ class AskedNode:
         self.config = resolve({"rounds": 10, "set": f"{SHORT} {given}"} | flat)
         self.run, self.weights = self.config.model_dump_json(), None
 
-    def allow(self, **keys: Any) -> None:
+    def allow(self, policy: str = "") -> None:
         """Write the owner's file."""
         assert self.file is not None
-        self.file.write_text(yaml.safe_dump(keys))
+        self.file.write_text(policy)
         self.file.chmod(0o600)
 
     def ask(

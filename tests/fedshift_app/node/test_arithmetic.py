@@ -113,16 +113,6 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert len(measured.works) == 1
 
 
-def test_renewing_measures_what_is_kept_again(measured: Measured) -> None:
-    node_precision.chosen(WORK, CPU)
-    ((_, entry),) = node_precision.entries()
-    assert entry is not None
-    measured.found = Found("float32/channels_last", {"float32/channels_last": 1.0}, 16)
-    assert node_precision.renew(entry) == "float32/channels_last"
-    assert node_precision.chosen(WORK, CPU) == "float32/channels_last"
-    assert measured.works == [WORK, WORK]
-
-
 @pytest.mark.parametrize("said", ["train.precision=float32", "train.arithmetic=bf16/nchw", "train.arithmetic=hardware"])
 def test_nothing_is_measured_where_the_run_says_how_nodes_compute(said: str, measured: Measured) -> None:
     config = resolve({"set": said})

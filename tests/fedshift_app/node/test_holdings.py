@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from numpy.typing import NDArray
 from PIL import Image
+from placed_nodes import config, names, place, real
 from refusals import refused
-from support import InlineRun, ListeningGrid
+from support import InlineRun, listening
 
 from fedshift.run.checking import check_data
 from fedshift.site.deploy.exporting import export
-from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Own, Place, own_images
@@ -27,21 +27,8 @@ from fedshift_datasets.io.resize import fit
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
-def config(text: str, **flat: Any) -> RunConfig:
-    return resolve({"set": text} | flat)
-
-
-def place(cfg: RunConfig, index: int, nodes: int = 8) -> Place:
-    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
-    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
-
-
 def whole(domain: str) -> list[bytes]:
     return [x.tobytes() for split in ("train", "test") for x in catalog.load("handwritten", domain, split, Source()).x]
-
-
-def names(images: ImageSet | None) -> list[bytes]:
-    return [] if images is None else [x.tobytes() for x in images.x]
 
 
 def test_own_test_sets_are_cut_from_all_images_of_the_domain() -> None:
@@ -74,10 +61,6 @@ def sides_of(own: list[Own], *tests: ImageSet) -> list[set[str]]:
 
 VALIDATED = "allocation.validation_fraction=0.2"
 PUBLIC = {"method": "fedmd"}  # which needs a public set
-
-
-def real(cfg: RunConfig, domain: str, folder: Path, index: int = 0) -> Place:
-    return Place(domain, index, -1, cfg.dataset.source(folder), shared=False, threads=1)
 
 
 @pytest.mark.parametrize("flat", [{}, PUBLIC])
@@ -140,13 +123,15 @@ def test_validation_images_are_not_trained_on() -> None:
 
 
 def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() -> None:
-    clean, bad = config(""), config("shift.name=corruption shift.severity=5")
-    assert names(own_images(clean, place(clean, 0)).train) == names(own_images(bad, place(bad, 0)).train)
-    here, there = (node_data.test_images(bad, place(bad, index), "scan") for index in (0, 1))
-    assert np.array_equal(here.x, there.x)
-    assert not np.array_equal(here.x, node_data.test_images(clean, place(clean, 0), "scan").x)
-    fog = config("shift.name=corruption shift.corruption=fog")
-    assert not np.array_equal(node_data.test_images(fog, place(fog, 0), "scan").x, here.x)
+    bad = "shift.name=corruption shift.severity=5"
+    clean, blurred, fog = map(config, ("", bad, f"{bad} shift.corruption=fog"))
+    assert names(own_images(clean, place(clean, 0)).train) == names(own_images(blurred, place(blurred, 0)).train)
+
+    def tests(cfg: RunConfig, index: int = 0) -> bytes:
+        return node_data.test_images(cfg, place(cfg, index), "scan").x.tobytes()
+
+    assert tests(blurred) == tests(blurred, 1)
+    assert len({tests(clean), tests(blurred), tests(fog)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -171,26 +156,23 @@ def test_what_makes_no_sense_is_refused(text: str, named: object, flat: dict[str
         config(text, **flat)
 
 
-def test_runs_with_shift_own_tests_and_whole_domains_train_as_any_other(finished_run: InlineRun) -> None:
-    clean = finished_run(rounds=2, set=FEW).results
-    for shift in ("shift.name=corruption", "allocation.test_on=domain"):
-        other = finished_run(rounds=2, set=f"{FEW} {shift}").results
-        assert other["weights_sha256"] == clean["weights_sha256"]  # training does not see the shift
-        assert other["final"] != clean["final"]
-    own = finished_run(rounds=1, set="train.epochs=1 allocation.share=0.3 allocation.test_fraction=0.2").results
-    assert None not in own["final"].values()
-
-
 def test_whole_domains_are_the_test_where_that_is_asked_for() -> None:
     """The test lists of PACS in the code of I2PFL's first author hold all images of a domain."""
-    cfg = config("allocation.test_on=domain")
+    cfg, plain = config("allocation.test_on=domain"), config("")
     for index in (0, 1):  # the same for a node of the domain and for another
         assert names(node_data.test_images(cfg, place(cfg, index), "scan")) == whole("scan")
     assert node_data.num_test(cfg, place(cfg, 0)) == 450
-    plain = config("")
     assert names(own_images(cfg, place(cfg, 0)).train) == names(own_images(plain, place(plain, 0)).train)
-    held_out = config("allocation.test_on=domain allocation.held_out=[street]")
-    assert node_data.unheld_tests(held_out, place(held_out, 0)) == {"street": len(whole("street"))}
+
+
+@pytest.mark.parametrize(("test_on", "splits"), [("split", {"test"}), ("domain", {"train", "test"})])
+def test_a_held_out_domain_is_read_and_reported(test_on: str, splits: set[str]) -> None:
+    cfg = config(f"allocation.held_out=[street] allocation.test_on={test_on}")
+    assert {split for domain, split in node_data.read_parts(cfg) if domain == "street"} == splits
+    number = 90 if test_on == "split" else len(whole("street"))
+    assert node_data.unheld_tests(cfg, place(cfg, 0)) == {"street": number}
+    for where in (place(config(""), 0), Place("scan", 0, -1, Source(Path("/nowhere")), shared=False, threads=1)):
+        assert node_data.unheld_tests(config(""), where) == {}
 
 
 def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
@@ -205,12 +187,6 @@ def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> No
     assert sorted(parts) == sorted(whole("scan"))
     assert len(classes) == 2
     assert np.abs(classes[0] - classes[1]).max() <= 1  # files are listed class by class: no stretch of that list
-
-
-def test_whole_domains_of_a_held_out_domain_are_read_and_reported() -> None:
-    for test_on, splits in (("split", {"test"}), ("domain", {"train", "test"})):
-        cfg = config(f"allocation.held_out=[sketch] allocation.test_on={test_on}")
-        assert {split for domain, split in node_data.read_parts(cfg) if domain == "sketch"} == splits
 
 
 SKEWED = "shift.label_mix=own allocation.label_skew=0.3"
@@ -258,16 +234,16 @@ def test_an_exported_node_is_tested_on_what_was_drawn_for_it(tmp_path: Path) -> 
 
 
 def test_every_node_is_scored_on_its_own_draw(run_inline: InlineRun) -> None:
-    replies: dict[int, dict[str, float]] = {}
+    replies: dict[Any, Any] = {}
 
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message:
-            if message.metadata.message_type == MessageType.EVALUATE:
-                index = int(str(message.content.config_records["config"]["node-index"]))
-                replies[index] = {k: float(str(v)) for k, v in reply.content.metric_records["metrics"].items()}
-            return reply
+    def keep(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "evaluate":
+            node = message.content.config_records["config"]["node-index"]
+            replies[node] = dict(reply.content.metric_records["metrics"])
+        return reply
 
-    run = run_inline(rounds=1, grid=Grid, set=f"{SKEWED} {FEW} evaluate.client_models=last")
+    given = f"{SKEWED} {FEW} evaluate.client_models=last"
+    run = run_inline(rounds=1, grid=listening(keep), set=given)
     for domain, nodes in (("scan", (0, 2)), ("sketch", (1, 3))):
         assert [replies[index][f"count/{domain}"] for index in nodes] == [45, 45]
         # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
@@ -275,14 +251,6 @@ def test_every_node_is_scored_on_its_own_draw(run_inline: InlineRun) -> None:
         assert run.results["final"][domain] == pytest.approx(np.mean(means))
     outcome = run.results["client_models"]
     assert outcome["gasa"] is None and outcome["why_missing"]  # nobody was scored on another node's draw
-
-
-def test_a_held_out_domain_is_reported_with_its_number_of_test_images() -> None:
-    cfg = config("allocation.held_out=[street]")
-    assert node_data.unheld_tests(cfg, place(cfg, 0)) == {"street": 90}
-    assert node_data.unheld_tests(config(""), place(config(""), 0)) == {}
-    real = Place("scan", 0, -1, Source(Path("/nowhere")), shared=False, threads=1)
-    assert node_data.unheld_tests(cfg, real) == {}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -301,34 +269,21 @@ def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
     for resize in ("squash", "crop", "pad"):
         keys = f"dataset.resize={resize} dataset.domains=[scan] allocation.counts=any"
         cfg = config(keys, **{"data-dir": str(tmp_path)})
-        nodes = [Place("scan", i, 2 if shared else -1, Source(tmp_path), shared, 1) for i in range(2 if shared else 1)]
-        parts = [own_images(cfg, where).train.x for where in nodes]
-        content = np.concatenate([*parts, node_data.test_images(cfg, nodes[0], "scan").x])
-        wanted = [fit(Image.fromarray(image), 32, resize) for image in wide]  # type: ignore[arg-type]
-        same = {np.asarray(image).tobytes() for image in wanted} == {image.tobytes() for image in content}
+        nodes = [place(cfg, 0, 2), place(cfg, 1, 2)] if shared else [real(cfg, "scan", tmp_path)]
+        parts = [own_images(cfg, where).train for where in nodes] + [node_data.test_images(cfg, nodes[0], "scan")]
+        wanted = {fit(Image.fromarray(image), 32, resize).tobytes() for image in wide}  # type: ignore[arg-type]
+        same = wanted == {image for part in parts for image in names(part)}
         assert same or (layout, resize) == ("npz", "squash")  # which torch resizes, to one grey level
 
 
 def test_a_second_run_of_a_process_takes_what_is_on_the_disk_then(tmp_path: Path, run_inline: InlineRun) -> None:
-    def draw(names: range) -> None:
-        rng = np.random.default_rng(names.start)
-        for site, label in product(("east", "west"), "ab"):
-            (tmp_path / "sites" / site / label).mkdir(parents=True, exist_ok=True)
-            for name in names:
-                pixels = rng.integers(0, 255, (32, 32, 3), np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "sites" / site / label / f"{name}.png")
-
-    chosen: dict[str, Any] = {
-        "dataset": "folders", "rounds": 1,
-        "set": f"dataset.data_dir={tmp_path / 'sites'} dataset.size=32 allocation.validation_fraction=0.2 "
-        "shift.name=corruption shift.severity=1 train.epochs=1 train.precision=float32",
-    }  # fmt: skip
-    draw(range(5))
-    cfg = config(chosen["set"], dataset="folders")
-    assert check_data(cfg, 2) == 6  # of ten, two to test on, and two to validate on
-    first = run_inline(nodes=2, **chosen)
-    draw(range(5, 20))
-    second = run_inline(nodes=2, **chosen)
-    assert check_data(cfg, 2) == 26
-    trained = [[node["num_examples"] for node in run.results["nodes"]] for run in (first, second)]
-    assert trained == [[6, 6], [26, 26]]
+    text = f"dataset.data_dir={tmp_path / 'sites'} dataset.size=32 allocation.validation_fraction=0.2 train.epochs=1"
+    rng = np.random.default_rng(0)
+    for images, trained in ((range(5), 6), (range(5, 20), 26)):  # of ten, two to test on, and two to validate on
+        for site, label, name in product(("east", "west"), "ab", images):
+            folder = tmp_path / "sites" / site / label
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(folder / f"{name}.png")
+        assert check_data(config(text, dataset="folders"), 2) == trained
+        run = run_inline(nodes=2, dataset="folders", rounds=1, set=f"{text} shift.name=corruption shift.severity=1")
+        assert [node["num_examples"] for node in run.results["nodes"]] == [trained] * 2

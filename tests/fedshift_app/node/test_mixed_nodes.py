@@ -2,34 +2,24 @@
 
 import numpy as np
 import pytest
+from placed_nodes import config, place
 from refusals import refused
 from support import InlineRun
 
-from fedshift_app.config.resolving import resolve
-from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.data import own_images
 from fedshift_app.run import build
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
 
 
-def config(text: str) -> RunConfig:
-    return resolve({"set": f"{FEW} {text}"})
-
-
-def place(cfg: RunConfig, index: int, nodes: int = 4) -> Place:
-    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
-    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
-
-
 def test_a_node_trains_on_both_domains_and_knows_of_which_an_image_is() -> None:
-    alone, mixed = (config(f"allocation.mixing={part}") for part in (0, 0.5))
+    alone, mixed = (config(f"{FEW} allocation.mixing={part}") for part in (0, 0.5))
     for index in range(4):
-        before, after = own_images(alone, place(alone, index)), own_images(mixed, place(mixed, index))
+        before, after = own_images(alone, place(alone, index, 4)), own_images(mixed, place(mixed, index, 4))
         assert before.train.domains is None
         assert after.train.domains is not None
-        home = mixed.dataset.domains.index(place(mixed, index).domain)
+        home = mixed.dataset.domains.index(place(mixed, index, 4).domain)
         of_home = int((after.train.domains == home).sum())
         assert len(after.train) == len(before.train)
         assert 0.7 * len(after.train) <= of_home <= 0.8 * len(after.train)  # half, and half of the other half
@@ -39,8 +29,8 @@ def test_a_node_trains_on_both_domains_and_knows_of_which_an_image_is() -> None:
 
 
 def test_no_image_is_on_two_nodes_or_in_two_parts() -> None:
-    cfg = config("allocation.mixing=1 allocation.validation_fraction=0.2")
-    parts = [own_images(cfg, place(cfg, index)) for index in range(4)]
+    cfg = config(f"{FEW} allocation.mixing=1 allocation.validation_fraction=0.2")
+    parts = [own_images(cfg, place(cfg, index, 4)) for index in range(4)]
     marks = [mark.tobytes() for own in parts for images in (own.train, own.validation) if images is not None
              for mark in images.marks]  # fmt: skip
     assert len(marks) == len(set(marks))
@@ -49,8 +39,8 @@ def test_no_image_is_on_two_nodes_or_in_two_parts() -> None:
 
 
 def test_the_domain_of_an_image_can_be_unknown() -> None:
-    cfg = config("allocation.mixing=0.5 allocation.domain_labels=unknown")
-    assert own_images(cfg, place(cfg, 0)).train.domains is None
+    cfg = config(f"{FEW} allocation.mixing=0.5 allocation.domain_labels=unknown")
+    assert own_images(cfg, place(cfg, 0, 4)).train.domains is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +53,7 @@ def test_the_domain_of_an_image_can_be_unknown() -> None:
 )
 def test_what_does_not_fit_is_refused(text: str, named: object) -> None:
     with refused(ConfigError, "mixing", named):
-        config(text)
+        config(f"{FEW} {text}")
 
 
 def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) -> None:
@@ -72,6 +62,6 @@ def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) 
     assert plain.results["weights_sha256"] != mixed.results["weights_sha256"]
     said = (mixed.folder / "log.jsonl").read_text()
     assert "allocation.mixing=0.5: 75 %" in said and "home domain" in said
-    assert build.mixing_line(config("aggregation.weights=afl"), 4) == ""
+    assert build.mixing_line(config(f"{FEW} aggregation.weights=afl"), 4) == ""
     for weights in ("afl", "domain-aware"):  # which go by domains
-        assert weights in build.mixing_line(config(f"allocation.mixing=0.5 aggregation.weights={weights}"), 4)
+        assert weights in build.mixing_line(config(f"{FEW} allocation.mixing=0.5 aggregation.weights={weights}"), 4)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from own_sites import write
 from real_node import AppOfNode
 from refusals import refused
@@ -30,6 +30,7 @@ from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
 from fedshift_core.wire import names
+from fedshift_core.wire.messages import NodeIntroduction
 from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.introduction import Introduction
 
@@ -66,18 +67,19 @@ def place(cfg: RunConfig, images: Path, domain: str, **given: Any) -> Place:
 
 
 def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path) -> None:
-    cfg = config(images, "allocation.validation_fraction=0.2")
+    validated = "allocation.validation_fraction=0.2"
+    cfg = config(images, validated)
     both = place(cfg, images, "South, north")
     assert (both.domain, both.domains) == ("south", ("south", "north"))
     own = node_data.own_images(cfg, both)
     each = [node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains]
-    for mine, parts in ((own.train, [one.train for one in each]), (own.validation, [one.validation for one in each])):
-        assert mine is not None
-        assert np.array_equal(mine.x, np.concatenate([part.x for part in parts if part is not None]))
-        assert np.array_equal(mine.y, np.concatenate([part.y for part in parts if part is not None]))
+    for part in ("train", "validation"):
+        mine, parts = getattr(own, part), [getattr(one, part) for one in each]
+        for name in ("x", "y"):
+            assert np.array_equal(getattr(mine, name), np.concatenate([getattr(one, name) for one in parts]))
     of_each = np.repeat([SITES.index(site) for site in both.domains], [len(one.train) for one in each])
     assert own.train.domains is not None and own.train.domains.tolist() == of_each.tolist()
-    unknown = config(images, "allocation.validation_fraction=0.2 allocation.domain_labels=unknown")
+    unknown = config(images, f"{validated} allocation.domain_labels=unknown")
     assert node_data.own_images(unknown, both).train.domains is each[0].train.domains is None
     for site in both.domains:
         test = node_data.test_images(cfg, place(cfg, images, site), site)
@@ -174,19 +176,17 @@ def answered(reply: Message) -> RecordDict:
 def test_it_names_its_domains_and_scores_each(images: Path) -> None:
     cfg = config(images)
     node = app_of(images, cfg, "north,south", policy="open")
-    numbers = answered(node.ask(MessageType.QUERY)).metric_records[names.METRICS]
+    numbers = answered(node.ask("query")).metric_records["metrics"]
     where = place(cfg, images, "north,south")
-    tests = {site: node_data.num_test(cfg, where, site) for site in where.domains}
-    assert numbers[names.NUM_TEST] == tests["north"]
-    assert {key: number for key, number in numbers.items() if key.startswith(names.HELD_TEST)} == {
-        f"{names.HELD_TEST}south": tests["south"]
-    }
+    north, south = (node_data.num_test(cfg, where, site) for site in where.domains)
+    held = {key: number for key, number in numbers.items() if key.startswith(names.HELD_TEST)}
+    assert (numbers[names.NUM_TEST], held) == (north, {f"{names.HELD_TEST}south": south})
     train = node_data.own_images(cfg, where).train
     assert numbers[names.CLASS_COUNTS] == np.bincount(train.y, minlength=3).tolist()
-    drawn = {names.DOMAINS: ["north", "south"], names.DRAWN: [tests["north"], tests["south"]]}
-    scored = answered(node.ask(MessageType.EVALUATE, 2, **drawn)).metric_records[names.METRICS]
-    assert [scored[f"{names.COUNT}{site}"] for site in tests] == list(tests.values())
-    reply = node.ask(MessageType.EVALUATE, 2, **{names.DOMAINS: ["west"], names.DRAWN: [9]})
+    drawn = {"domains": ["north", "south"], "drawn": [north, south]}
+    scored = answered(node.ask("evaluate", 2, **drawn)).metric_records["metrics"]
+    assert (scored["count/north"], scored["count/south"]) == (north, south)
+    reply = node.ask("evaluate", 2, domains=["west"], drawn=[9])
     assert "this node holds north, south, each to be named once" in reply.error.reason
 
 
@@ -207,22 +207,19 @@ def thinned(images: Path, tmp_path: Path) -> Callable[[int], Path]:
 def test_the_owners_least_images_hold_of_each_domain(thinned: Callable[[int], Path]) -> None:
     folder = thinned(2)  # one of each class to train on, one to test: fewer than 5
     cfg = config(folder, "allocation.validation_fraction=0")
-    strict = app_of(folder, cfg, "north,south").ask(MessageType.QUERY)
+    strict = app_of(folder, cfg, "north,south").ask("query")
     assert strict.error.code == names.DECLINED
     assert "node of north,south: fewer than least_images=5 training images of 'south'" in strict.error.reason
-    assert answered(app_of(folder, cfg, "north,south", policy="open").ask(MessageType.QUERY))
+    assert answered(app_of(folder, cfg, "north,south", policy="open").ask("query"))
 
 
 def test_few_test_images_of_a_further_domain_are_not_told(thinned: Callable[[int], Path]) -> None:
     folder = thinned(7)  # six of each class to train on, one to test
-    cfg = config(folder, "allocation.validation_fraction=0")
-    node = app_of(folder, cfg, "north,south")
-    content = answered(node.ask(MessageType.QUERY))
-    assert content.metric_records[names.METRICS][f"{names.HELD_TEST}south"] == 0
-    said = Introduction(SITES, 3, simulated=False).read(Message(content, 7, MessageType.QUERY)).node
-    assert (said.domains, said.tests_of("south")) == (("north", "south"), 0)
-    reply = node.ask(MessageType.EVALUATE, 2, **{names.DOMAINS: ["south"], names.DRAWN: [3]})
-    assert reply.error.code == names.DECLINED
+    node = app_of(folder, config(folder, "allocation.validation_fraction=0"), "north,south")
+    content = answered(node.ask("query"))
+    said = Introduction(SITES, 3, simulated=False).read(Message(content, 7, "query")).node
+    assert (said.domains, said.held_tests) == (("north", "south"), (("south", 0),))
+    assert node.ask("evaluate", 2, domains=["south"], drawn=[3]).error.code == names.DECLINED
 
 
 # --- the server ----------------------------------------------------------------------------------------
@@ -239,16 +236,15 @@ def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> No
     del fields["held_tests"]  # as runs of before have it
     assert checkpoints._node(fields) == replace(both, held_tests=())
 
-    def read(held: str, shared: int = 0, simulated: bool = False) -> Any:
-        numbers: dict[str, Any] = {names.CLASS_COUNTS: [3, 3, 3], names.NUM_TEST: 9, names.SHARED_TEST: shared,
-                   names.PARTITION_ID: 0, names.NUM_PARTITIONS: 1, f"{names.HELD_TEST}{held}": 4}  # fmt: skip
-        content = RecordDict({"config": ConfigRecord({names.DOMAIN: "north"}), "metrics": MetricRecord(numbers)})
-        return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, MessageType.QUERY))
+    def read(held: str, shared: bool = False, simulated: bool = False) -> Any:
+        content = NodeIntroduction("north", [3, 3, 3], 9, shared, 0, 1, held_tests={held: 4}).to_record()
+        return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, "query"))
 
     assert read("south").node.held_tests == (("south", 4),)
-    for given, named in ((("north",), "north, north"), (("south", 1, True), "north, south")):
-        with refused(FederationError, named):
-            read(*given)
+    with refused(FederationError, "north, north"):
+        read("north")
+    with refused(FederationError, "north, south"):
+        read("south", shared=True, simulated=True)
 
 
 def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
@@ -262,15 +258,5 @@ def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
     real = on_real_nodes(given, rounds=1, set=f"{terms} federation.min_nodes=2 federation.node_timeout=5")
     assert real.results["weights_sha256"] == simulated.results["weights_sha256"]
     assert real.results["domains"] == simulated.results["domains"]
-
-
-def test_a_run_over_two_sites_on_one_node(images: Path, on_real_nodes: Callable[..., Any]) -> None:
-    given = [{"domain": each, "data-dir": str(images), "policy": "open"} for each in ("north,south", "west")]
-    run = on_real_nodes(
-        given, dataset="folders", data_dir=str(images), method="copa", rounds=1,
-        set=f"{SHORT} federation.min_nodes=2 federation.node_timeout=5 allocation.validation_fraction=0.2",
-    )  # fmt: skip
-    assert set(run.rounds[0]["accuracy"]) == set(SITES)
-    assert None not in run.rounds[0]["accuracy"].values()
-    assert [node.get("domains") for node in run.results["nodes"]] == [["north", "south"], None]
-    assert "node 0 holds north, south" in (run.folder / "log.jsonl").read_text()
+    assert [node.get("domains") for node in real.results["nodes"]] == [["scan", "sketch"], ["sketch", "scan"]]
+    assert "node 0 holds scan, sketch" in (real.folder / "log.jsonl").read_text()

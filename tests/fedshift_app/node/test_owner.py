@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from flwr.app import ArrayRecord, Message, MessageType
+from flwr.app import ArrayRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 from real_node import charge
@@ -69,53 +68,54 @@ def node(folders: list[NodeFolder], owned: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("keys", "asked", "why"),
+    ("policy", "method", "given", "why"),
     [
-        ({"methods": ["fpl", "fedbn"]}, {}, "methods=[fpl, fedbn]"),
-        ({"networks": ["resnet10"]}, {"given": "model.name=cnn"}, "networks=[resnet10]"),
-        ({"contributions": []}, {"method": "fpl"}, "contributions=[]"),
-        ({"contributions": ["prototypes"]}, {"method": "fpl"}, "counts"),
-        ({}, {"method": "fedplvm"}, "prototypes"), ({}, {"method": "fedpall"}, "features"),
-        ({"largest_in": 1000}, {}, "largest_in=1000"),
-        ({"privacy": {"epsilon": 3.0}}, {}, "privacy.name=local-dp"),
-        ({"privacy": {"epsilon": 0.5}}, {"given": DP}, "privacy.epsilon=0.5"),
-        ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05"),
-        ({"budget": {"epsilon": 3.0}}, {}, "budget"),
-        ({"budget": {"epsilon": 0.1}}, {"given": DP}, "budget.epsilon=0.1"),
-        ({"weights": "masked"}, {}, "weights=masked"), ({"secure_sums": {"nodes": 3}}, {}, "at least 3 nodes"),
-        ({"least_images": 10_000}, {}, "least_images=10000"),  # of which it does not say how many
+        ("methods: [fpl, fedbn]", "fedavg", "", "methods=[fpl, fedbn]"),
+        ("networks: [resnet10]", "fedavg", "model.name=cnn", "networks=[resnet10]"),
+        ("contributions: []", "fpl", "", "contributions=[]"),
+        ("contributions: [prototypes]", "fpl", "", "counts"),
+        ("", "fedplvm", "", "prototypes"),
+        ("", "fedpall", "", "features"),
+        ("largest_in: 1000", "fedavg", "", "largest_in=1000"),
+        ("privacy: {epsilon: 3}", "fedavg", "", "privacy.name=local-dp"),
+        ("privacy: {epsilon: 0.5}", "fedavg", DP, "privacy.epsilon=0.5"),
+        ("privacy: {epsilon: 9, delta: 1.0e-9}", "fedavg", DP, "privacy.delta=1e-05"),
+        ("budget: {epsilon: 3}", "fedavg", "", "budget"),
+        ("budget: {epsilon: 0.1}", "fedavg", DP, "budget.epsilon=0.1"),
+        ("weights: masked", "fedavg", "", "weights=masked"),
+        ("secure_sums: {nodes: 3}", "fedavg", "", "at least 3 nodes"),
+        ("least_images: 10000", "fedavg", "", "least_images=10000"),  # of which it does not say how many
     ],
-    ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
-)  # fmt: skip
+)
 def test_a_run_that_is_not_allowed(
-    keys: dict[str, Any], asked: dict[str, Any], why: str, node: Any, caplog: pytest.LogCaptureFixture
+    policy: str, method: str, given: str, why: str, node: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.allow(**keys)
-    kind = MessageType.TRAIN if "largest_in" in keys else MessageType.QUERY
+    node.allow(policy)
+    trains = policy.startswith("largest_in")
     with caplog.at_level(logging.WARNING, "fedshift"):
-        reason = node.refused(kind, **asked)
-    assert why in reason, reason
-    assert kind == MessageType.TRAIN or reason.startswith("node of scan: ")
-    assert "largest_in" in keys or not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
-    (line,) = [record.getMessage() for record in caplog.records]
+        reason = node.refused("train" if trains else "query", given=given, method=method)
+    assert why in reason
+    assert trains or reason.startswith("node of scan: ")
+    assert trains or not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
+    (line,) = caplog.messages
     assert why in line  # for the owner
 
 
 @pytest.mark.parametrize(
-    ("keys", "asked"),
+    ("policy", "method", "given"),
     [
-        ({"methods": ["fpl"], "networks": ["cnn"]}, {"method": "fpl", "given": "model.name=cnn"}),
-        ({"contributions": ["prototypes", "counts"]}, {"method": "fpl"}),
-        ({"contributions": []}, {"given": "model.name=cnn"}),
-        ({"least_images": 1}, {"method": "fedplvm"}),
-        ({"privacy": {"epsilon": 3.0}, "budget": {"epsilon": 0.9}}, {"given": DP}),
-        ({}, {"method": "scaffold"}),
-        ({}, {"method": "fedthe"}),
+        ("{methods: [fpl], networks: [cnn]}", "fpl", "model.name=cnn"),
+        ("contributions: [prototypes, counts]", "fpl", ""),
+        ("contributions: []", "fedavg", "model.name=cnn"),
+        ("least_images: 1", "fedplvm", ""),
+        ("{privacy: {epsilon: 3}, budget: {epsilon: 0.9}}", "fedavg", DP),
+        ("", "scaffold", ""),
+        ("", "fedthe", ""),
     ],
 )
-def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node: Any) -> None:
-    node.allow(**keys)
-    node.answers(MessageType.QUERY, **asked)
+def test_a_run_that_is_allowed(policy: str, method: str, given: str, node: Any) -> None:
+    node.allow(policy)
+    node.answers("query", method=method, given=given)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ def test_a_sample_of_few_test_images_is_refused_and_one_that_leaves_few() -> Non
 def test_a_simulation_has_no_owner(node: Any) -> None:
     """And a real node is none, also if its owner names nothing but a policy."""
     node.context.node_config = {"policy": "open", "partition-id": 0, "num-partitions": 2}
-    reply = node.ask(MessageType.QUERY, engine="simulation")
+    reply = node.ask("query", engine="simulation")
     assert "takes no part in a simulation" in str(reply.error.reason)
-    simulated = Owner(policy_file.BUILT_IN["open"], resolve({}), Place("scan", 0, 4, Source(None), True, 1))
+    simulated = Owner(policy_file.BUILT_IN["open"], CONFIG, replace(WHERE, partition_id=0, num_partitions=4))
     record = WorkReply(1, {"count/scan": 1}).to_record()
-    assert simulated.least_images == 1 and simulated.leaves(MessageType.EVALUATE, record) is record
+    assert simulated.least_images == 1 and simulated.leaves("evaluate", record) is record
 
 
 # --- what leaves ----------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def test_a_simulation_has_no_owner(node: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
 def test_a_class_of_few_images_is_absent_from_all_that_is_trained(method: str, node: Any) -> None:
-    counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
+    counts = node.answers("query")["metrics"]["class-counts"]
     few = [k for k, n in enumerate(counts) if n == 0]
-    reply = node.answers(MessageType.TRAIN, method=method)
+    reply = node.answers("train", method=method)
     sent = decode(reply["knowledge"])
     assert FEW_CLASS in few and len(few) < 6
     for name in {"prototypes", "counts", "class-features"} & set(sent):
@@ -188,11 +188,11 @@ def test_masked_weights_are_of_all_images_and_few_of_a_class_count_as_the_least(
 
 
 def test_figures_stay_unless_they_are_allowed(node: Any, folders: list[NodeFolder], tmp_path: Path) -> None:
-    reply = node.answers(MessageType.EVALUATE, **SCORE)
+    reply = node.answers("evaluate", **SCORE)
     assert "counts" not in reply and reply["metrics"]["withheld"] == 1
     assert reply["metrics"]["count/scan"] == 90
-    node.allow(figures=True)
-    reply = node.answers(MessageType.EVALUATE, **SCORE)
+    node.allow("figures: true")
+    reply = node.answers("evaluate", **SCORE)
     assert "counts" in reply and "withheld" not in reply["metrics"]
     shutil.copytree(folders[0].path, tmp_path / "few")
     with np.load(folders[0].path / "scan_test.npz") as archive:
@@ -200,37 +200,33 @@ def test_figures_stay_unless_they_are_allowed(node: Any, folders: list[NodeFolde
     left = without_few(arrays)
     np.savez(tmp_path / "few" / "scan_test.npz", **left)
     node.context.node_config["data-dir"] = str(tmp_path / "few")
-    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE | {"drawn": [len(left["y"])]})
+    assert "counts" not in node.answers("evaluate", **SCORE | {"drawn": [len(left["y"])]})
 
 
 def test_a_reply_may_be_too_large(node: Any) -> None:
-    node.allow(largest_out=1000)
-    assert "the reply is larger than largest_out=1000 bytes" in node.refused(MessageType.TRAIN)
-    node.answers(MessageType.EVALUATE, **SCORE)
+    node.allow("largest_out: 1000")
+    assert "the reply is larger than largest_out=1000 bytes" in node.refused("train")
+    node.answers("evaluate", **SCORE)
 
 
-def test_what_features_tell_of_few_images_stays(node: Any, folders: list[NodeFolder]) -> None:
+@pytest.mark.parametrize(("least", "validation"), [(1, range(1, 5)), (5, [0])])
+def test_what_features_tell_of_few_images_stays(least: int, validation: Any, node: Any) -> None:
     """Of 64 training images three are to validate on."""
     few = "allocation.validation_fraction=0.05"
-    node.allow(least_images=1)
-    assert node.answers(MessageType.QUERY, given=few)["metrics"]["num-validation"] in range(1, 5)
-    scores = node.answers(MessageType.EVALUATE, given=few, **SCORE, validation=True)["metrics"]
     gaps = f"{few} aggregation.weights=ga aggregation.gap_on=validation"
-    asked: dict[str, Any] = {"gap": ["loss", "validation"]}
-    assert "validation-count" in scores
-    assert "local-received" in node.answers(MessageType.TRAIN, given=gaps, **asked)["metrics"]
-    node.allow(least_images=5)
-    reply = node.answers(MessageType.QUERY, given=few)["metrics"]
-    assert (reply["num-validation"], reply["num-test"]) == (0, 90)
-    assert "validation-count" not in node.answers(MessageType.EVALUATE, given=few, **SCORE, validation=True)["metrics"]
-    assert "local-received" not in node.answers(MessageType.TRAIN, given=gaps, **asked)["metrics"]
+    node.allow(f"least_images: {least}")
+    told = node.answers("query", given=few)["metrics"]
+    assert told["num-validation"] in validation and told["num-test"] == 90
+    scores = node.answers("evaluate", given=few, **SCORE, validation=True)["metrics"]
+    trained = node.answers("train", given=gaps, gap=["loss", "validation"])["metrics"]
+    assert ("validation-count" in scores) == ("local-received" in trained) == (least == 1)
 
 
 def test_sums_of_few_training_images_are_refused(node: Any) -> None:
     scores, own = "evaluate.client_models=every", {"local_domains": ["scan"]}
-    assert node.answers(MessageType.TRAIN, given=scores, **own)["metrics"]["local-count/scan"] == 90
+    assert node.answers("train", given=scores, **own)["metrics"]["local-count/scan"] == 90
     sums = "model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.bn_images=4"
-    reason = node.refused(MessageType.EVALUATE, given=sums, take_statistics=True, bn_images=4)
+    reason = node.refused("evaluate", given=sums, take_statistics=True, bn_images=4)
     assert reason == "fewer than least_images=5 training images would be in a sample"
 
 
@@ -239,14 +235,14 @@ def test_sums_of_few_training_images_are_refused(node: Any) -> None:
 
 def test_the_budget_holds_over_rounds_runs_and_restarts(node: Any, owned: Any, folders: list[NodeFolder]) -> None:
     privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
-    node.allow(budget={"epsilon": (privacy.spent(3) + privacy.spent(4)) / 2})
+    node.allow(f"budget: {{epsilon: {(privacy.spent(3) + privacy.spent(4)) / 2}}}")
     for run in ("b", "c", "d"):  # of runs that know nothing of one another
-        node.answers(MessageType.TRAIN, given=DP, run_id=run * 32)
-    assert "budget.epsilon" in node.refused(MessageType.TRAIN, given=DP, run_id="e" * 32)
+        node.answers("train", given=DP, run_id=run * 32)
+    assert "budget.epsilon" in node.refused("train", given=DP, run_id="e" * 32)
     again = owned(folders[0])  # the SuperNode is started again
-    assert "budget.epsilon" in again.refused(MessageType.TRAIN, given=DP, run_id="f" * 32)
-    assert "budget.epsilon" in again.refused(MessageType.QUERY, given=DP)
-    again.answers(MessageType.EVALUATE, given=DP, **SCORE)  # scores of test images are no part of it
+    assert "budget.epsilon" in again.refused("train", given=DP, run_id="f" * 32)
+    assert "budget.epsilon" in again.refused("query", given=DP)
+    again.answers("evaluate", given=DP, **SCORE)  # scores of test images are no part of it
     book = ledger.of_images(folders[0].path).read()
     assert book.epsilon(1e-5) == pytest.approx(privacy.spent(3), rel=1e-9)
 
@@ -254,50 +250,57 @@ def test_the_budget_holds_over_rounds_runs_and_restarts(node: Any, owned: Any, f
 def test_a_repeated_round_counts_in_the_epsilon_of_a_run(node: Any) -> None:
     """A server that resumes a run, or says so, has each round released once more."""
     privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
-    node.allow(privacy={"epsilon": privacy.spent(10)})
+    node.allow(f"privacy: {{epsilon: {privacy.spent(10)}}}")
     for number in (*range(1, 10), 9):  # all 10 that are paid for
-        node.answers(MessageType.TRAIN, number, given=DP, run_id="b" * 32)
-    reason = node.refused(MessageType.TRAIN, 10, given=DP, run_id="b" * 32)
+        node.answers("train", number, given=DP, run_id="b" * 32)
+    reason = node.refused("train", 10, given=DP, run_id="b" * 32)
     assert "privacy.epsilon=" in reason
-    node.answers(MessageType.TRAIN, 1, given=DP, run_id="c" * 32)  # another run
+    node.answers("train", 1, given=DP, run_id="c" * 32)  # another run
 
 
 @pytest.mark.skipif(find_spec("opacus") is None, reason="fedshift[dp] is not installed")
 def test_private_training_is_charged_by_the_nodes_own_images(node: Any, folders: list[NodeFolder]) -> None:
     private = "privacy.name=dp-sgd privacy.noise_multiplier=2"
-    node.answers(MessageType.TRAIN, given=private, run_id="b" * 32)
+    node.answers("train", given=private, run_id="b" * 32)
     book = ledger.of_images(folders[0].path).read()
     (one,) = book.runs["b" * 32].sampled
     assert one.sampling_rate == 32 / one.images and one.rounds == 1
-    reply = node.answers(MessageType.TRAIN, given=private, run_id="b" * 32)
+    reply = node.answers("train", given=private, run_id="b" * 32)
     assert reply["metrics"]["num-examples"] == one.images
     spends = spending_of(resolve({"set": f"{SHORT} {private}"}), one.images)
     book = ledger.of_images(folders[0].path).read()
     assert book.epsilon(1e-5) == pytest.approx(spends.epsilon(2), rel=1e-9)
-    node.allow(budget={"epsilon": (spends.epsilon(2) + spends.epsilon(3)) / 2})
-    assert "budget.epsilon" in node.refused(MessageType.TRAIN, given=private)
-    node.allow(privacy={"name": "dp-sgd", "epsilon": spends.epsilon(9)})
-    assert "rounds=10 spend more than the allowed" in node.refused(MessageType.TRAIN, given=private)
-    assert "required is privacy.name=dp-sgd" in node.refused(MessageType.TRAIN, given=DP)
+    node.allow(f"budget: {{epsilon: {(spends.epsilon(2) + spends.epsilon(3)) / 2}}}")
+    assert "budget.epsilon" in node.refused("train", given=private)
+    node.allow(f"privacy: {{name: dp-sgd, epsilon: {spends.epsilon(9)}}}")
+    assert "rounds=10 spend more than the allowed" in node.refused("train", given=private)
+    assert "required is privacy.name=dp-sgd" in node.refused("train", given=DP)
 
 
-def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: Any, folders: list[NodeFolder]) -> None:
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("", "read or written"),
+        ("least_images: 1", "written"),
+        ("{least_images: 1, budget: {epsilon: 5}}", "read"),
+    ],
+)
+def test_a_ledger_that_cannot_be_written_lets_nothing_out(
+    policy: str, why: str, node: Any, folders: list[NodeFolder]
+) -> None:
     own = ledger.of_images(folders[0].path)
     charge(own, "run")
     own.path.write_text("{")
-    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be read or written"
-    node.allow(least_images=1)
-    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be written"
-    node.allow(least_images=1, budget={"epsilon": 5.0})
-    assert node.refused(MessageType.TRAIN, given=DP) == "this node's ledger cannot be read"
+    node.allow(policy)
+    assert node.refused("train", given=DP) == f"this node's ledger cannot be {why}"
 
 
 def test_rounds_of_a_day_are_counted_over_runs(node: Any) -> None:
-    node.allow(rounds_per_day=2)
+    node.allow("rounds_per_day: 2")
     for run in ("b", "c"):
-        node.answers(MessageType.TRAIN, run_id=run * 32)
-    assert "rounds_per_day=2" in node.refused(MessageType.TRAIN, run_id="d" * 32)
-    node.answers(MessageType.QUERY)  # tomorrow it takes part again
+        node.answers("train", run_id=run * 32)
+    assert "rounds_per_day=2" in node.refused("train", run_id="d" * 32)
+    node.answers("query")  # tomorrow it takes part again
 
 
 # --- the file while the node runs -----------------------------------------------------------------------
@@ -305,20 +308,20 @@ def test_rounds_of_a_day_are_counted_over_runs(node: Any) -> None:
 
 def test_a_change_holds_from_the_next_message_on_and_is_said_once(node: Any, caplog: pytest.LogCaptureFixture) -> None:
     node.context.node_config["policy-sha256"] = policy_file.load(str(node.file)).sha256
-    node.answers(MessageType.QUERY)
+    node.answers("query")
     assert "policy" not in caplog.text
-    node.allow(methods=["fpl"])
-    assert "allowed are methods=[fpl]" in node.refused(MessageType.QUERY)
+    node.allow("methods: [fpl]")
+    assert "allowed are methods=[fpl]" in node.refused("query")
     assert "this node's policy has changed, and holds from this message on" in caplog.text
     assert policy_file.load(str(node.file)).sha256 in caplog.text
 
 
 def test_a_file_that_goes_bad_refuses_everything(node: Any, caplog: pytest.LogCaptureFixture) -> None:
     node.file.write_text("methods: [fedavgg]")
-    assert node.refused(MessageType.QUERY) == "node of scan: this node's policy cannot be read"
+    assert node.refused("query") == "node of scan: this node's policy cannot be read"
     assert "unknown method 'fedavgg'" in caplog.text  # for the owner alone
     node.file.unlink()
-    node.refused(MessageType.TRAIN)
+    node.refused("train")
 
 
 # --- whatever a node has, no cell of few images leaves --------------------------------------------------
@@ -335,13 +338,13 @@ WHERE = Place("scan", -1, -1, Source(Path("/none")), False, 1)
 def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int, validation: int, least: int) -> None:
     owner = Owner(Policy(least_images=least), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
     said = NodeIntroduction("scan", counts, tests, False, -1, -1, numbers={"num-validation": validation})
-    record = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())
+    record = owner.leaves("query", owner.introduction(said).to_record())
     reply = record["metrics"]
     cells = [*reply["class-counts"], reply["num-test"], reply["num-validation"]]
     assert not any(0 < cell < least for cell in cells)
     if sum(counts):
         server = Introduction(("scan",), CLASSES, simulated=False)
-        read = server.read(Message(record, dst_node_id=1, message_type=MessageType.QUERY)).node
+        read = server.read(Message(record, dst_node_id=1, message_type="query")).node
         assert read.num_examples == sum(max(number, least) for number in counts if number)
 
 
@@ -361,7 +364,7 @@ def test_no_reply_has_a_class_cell_of_few_images(
     knowledge = {"prototypes": (counts[:, None] > 0).astype(np.float32).repeat(4, axis=1), "counts": counts}
     reply = WorkReply(len(y), numbers, weights=ArrayRecord(), knowledge=encode(knowledge), records=record).to_record()
     try:
-        left = owner.leaves(MessageType.TRAIN, reply)
+        left = owner.leaves("train", reply)
     except PolicyError:
         assert len(y) < least or any(0 < number < least for number in (*numbers.values(), *counts.tolist()))
         return
@@ -392,9 +395,9 @@ def deployed(folders: list[NodeFolder], on_real_nodes: Callable[..., Run]) -> Ca
     return run
 
 
-def file_of(tmp_path: Path, **keys: Any) -> str:
-    file = tmp_path / f"{'-'.join(keys)}.yaml"
-    file.write_text(yaml.safe_dump(keys))
+def file_of(tmp_path: Path, policy: str) -> str:
+    file = tmp_path / "owner.yaml"
+    file.write_text(policy)
     file.chmod(0o600)
     return str(file)
 
@@ -405,7 +408,7 @@ def events(run: Any, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_path: Path) -> None:
-    run = deployed("open", "open", file_of(tmp_path, methods=["fpl"]))
+    run = deployed("open", "open", file_of(tmp_path, "methods: [fpl]"))
     assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
     for line in run.rounds:
         (declined,) = line["left_out"]
@@ -415,13 +418,13 @@ def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_p
 
 
 def test_too_many_owners_that_refuse_end_the_run_with_their_reasons(deployed: Any, tmp_path: Path) -> None:
-    refuses = file_of(tmp_path, methods=["fpl"])
+    refuses = file_of(tmp_path, "methods: [fpl]")
     with pytest.raises(FederationError, match=r"2 were refused:\n.* node of sketch: method="):
         deployed("open", refuses, refuses, more="federation.node_timeout=0.5")
 
 
 def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deployed: Any, tmp_path: Path) -> None:
-    run = deployed("open", "open", file_of(tmp_path, rounds_per_day=1))
+    run = deployed("open", "open", file_of(tmp_path, "rounds_per_day: 1"))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
     (reason,) = run.rounds[1]["left_out"]
     assert reason.startswith("node 2 (sketch): ") and "rounds" in reason

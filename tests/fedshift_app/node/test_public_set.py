@@ -1,14 +1,17 @@
 """The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
 
 import contextlib
+import functools
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
+from placed_nodes import config, names, place, real
 from refusals import refused
 from support import InlineRun, public_set_feature
 
@@ -19,37 +22,27 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import data as node_data
-from fedshift_app.node.data import Place, own_images, public_set
+from fedshift_app.node.data import own_images, public_set
 from fedshift_app.run import build as run_build
 from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, DataError, FederationError
+from fedshift_core.wire.messages import NodeIntroduction
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Source
 from fedshift_datasets.io import files
 from fedshift_strategies.federation.roster import Node, Roster
 
-NODES = 8
+
+def pixels(images: ImageSet | None) -> set[bytes]:
+    return set(names(images))
 
 
-def config(text: str, **flat: Any) -> RunConfig:
-    return resolve({"set": text} | flat)
-
-
-def place(cfg: RunConfig, index: int, nodes: int = NODES) -> Place:
-    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
-    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
-
-
-def names(images: ImageSet | None) -> set[bytes]:
-    return set() if images is None else {x.tobytes() for x in images.x}
-
-
-def held(cfg: RunConfig, index: int, nodes: int = NODES) -> set[bytes]:
+def held(cfg: RunConfig, index: int) -> set[bytes]:
     """Return all images that a node trains, validates or is tested on."""
-    where = place(cfg, index, nodes)
+    where = place(cfg, index)
     own = own_images(cfg, where)
-    tests = (names(node_data.test_images(cfg, where, domain)) for domain in cfg.dataset.domains)
-    return names(own.train) | names(own.validation) | names(own.test) | set.union(*tests)
+    tests = (pixels(node_data.test_images(cfg, where, domain)) for domain in cfg.dataset.domains)
+    return pixels(own.train) | pixels(own.validation) | pixels(own.test) | set.union(*tests)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +61,12 @@ def held(cfg: RunConfig, index: int, nodes: int = NODES) -> set[bytes]:
 def test_no_image_of_a_node_is_public(allocation: str) -> None:
     cfg = config(f"dataset.public=0.1 {allocation}")
     public = public_set(cfg, place(cfg, 0))
-    assert names(public.images) == names(public_set(cfg, place(cfg, 5)).images)
+    assert pixels(public.images) == pixels(public_set(cfg, place(cfg, 5)).images)
     of_domain = 45 if cfg.allocation.test_fraction else 36
     domains = 3 if cfg.allocation.held_out else 4
-    assert len(public.images) == len(names(public.images)) == domains * of_domain
-    for index in range(NODES):
-        assert not names(public.images) & held(cfg, index)
+    assert len(public.images) == len(pixels(public.images)) == domains * of_domain
+    for index in range(8):
+        assert not pixels(public.images) & held(cfg, index)
 
 
 def test_nodes_hold_the_images_that_they_hold_without_a_public_set_where_there_are_enough() -> None:
@@ -87,11 +80,10 @@ def test_a_domain_is_public_as_a_whole_and_nobody_is_tested_on_it() -> None:
     cfg = config("dataset.public=sketch dataset.domains=[scan,texture]")
     public = public_set(cfg, place(cfg, 0)).images
     whole = catalog.load("handwritten", "sketch", "train", Source())
-    assert names(public) == names(whole) and len(public) == len(whole)
-    assert not any(names(public) & held(cfg, index) for index in range(NODES))
-    assert set(node_data.read_parts(cfg)) == {(d, s) for d in ("scan", "texture") for s in ("train", "test")} | {
-        ("sketch", "train")
-    }
+    assert pixels(public) == pixels(whole) and len(public) == len(whole)
+    assert not any(pixels(public) & held(cfg, index) for index in range(8))
+    read = {*itertools.product(("scan", "texture"), ("train", "test")), ("sketch", "train")}
+    assert set(node_data.read_parts(cfg)) == read
     of_tests = config("dataset.public=cifar10.1 dataset.domains=[cifar10]", dataset="cifar10")
     assert node_data.read_parts(of_tests)[-1] == ("cifar10.1", "test")
 
@@ -99,10 +91,10 @@ def test_a_domain_is_public_as_a_whole_and_nobody_is_tested_on_it() -> None:
 def test_it_depends_on_the_seed_and_its_order_mixes_the_domains() -> None:
     first, second = (config("dataset.public=0.1", seed=seed) for seed in (0, 1))
     one, other = (public_set(cfg, place(cfg, 0)) for cfg in (first, second))
-    assert names(one.images) != names(other.images)
+    assert pixels(one.images) != pixels(other.images)
     assert one.sha256 != other.sha256
-    front = names(one.images.select(np.arange(36)))
-    assert all(front & names(catalog.load("handwritten", d, "train", Source())) for d in first.dataset.domains)
+    front = pixels(one.images.select(np.arange(36)))
+    assert all(front & pixels(catalog.load("handwritten", d, "train", Source())) for d in first.dataset.domains)
 
 
 def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
@@ -110,20 +102,15 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
     folders = export(cfg, 4, tmp_path / "nodes")
     wanted = public_set(cfg, place(cfg, 0, 4))
     for folder in folders:
-        result = public_set(cfg, real(folder.domain, folder.path))
+        result = public_set(cfg, real(cfg, folder.domain, folder.path))
         assert np.array_equal(result.images.x, wanted.images.x) and np.array_equal(result.images.y, wanted.images.y)
         assert result.sha256 == wanted.sha256
-    other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes)
-    files.write_npz(folders[0].path / "public_train.npz", other.select(np.arange(1, len(other))))
-    catalog.load_public.cache_clear()
-    node_data._public.cache_clear()
-    assert public_set(cfg, real("scan", folders[0].path)).sha256 != wanted.sha256
+    file = folders[0].path / "public_train.npz"
+    files.write_npz(file, files.read_npz(file, classes=cfg.dataset.known().classes).select(np.arange(1, 9)))
+    node_data.forget()
+    assert public_set(cfg, real(cfg, "scan", folders[0].path)).sha256 != wanted.sha256
     with refused(DataError, "public_train.npz", "public/train/<class>/"):
-        public_set(cfg, real("scan", tmp_path))
-
-
-def real(domain: str, folder: Path) -> Place:
-    return Place(domain, 0, -1, Source(folder), shared=False, threads=1)
+        public_set(cfg, real(cfg, "scan", tmp_path))
 
 
 # --- refused in a line ------------------------------------------------------------------------------------
@@ -161,7 +148,7 @@ def test_what_cannot_be_public(text: str, named: str, method: str) -> None:
 )
 def test_more_than_there_is_cannot_be_dealt(text: str, named: str) -> None:
     with refused(DataError, named):
-        check_data(config(text), NODES)
+        check_data(config(text), 8)
 
 
 def test_a_method_asks_for_its_public_set_by_itself_and_of_the_data_set_for_that_alone(tmp_path: Path) -> None:
@@ -188,28 +175,23 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
     keys = "dataset.public=shared dataset.classes=[a,b] dataset.size=32"
     cfg = config(keys, dataset="folders", **{"data-dir": str(tmp_path)})
     assert cfg.dataset.domains == ("north", "south")
-    assert names(public_set(cfg, place(cfg, 0, 2)).images) == {bytes([6]) * 32 * 32 * 3}
+    assert pixels(public_set(cfg, place(cfg, 0, 2)).images) == {bytes([6]) * 32 * 32 * 3}
 
 
 # --- printed ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "keys", ["allocation.test_fraction=0.2", "allocation.held_out=[street]", "allocation.counts={scan:2,sketch:1}"]
+    "keys", ["allocation.test_fraction=0.2", "allocation.held_out=[street]", "allocation.counts={scan: 2, sketch: 1}"]
 )
-def test_prepare_prints_what_a_run_makes_public(keys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "dataset: {name: handwritten, public: 0.1}\nmodel: {name: cnn}\nmethod: {name: fedavg}\n"
-        "train: {epochs: 1, batch_size: 8, lr: 0.01}\nrounds: 1\n"
-    )
-    file, arguments = str(tmp_path / "mine.yaml"), [keys.replace(":", ": ")]
-    cfg = resolve({"experiment": file, "set": f"'{arguments[0]}'"})
-    nodes = cfg.allocation.num_nodes() or NODES
-    images = public_set(cfg, place(cfg, 0, nodes)).images
-    assert prepare.prepare(file, arguments, as_json=True) == 0
+def test_prepare_prints_what_a_run_makes_public(keys: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["dataset.public=0.1", keys]
+    cfg = config(f"{given[0]} '{keys}'")
+    nodes = cfg.allocation.num_nodes() or 8
+    assert prepare.prepare("handwritten", given, as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)["public"]["images"]
     assert set(printed) == set(cfg.allocation.deal(cfg.dataset.domains, nodes, 0))
-    assert sum(printed.values()) == len(images)
+    assert sum(printed.values()) == len(public_set(cfg, place(cfg, 0, nodes)).images)
 
 
 @pytest.mark.parametrize("site", ["1", "null"])
@@ -237,14 +219,12 @@ def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) ->
         "dataset.domains=[scan,street] dataset.public=0.02 allocation.share=0.05 train.epochs=1 model.name=cnn3 "
         "model.per_node=[cnn3,cnn] method.public_epochs=1 method.first_epochs=1 method.public_images=10"
     )
-    run = run_inline(method="fedmd", nodes=2, rounds=3, set=text)
+    run = run_inline(method="fedmd", nodes=2, rounds=2, set=text)
     scores, head = 7 * 10 * 4, 128  # 14 public images in two windows; what NumPy's format puts before an array
     assert run.results["num_parameters"] == 0
-    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 3
-    assert [line["bytes_down"] for line in run.rounds] == [0, *[2 * (scores + head + 16 + head)] * 2]
-    assert [set(line["losses"]) for line in run.rounds] == [{"loss", "loss/ce"}] + 2 * [
-        {"loss", "loss/ce", "loss/digest"}
-    ]
+    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 2
+    assert [line["bytes_down"] for line in run.rounds] == [0, 2 * (scores + head + 16 + head)]
+    assert [*run.rounds[0]["losses"]] == ["loss", "loss/ce"] and "loss/digest" in run.rounds[1]["losses"]
     assert "14 images, the same on all nodes" in (run.folder / "log.jsonl").read_text()
 
 
@@ -266,13 +246,9 @@ class Copies:
         return list(self.copies)
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-        replies = []
-        for message in messages:
-            numbers = {"class-counts": [3, 4], "num-test": 5, "shared-test": 0, "partition-id": -1}
-            metrics = MetricRecord(numbers | {"num-partitions": -1, "num-public": 9})
-            result = ConfigRecord({"domain": "scan", "public": self.copies[message.metadata.dst_node_id] * 64})
-            replies.append(Message(RecordDict({"config": result, "metrics": metrics}), reply_to=message))
-        return replies
+        said = functools.partial(NodeIntroduction, "scan", [3, 4], 5, False, -1, -1, numbers={"num-public": 9})
+        copies = ((message, self.copies[message.metadata.dst_node_id] * 64) for message in messages)
+        return [Message(said(words={"public": copy}).to_record(), reply_to=message) for message, copy in copies]
 
 
 def gathered(grid: Copies, at_least: int = 2) -> Roster:
@@ -313,10 +289,7 @@ def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_does_not_go_on_with_another_public_set() -> None:
-    class Past:
-        engine = "deployment"
-        checkpoint = type("C", (), {"nodes": [node(0, "a" * 64)]})()
-
-    resuming.check_nodes(Past(), [node(0, "a" * 64)])  # type: ignore[arg-type]
+    past: Any = SimpleNamespace(engine="deployment", checkpoint=SimpleNamespace(nodes=[node(0, "a" * 64)]))
+    resuming.check_nodes(past, [node(0, "a" * 64)])
     with refused(FederationError, "node 0 (scan)", "9 images"):
-        resuming.check_nodes(Past(), [node(0, "c" * 64, 9)])  # type: ignore[arg-type]
+        resuming.check_nodes(past, [node(0, "c" * 64, 9)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from flwr.app import Message
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, Run, listening
 
 from fedshift.lab.tables.compare import compare
 from fedshift.run.launch import runner
@@ -47,17 +47,6 @@ def config_of(folder: Path) -> Any:
     return yaml.safe_load((folder / "config.yaml").read_text())
 
 
-class Grid(ListeningGrid):
-    """Notes in which precision the nodes compute, and how those of this process do."""
-
-    said: set[str]
-
-    def pass_on(self, message: Message, reply: Message) -> Message:
-        content = json.loads(str(message.content.config_records["config"]["run"]))["train"]
-        type(self).said.add(f"{message.metadata.message_type} {content['precision']} {content['arithmetic']}")
-        return reply
-
-
 def test_what_most_nodes_report_is_taken_and_logged() -> None:
     config = resolve({})
     fields = dict(enumerate([NCHW, BF16, NCHW]))
@@ -74,44 +63,45 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     machine: Any, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     machine(NCHW)
-    Grid.said = set()
-    run = run_inline(nodes=2, rounds=2, set=SHORT, grid=Grid)
-    result = config_of(run.folder)
-    assert result["arithmetic"] == NCHW
-    assert (result["resolved"]["train"]["precision"], result["resolved"]["train"]["arithmetic"]) == ("auto", "")
-    assert Grid.said == {"query auto ", f"train auto {NCHW}", f"evaluate auto {NCHW}"}
+    said = set()
+
+    def note(message: Message, reply: Message) -> Message:
+        train = json.loads(str(message.content.config_records["config"]["run"]))["train"]
+        said.add((message.metadata.message_type, train["precision"], train["arithmetic"]))
+        return reply
+
+    run = run_inline(nodes=2, rounds=2, set=SHORT, grid=listening(note))
+    train = config_of(run.folder)["resolved"]["train"]
+    assert (config_of(run.folder)["arithmetic"], train["precision"], train["arithmetic"]) == (NCHW, "auto", "")
+    assert said == {("query", "auto", ""), ("train", "auto", NCHW), ("evaluate", "auto", NCHW)}
     assert "2 of 2 nodes" in log_of(run.folder)
 
     machine(BF16)  # the folder goes to another one
     again = run_inline(str(run.folder / "config.yaml"), nodes=2)
-    assert again.results["weights_sha256"] == run.results["weights_sha256"]
-    assert config_of(again.folder)["arithmetic"] == NCHW
-    assert "nothing is measured" in log_of(again.folder)
-
     (run.folder / RESULTS_FILE).unlink()
     resumed = Run(runner.run_inline({"resume": str(run.folder), "round": 1, "output-dir": str(tmp_path)}, 2))
     assert resumed.results["weights_sha256"] == again.results["weights_sha256"]
-    assert log_of(resumed.folder).count("nothing is measured") == 1
+    assert config_of(again.folder)["arithmetic"] == NCHW
+    for one in (again, resumed):
+        assert log_of(one.folder).count("nothing is measured") == 1
 
     other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
     assert "not the same arithmetic" in compare([run.folder, again.folder, other.folder]).text()
 
 
-def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun) -> None:
     machine(NCHW)
-    run = run_inline(nodes=2, rounds=1, set=SHORT)
-    file = str(run.folder / "config.yaml")
-    assert resolve({"experiment": file}).train.arithmetic == NCHW
-    assert resolve({"experiment": file, "set": "train.precision=float32"}).train.arithmetic == ""
-    assert resolve({"experiment": file, "set": "train.arithmetic=bf16/nchw"}).train.arithmetic == "bf16/nchw"
-    (run.folder / RESULTS_FILE).unlink()
-    requested = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
+    folder = run_inline(nodes=2, rounds=1, set=SHORT).folder
+    file = folder / "config.yaml"
+    for asked, arithmetic in (("", NCHW), ("train.precision=float32", ""), ("train.arithmetic=bf16/nchw", "bf16/nchw")):
+        assert resolve({"experiment": str(file), "set": asked}).train.arithmetic == arithmetic
+    (folder / RESULTS_FILE).unlink()
+    requested = {"resume": str(folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
     config, _ = resuming.resolve(requested, hold=False)
     assert config.train.arithmetic == NCHW
     with pytest.raises(ConfigError, match=r"train\.arithmetic is 'float32/nchw' there, requested is 'bf16/nchw'"):
         resuming.resolve(requested | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
-    result = config_of(run.folder)
-    (run.folder / "config.yaml").write_text(yaml.safe_dump(result | {"arithmetic": "fp8"}))
+    file.write_text(yaml.safe_dump(config_of(folder) | {"arithmetic": "fp8"}))
     with pytest.raises(ConfigError, match=r"config.yaml: arithmetic: .*'fp8'"):
-        resuming.resolve({"resume": str(run.folder)}, hold=False)
+        resuming.resolve({"resume": str(folder)}, hold=False)

@@ -91,26 +91,25 @@ def test_of_rounds_with_the_same_accuracy_the_lowest_loss_is_the_best(losses: li
 
 
 def test_a_loss_that_a_domain_lacks_is_none_of_the_round() -> None:
-    one = validated(1, {"a": 0.1, "b": None, "held": None}, a=90.0, b=90.0, held=None)
-    assert best([one, validated(2, {"a": 0.9, "b": 0.9, "held": None}, a=90.0, b=90.0, held=None)]) == 2
+    losses: list[dict[str, float | None]] = [{"a": 0.1, "b": None, "held": None}, {"a": 0.9, "b": 0.9, "held": None}]
+    assert best([validated(n, loss, a=90.0, b=90.0, held=None) for n, loss in enumerate(losses, 1)]) == 2
 
 
 @pytest.mark.parametrize(
     ("validation", "over_after"),
     [
-        ([10, 20, 20, 20, 20], 5),  # as good is no better
-        ([10, 20, 19, 21, 20, 20, 20], 7),
-        ([10, None, None, None, 9], 5),  # rounds that were not scored count, but nothing ends in them
-        ([10, 11, 12, 13, 14, 15], None),
+        ([10, 20, 20, 20, 20], [5]),  # as good is no better
+        ([10, 20, 19, 21, 20, 20, 20], [7]),
+        ([10, None, None, None, 9], [5]),  # rounds that were not scored count, but nothing ends in them
+        ([10, 11, 12, 13, 14, 15], []),
     ],
 )
-def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], over_after: int | None) -> None:
-    requested = config(**{"evaluate.patience": 3})
-    over = [n for n in range(1, len(validation) + 1) if model_selection.is_over(requested, history(*validation[:n]))]
-    assert over[:1] == ([] if over_after is None else [over_after])
-    assert not model_selection.is_over(config(), history(9, 1, 1, 1, 1, 1, 1, 1))
-    short = requested.model_copy(update={"rounds": len(validation)})
-    assert not model_selection.is_over(short, history(*validation))  # its last round in any case
+def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], over_after: list[int]) -> None:
+    requested, rounds = config(**{"evaluate.patience": 3}), history(*validation)
+    over = [n for n in range(1, len(rounds) + 1) if model_selection.is_over(requested, rounds[:n])]
+    assert over[:1] == over_after
+    short = requested.model_copy(update={"rounds": len(rounds)})  # its last round in any case
+    assert not model_selection.is_over(config(), rounds) and not model_selection.is_over(short, rounds)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     )
     assert chosen["files"] == ["checkpoint/weights-00002.safetensors", "checkpoint/knowledge-00002.safetensors"]
     assert {name: chosen[name] for name in results["best_validation"]} == results["best_validation"]
-    assert results["figures"]["round"] == 2  # not of the last
+    assert results["figures"]["round"] == results["site_figures"]["round"] == 2  # not of the last
     assert checkpoints.rounds(run.folder / "checkpoint") == [3, 2]
     for number in (2, 3):
         kept, wanted = (checkpoints.load(one.folder / "checkpoint", number) for one in (run, whole))
@@ -229,25 +228,28 @@ def test_a_chosen_round_that_is_damaged_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("method", "given", "named"),
     [
-        ({"set": "train.schedule=cosine"}, "train.schedule=cosine"),
-        ({"set": "train.schedule=linear"}, "linear"),
-        ({"method": "fedproc"}, "fedproc"),
-        ({"method": "fedicon", "set": "method.classifier_rounds=1"}, "method.classifier_rounds"),
-        ({"method": "fedicon", "set": "method.lie=false"}, ""),
-        ({"method": "fedavg", "set": "train.schedule=step train.schedule_steps=[7]"}, ""),
+        ("fedavg", "train.schedule=cosine", "train.schedule=cosine"),
+        ("fedavg", "train.schedule=linear", "linear"),
+        ("fedproc", "", "fedproc"),
+        ("fedicon", "method.classifier_rounds=1", "method.classifier_rounds"),
+        ("fedicon", "method.lie=false", ""),
+        ("fedavg", "train.schedule=step train.schedule_steps=[7]", ""),
     ],
 )
-def test_what_goes_by_the_number_of_rounds(given: dict[str, Any], named: str, tmp_path: Path) -> None:
-    kept = resolve(given | {"rounds": 4}).model_dump(mode="json")
+def test_what_goes_by_the_number_of_rounds(method: str, given: str, named: str, tmp_path: Path) -> None:
+    kept = resolve({"method": method, "set": given, "rounds": 4}).model_dump(mode="json")
     content = {"resolved": kept, "run_id": "0" * 32, "engine": "inline", "nodes": 4}
     (tmp_path / "config.yaml").write_text(json.dumps(content))
-    requested = {"resume": str(tmp_path)}
+
+    def resumed(rounds: int) -> int:
+        return resuming.resolve({"resume": str(tmp_path), "rounds": rounds}, hold=False)[0].rounds
+
     with refused(ConfigError, "rounds is 4", 9, named) if named else contextlib.nullcontext():
-        assert resuming.resolve(requested | {"rounds": 9}, hold=False)[0].rounds == 9
+        assert resumed(9) == 9
     with pytest.raises(ConfigError, match="rounds is 4 there, requested is 3"):
-        resuming.resolve(requested | {"rounds": 3}, hold=False)
+        resumed(3)
 
 
 def test_a_run_that_ended_early_says_so_and_is_not_made_longer(

@@ -36,47 +36,45 @@ def row(text: str, first: str) -> list[str]:
     [
         (
             RoundResult(3, {"a": 90.04, "b": 70.0}, losses={"loss": 0.51234}, seconds=12.34),
-            ["round  3/10", "a 90.0", "b 70.0", "avg 80.0", "worst b 70.0", "loss 0.512", "12.3 s", "left 1:24"],
+            "round  3/10  a 90.0  b 70.0  avg 80.0  worst b 70.0  loss 0.512  12.3 s",
         ),
         (
             RoundResult(10, {"a": None, "b": 50.0}, lost=[3]),  # it has no average
-            ["round 10/10", "a missing", "b 50.0", "avg missing", "without 1 node", "0.0 s", "left 1:24"],
+            "round 10/10  a missing  b 50.0  avg missing  without 1 node  0.0 s",
         ),
-        (RoundResult(2), ["round  2/10", "0.0 s", "left 1:24"]),  # not scored
-        (RoundResult(2, {"a": 50.0}), ["round  2/10", "a 50.0", "avg 50.0", "0.0 s", "left 1:24"]),  # no worst of one
+        (RoundResult(2), "round  2/10  0.0 s"),  # not scored
+        (RoundResult(2, {"a": 50.0}), "round  2/10  a 50.0  avg 50.0  0.0 s"),  # no worst of one
     ],
 )
-def test_the_line_of_a_round(result: RoundResult, parts: list[str]) -> None:
-    assert round_line(result, rounds=10, left=83.7) == "  ".join(parts)
+def test_the_line_of_a_round(result: RoundResult, parts: str) -> None:
+    assert round_line(result, rounds=10, left=83.7) == f"{parts}  left 1:24"
 
 
 @pytest.mark.parametrize(
     ("changes", "rows"),
     [
-        ({}, {"mnist": "91.3 92.0 93.0", "usps": "75.0 76.0 77.0", "mnistm": "68.1 69.0 70.0",
-              "AVG": "78.1 79.0 80.0", "STD": "11.9"}),  # (92 + 76 + 69) / 3 = 79
-        ({"domains": {"usps": 75.0}, "avg": 75.0, "std": 0.0}, {"STD": ""}),  # one domain has no spread
-        ({"domains": DOMAINS | {"usps": None}, "final": FINAL | {"mnist": None}},
-         {"usps": "missing 76.0 77.0", "mnist": "91.3 missing 93.0", "AVG": "missing missing 80.0"}),
-        ({"best_validation": {"round": 2, "chosen_on": "validation images", "domains": OTHER, "avg": 1.5}},
-         {"usps": "75.0 76.0 77.0 2.0", "mnistm": "68.1 69.0 70.0 missing", "AVG": "78.1 79.0 80.0 missing"}),
-        ({"others": {"bn=own": OTHER}}, {"mnist": "91.3 92.0 1.0 93.0"}),
+        (
+            {},
+            ["mnist 91.3 92.0 93.0", "usps 75.0 76.0 77.0", "mnistm 68.1 69.0 70.0", "AVG 78.1 79.0 80.0", "STD 11.9"],
+        ),
+        ({"domains": {"usps": 75.0}, "avg": 75.0, "std": 0.0}, ["STD"]),  # one domain has no spread
+        (
+            {"domains": DOMAINS | {"usps": None}, "final": FINAL | {"mnist": None}},
+            ["usps missing 76.0 77.0", "mnist 91.3 missing 93.0", "AVG missing missing 80.0"],
+        ),
+        (
+            {"best_validation": {"round": 2, "chosen_on": "validation images", "domains": OTHER, "avg": 1.5}},
+            ["usps 75.0 76.0 77.0 2.0", "mnistm 68.1 69.0 70.0 missing", "AVG 78.1 79.0 80.0 missing"],
+        ),
+        ({"others": {"bn=own": OTHER}}, ["mnist 91.3 92.0 1.0 93.0"]),
+        ({"averaged_over": [60, 70, 80, 90, 100]}, ["AVG 78.1 79.0 80.0"]),
     ],
-)  # fmt: skip
-def test_a_table_has_a_row_of_each_domain_and_of_averages(changes: dict[str, Any], rows: dict[str, str]) -> None:
+)
+def test_a_table_has_a_row_of_each_domain_and_of_averages(changes: dict[str, Any], rows: list[str]) -> None:
     text = table(**changes)
-    assert {name: " ".join(row(text, name)) for name in rows} == rows
-    rules = [line for line in text.splitlines() if line.startswith("--")]
-    assert len({*rules}) == 1 and all(line.isprintable() for line in text.splitlines())
-
-
-def test_a_table_says_of_what_it_is_and_which_rounds_are_behind_it() -> None:
-    title, *_ = table().strip().splitlines()
-    for part in ("i2pfl", "digits", "(%)", "global model", "resnet10", "bn=average", "6 nodes", "seed 3"):
-        assert part in title
-    assert "best round (4)*" in table() and "worst domain: mnistm 68.1" in table()
-    assert "60, 70, 80, 90, 100" in table(averaged_over=[60, 70, 80, 90, 100])
-    assert "retaken" in table(others={"bn=own": OTHER}, scored_with="retaken")
+    assert {*rows} <= {" ".join(line.split()) for line in text.splitlines()}
+    assert all(line.isprintable() for line in text.splitlines())
+    assert ("60, 70, 80, 90, 100" in text) == ("averaged_over" in changes)
 
 
 def test_a_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
@@ -90,8 +88,7 @@ def test_a_table_has_figures_next_to_the_accuracies_where_there_is_room() -> Non
     by_domain = {"mnist": {"n": 2000, **short}, "usps": None, "mnistm": {"n": 90, **short}}
     figures = {"round": 7, "domains": by_domain, "overall": {"n": 2090, **short}}
     text = table(figures=figures)
-    assert row(text, "mnist") == ["91.3", "92.0", "93.0", "81.0", "80.0", "2000"]
-    assert row(text, "usps")[-3:] == ["missing"] * 3 and "of 90 test images" in text
+    assert row(text, "mnist")[-3:] == ["81.0", "80.0", "2000"] and row(text, "usps")[-3:] == ["missing"] * 3
     assert max(map(len, text.splitlines()[2:])) <= 100
     many = table(figures=figures, others={f"bn=averaged-{i}": OTHER for i in range(3)})
     assert "macro-F1^" not in many and "2090 test images" in many

@@ -1,6 +1,7 @@
 """Figures by class: counts of the node's loop against scikit-learn and slow definitions, in runs, and what is kept."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from support import InlineRun, fedavg, image_set, node, scored
+from support import InlineRun, node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import show as figures
 from fedshift_app.features.figures.node import Counting, count
 from fedshift_app.run import sections
 from fedshift_core.shown import History
-from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
-from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
+from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_strategies.federation.context import RoundResult
 
 FILE = "figures.json"
@@ -41,17 +41,18 @@ def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
     logits, y = drawn(classes, scale=scale)
     result, predicted = figures.of(counted(logits, y)), logits.argmax(dim=1).numpy()
     present = sorted(set(y.tolist()))
-    assert result["n"] == 600
-    assert result["accuracy"] == pytest.approx(100 * metrics.accuracy_score(y, predicted))
-    f1 = metrics.f1_score(y, predicted, labels=present, average="macro", zero_division=0)
-    assert result["macro_f1"] == pytest.approx(100 * f1)
     recall = metrics.recall_score(y, predicted, labels=present, average=None, zero_division=0)
-    assert result["balanced_accuracy"] == pytest.approx(100 * recall.mean())
-    assert [result["per_class"]["recall"][k] for k in present] == pytest.approx((100 * recall).tolist())
+    wanted = {
+        "n": 600,
+        "accuracy": 100 * metrics.accuracy_score(y, predicted),
+        "macro_f1": 100 * metrics.f1_score(y, predicted, labels=present, average="macro", zero_division=0),
+        "balanced_accuracy": 100 * recall.mean(),
+    }
+    assert {name: result[name] for name in wanted} == pytest.approx(wanted)
+    by_class = {name: np.array(result["per_class"][name], float) for name in ("recall", "precision")}
+    assert by_class["recall"][present] == pytest.approx(100 * recall)
     precision = metrics.precision_score(y, predicted, labels=range(classes), average=None, zero_division=np.nan)
-    assert result["per_class"]["precision"] == [
-        None if np.isnan(value) else pytest.approx(100 * value) for value in precision
-    ]
+    assert by_class["precision"] == pytest.approx(100 * precision, nan_ok=True)
     if classes > MOST_CLASSES:
         assert result["confusion"] is None and result["auc"] is None
         return
@@ -76,14 +77,13 @@ def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, sc
 
 def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
     logits, _ = drawn(3, 40)
-    two = figures.of(counted(logits, torch.arange(40) % 2))
-    assert two["per_class"]["recall"][2] is None
+    two, one = (figures.of(counted(logits, torch.arange(40) % classes)) for classes in (2, 1))
+    assert two["per_class"]["recall"][2] is one["auc"] is None
     assert two["balanced_accuracy"] == pytest.approx(np.mean(two["per_class"]["recall"][:2]))
-    assert figures.of(counted(logits, torch.zeros(40, dtype=torch.int64)))["auc"] is None
     none = figures.of(Counting(3).total())
     assert none["n"] == 0 and all(none[key] is None for key in figures.SHORT)
-    infinite = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [2.0, -float("inf")]])
-    result = counted(infinite, torch.tensor([0, 0, 0]))
+    infinite = torch.tensor([[math.nan, 1.0], [math.inf, 0.0], [2.0, -math.inf]])
+    result = counted(infinite, torch.zeros(3, dtype=torch.int64))
     assert result.images == 3 and result.calibration[0].sum() == 3  # counted somewhere
 
 
@@ -98,16 +98,6 @@ def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.allclose(array, whole.arrays("a")[name], rtol=1e-12)
 
 
-def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
-    made = fedavg(test_set=lambda domain: image_set(11))
-    parts = {DOMAINS: ["a", "b"], STARTS: [0, 4], STOPS: [11, 9]}
-    plain, result = scored(made, parts), scored(made, parts | {FIGURES: True})
-    assert plain.records == {} and result.metrics == plain.metrics
-    for domain, images in (("a", 11), ("b", 5)):
-        counts = from_arrays(result.records["counts"], domain)
-        assert counts.images == images and counts.classes[1].sum() == result.metrics[f"correct/{domain}"]
-
-
 # --- in runs -------------------------------------------------------------------------------------------
 
 
@@ -116,20 +106,23 @@ def without(content: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun) -> None:
-    run, plain = (
-        run_inline(method="local", rounds=1, nodes=8, set=f"{QUICK} evaluate.figures={on}") for on in ("true", "false")
-    )
+    given = f"{QUICK} evaluate.figures="
+    run, plain = (run_inline(method="local", rounds=1, nodes=8, set=f"{given}{on}") for on in ("true", "false"))
     assert [without(line, "seconds") for line in run.rounds] == [without(line, "seconds") for line in plain.rounds]
     assert without(run.results, "seconds", "figures") == without(plain.results, "seconds")
-    assert not (plain.folder / FILE).exists()
-    result = run.results["figures"]
+    assert not (plain.folder / FILE).exists() and len(run.results["site_figures"]["sites"]) == 8  # a model each
+    result, final = run.results["figures"], run.results["final"]
     assert result == json.loads((run.folder / FILE).read_text()) and result["round"] == 1
-    for domain, accuracy in run.results["final"].items():
+    for domain, accuracy in final.items():
         one = result["domains"][domain]  # each of its two nodes scores the whole test set with its own model
         assert (one["n"], one["images"], one["per_class"]["n"]) == (180, 90, [18] * 10)
         assert one["accuracy"] == pytest.approx(accuracy) == one["balanced_accuracy"]
-    assert (result["overall"]["n"], result["overall"]["images"]) == (720, 360)
-    assert result["overall"]["accuracy"] == pytest.approx(np.mean(list(run.results["final"].values())))
+    overall = result["overall"]
+    assert (overall["n"], overall["images"], overall["accuracy"]) == (
+        720,
+        360,
+        pytest.approx(np.mean([*final.values()])),
+    )
 
 
 # --- what is kept --------------------------------------------------------------------------------------
@@ -150,13 +143,10 @@ def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.
 
 
 def test_distinct_images_are_counted() -> None:
-    shared = [node(0, domain="a", num_test=90), node(1, domain="a", num_test=90)]
-    assert figures.test_images(shared, "a", drawn=False) == 90
-    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
+    shared = [node(index, domain="a", num_test=90) for index in range(2)]
     apart = [node(i, domain="a", num_test=40 + i, shared_test=False) for i in range(2)]  # of real nodes, each its own
-    assert figures.test_images(apart, "a", drawn=False) == 81
     unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
-    assert figures.test_images(unheld, "c", drawn=False) == 7
-    assert [figures.images_text(*one) for one in ((180, 90, ""), (90, None, " images"))] == [
-        "90 (180 scores)", "90 images",
-    ]  # fmt: skip
+    for nodes, domain, images in ((shared, "a", 90), (apart, "a", 81), (unheld, "c", 7)):
+        assert figures.test_images(nodes, domain, drawn=False) == images
+    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
+    assert figures.images_text(180, 90, "") == "90 (180 scores)"

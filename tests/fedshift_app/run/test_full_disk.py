@@ -7,18 +7,17 @@ import os
 import re
 import shutil
 import time
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
-from support import Command, ListeningGrid, Run
+from support import Command, ListeningGrid, Run, listening
 
-from fedshift.lab.pages.report import build as report_build
-from fedshift.lab.pages.report import predictions
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
@@ -48,7 +47,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., contextlib.Abstrac
     return failing
 
 
-Usage = namedtuple("Usage", "total used free")
+FEW_FREE = Mock(return_value=SimpleNamespace(total=10**9, used=10**9, free=70_000))
 Failing = Callable[..., contextlib.AbstractContextManager[None]]
 
 
@@ -98,11 +97,9 @@ def full_while(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> Callable[..
         class Grid(ListeningGrid):
             def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
                 requests = list(messages)
-                bad = any(
-                    request.metadata.message_type == kind
-                    and server_round in (0, request.content.config_records["config"]["server-round"])
-                    for request in requests
-                )
+                first = requests[0]
+                asked = first.content.config_records["config"].get("server-round")
+                bad = first.metadata.message_type == kind and server_round in (0, asked)
                 with failing(part, number) if bad else contextlib.nullcontext():
                     return super().send_and_receive(requests, timeout=timeout)
 
@@ -150,38 +147,26 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
     assert out.count("without it: No space left on device") == 1
 
 
-@pytest.mark.long
-def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
-    tmp_path: Path, failing: Failing, few_figures: None, fedshift: Command
-) -> None:
-    arguments = [word for word in ARGUMENTS if word != "report=false"]
-    with failing("report.html"):
-        code, _, line = fedshift("run", *arguments, f"output-dir={tmp_path}")
-    assert code == 0
-    assert "No space left on device" in line and f"fedshift report {only(tmp_path)}" in line
-
-
 def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     tmp_path: Path, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = contextlib.ExitStack()
 
-    class Grid(ListeningGrid):
-        def pass_on(self, asked: Any, reply: Any) -> Any:
-            config = asked.content.config_records["config"]
-            if asked.metadata.message_type == MessageType.EVALUATE and config["server-round"] == 2:
-                ends.enter_context(failing(str(tmp_path), errno.EROFS))
-            return reply
+    def turn(asked: Any, reply: Any) -> Any:
+        config = asked.content.config_records["config"]
+        if (asked.metadata.message_type, config.get("server-round")) == ("evaluate", 2):
+            ends.enter_context(failing(str(tmp_path), errno.EROFS))
+        return reply
 
     with ends:
         with monkeypatch.context() as patch:
-            patch.setattr(inline, "InlineGrid", Grid)
+            patch.setattr(inline, "InlineGrid", listening(turn))
             with pytest.raises(FederationError, match="Read-only file system"):
                 start(tmp_path, **FLAT)
         assert f"cannot write to {only(tmp_path)}: Read-only file system" in refused(tmp_path)
     assert status.read(only(tmp_path)).state == "interrupted"  # its last word could not be written
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
+        patch.setattr(shutil, "disk_usage", FEW_FREE)
         assert "70 kB are free in" in refused(tmp_path)
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
@@ -200,19 +185,13 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
 def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     method: str, setting: str, tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimates: list[disk_space.Needed] = []
-    check = disk_space.check
-
-    def seen(folder: Path, needed: disk_space.Needed, **more: bool) -> None:
-        estimates.append(needed)
-        check(folder, needed, **more)
-
-    monkeypatch.setattr(disk_space, "check", seen)
+    check = Mock(side_effect=disk_space.check)
+    monkeypatch.setattr(disk_space, "check", check)
     with kill_at("round-00004.json", "unnamed"):
         start(tmp_path, method=method, rounds=5, set=f"train.epochs=1 allocation.share=0.05 {setting}")
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
     one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
-    (estimate,) = estimates
+    estimate = check.call_args.args[1]
     assert 0.9 * one < estimate.checkpoint < 2.2 * one
     assert whole < estimate.folder < 4 * whole + disk_space.REPORT
 
@@ -220,22 +199,24 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
 def test_too_little_room_is_refused_before_there_is_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
+    monkeypatch.setattr(shutil, "disk_usage", FEW_FREE)
     code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path / 'runs'}")
     assert code == 1 and "output-dir: 70 kB are free" in line
     assert not (tmp_path / "runs").exists()
 
 
 def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
+    warning, free = Mock(), Mock()
+    monkeypatch.setattr(disk_space.log, "warning", warning)
+    monkeypatch.setattr(disk_space, "free", free)
     needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000, texts=0)
-    for free, lines in ((7_500_000, 0), (2_000_000, 1)):
-        monkeypatch.setattr(disk_space, "free", lambda folder, free=free: free)
+    for left, lines in ((7_500_000, 0), (2_000_000, 1)):
+        free.return_value = left
         disk_space.check(tmp_path, needed)
-        assert len(said) == lines
-    assert "2 MB" in said[0] and "7.5 MB" in said[0]
-    monkeypatch.setattr(disk_space, "free", lambda folder: 1_999_999)
+        assert warning.call_count == lines
+    text, *values = warning.call_args.args
+    assert "2 MB" in (said := text % tuple(values)) and "7.5 MB" in said
+    free.return_value = 1_999_999
     with pytest.raises(ConfigError, match=r"2 MB .* 7\.5 MB"):
         disk_space.check(tmp_path, needed)
 
@@ -264,13 +245,6 @@ def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
     monkeypatch.setattr(time, "strftime", lambda form, *_: "20200101-000000")
     names = [start(tmp_path, rounds=1, set=SHORT).folder.name for _ in range(2)]
     assert names == ["handwritten-fedavg-seed0-20200101-000000", "handwritten-fedavg-seed0-20200101-000000-1"]
-
-
-@pytest.fixture
-def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out of a report what takes long: the figures of images."""
-    monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: predictions.Sight())
-    monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
 
 
 @pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])

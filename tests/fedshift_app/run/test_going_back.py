@@ -132,12 +132,6 @@ def test_what_cannot_be_gone_back_to(interrupted: Path) -> None:
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
 
 
-def test_a_finished_run_is_reported_with_the_file_by_which_it_counts_as_finished(whole_run: Run) -> None:
-    message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_run.folder), "round": 4}, 4)
-    assert "is finished" in message and str(whole_run.folder / "results.json") in message
-    assert len(list(whole_run.folder.glob("checkpoint/nodes/node-*/*"))) == 4
-
-
 @pytest.mark.parametrize("arguments", [["round=4"], ["handwritten", "round=20"]])
 def test_a_round_without_a_folder(arguments: list[str], fedshift: Command) -> None:
     ended = fedshift("run", *arguments)

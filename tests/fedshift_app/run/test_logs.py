@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, InlineRun, ListeningGrid
+from support import ROOT, InlineRun, listening
 
 from fedshift_app.run import logs
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
@@ -24,21 +24,16 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / logs.LOG_FILE).read_text().splitlines()]
 
 
-class Lossy(ListeningGrid):
-    """Loses node 1's training of round 1."""
-
-    def pass_on(self, message: Message, reply: Message) -> Message | None:
-        result = message.content.config_records["config"]
-        lost = result.get("server-round") == 1 and result["node-index"] == 1
-        return None if lost and message.metadata.message_type == MessageType.TRAIN else reply
-
-
 def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=2, set=SHORT, grid=Lossy)
+    def lose(message: Message, reply: Message) -> Message | None:
+        """Lose node 1's training of round 1."""
+        config = message.content.config_records["config"]
+        place = message.metadata.message_type, config.get("server-round"), config.get("node-index")
+        return None if place == ("train", 1, 1) else reply
+
+    run = run_inline(rounds=2, set=SHORT, grid=listening(lose))
     result = lines(run.folder)
-    assert [line.get("event") for line in result] == [
-        "started", "left_out", "round", "round", "finished", "degraded",
-    ]  # fmt: skip
+    assert [line.get("event") for line in result] == ["started", "left_out", "round", "round", "finished", "degraded"]
     for line in result:
         assert list(line)[:4] == ["time", "level", "logger", "message"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])

@@ -5,12 +5,12 @@ import json
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from support import ROOT, InlineRun, ListeningGrid, Run
+from support import ROOT, InlineRun, Run, listening
 
 from fedshift_app.flower.internals import identify_process, pack_messages
 from fedshift_app.node import out_log
@@ -31,32 +31,28 @@ def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
     return {line["name"] for line in lines if line["message"] == message and line["kind"] != "reply"}
 
 
-class Heard(ListeningGrid):
-    """Keeps what the log should say of each reply: bytes and hash by name."""
+def test_the_log_has_each_array_number_and_text_of_each_reply(run_inline: InlineRun) -> None:
+    heard: list[list[Any]] = []
 
-    replies: ClassVar[list[list[tuple[str, int, str]]]] = []
-
-    def pass_on(self, message: Message, reply: Message) -> Message:
+    def listen(message: Message, reply: Message) -> Message:
         entries = out_log.items(reply.content)
-        self.replies.append([(entry["name"], entry["bytes"], entry["sha256"]) for entry in entries])
+        heard.append([(entry["name"], entry["bytes"], entry["sha256"]) for entry in entries])
         return reply
 
-
-def test_the_log_has_each_array_number_and_text_of_each_reply(run_inline: InlineRun) -> None:
-    Heard.replies.clear()
-    run = run_inline(method="fedproto", rounds=1, grid=Heard, set=SHORT)
+    run = run_inline(method="fedproto", rounds=1, grid=listening(listen), set=SHORT)
     replies: list[list[Any]] = []
     for line in lines_of(run):
         if line["kind"] == "reply":
             replies.append([])
             continue
         replies[-1].append((line["name"], line["bytes"], line["sha256"]))
-    assert sorted(replies) == sorted(Heard.replies) and len(replies) == 3 * 4
-    trained = [line for line in lines_of(run) if line["message"] == "train"]
-    assert [line["node"] for line in trained if line["kind"] == "reply"] == [0, 1, 2, 3]
-    assert {line["round"] for line in trained} == {1}
-    assert {"knowledge/prototypes", "knowledge/counts", "metrics/loss"} <= names_of(trained, "train")
-    assert {line["node"] for line in lines_of(run) if line["message"] == "query"} == {None}
+    assert sorted(replies) == sorted(heard) and len(replies) == 3 * 4
+    places = {(line["message"], line["node"], line["round"]) for line in lines_of(run)}
+    assert {("query", None), *((kind, node) for kind in ("train", "evaluate") for node in range(4))} == {
+        place[:2] for place in places
+    }
+    assert {place[2] for place in places if place[0] == "train"} == {1}
+    assert {"knowledge/prototypes", "knowledge/counts", "metrics/loss"} <= names_of(lines_of(run), "train")
 
 
 def visible() -> list[str]:
@@ -128,14 +124,12 @@ def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hol
     assert not list(tmp_path.iterdir())
     log.open(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / RECEIVED_FILE).read_text().splitlines()]
-    kinds = {node: sorted(line["kind"] for line in lines if line["node_id"] == node) for node in (7, 8, 9)}
-    assert kinds == {
-        7: ["array", "number", "reply", "text"],
-        8: ["number", "reply", "unreadable", "unreadable"],
-        9: ["reply", "text"],
-    }
-    assert {(line["node_id"], line["node"], line["round"]) for line in lines} == {(7, 0, 2), (8, 1, 2), (9, None, 2)}
-    hashes = {line["sha256"] for line in lines if line["node_id"] == 7 and line["kind"] != "reply"}
-    assert hashes == {entry["sha256"] for entry in out_log.items(content)}
-    assert {line["node_id"]: line["norm"] for line in lines if line["kind"] == "number"} == {7: 5.0, 8: None}
+    by_node = {(7, 0): ["array", "number", "text"], (8, 1): ["number", "unreadable", "unreadable"], (9, None): ["text"]}
+    for (node_id, index), kinds in by_node.items():
+        (reply, *rest) = [line for line in lines if line["node_id"] == node_id]
+        assert {(line["node"], line["round"]) for line in (reply, *rest)} == {(index, 2)}
+        assert (reply["kind"], sorted(line["kind"] for line in rest)) == ("reply", kinds)
+        if node_id == 7:
+            assert {line["sha256"] for line in rest} == {entry["sha256"] for entry in out_log.items(content)}
+    assert [line["norm"] for line in lines if line["kind"] == "number"] == [5.0, None]
     assert lines[-1]["sha256"] == hashlib.sha256(b"out of memory").hexdigest()

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from flwr.app import MessageType
 from killing import KEEPING, NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
-from support import ListeningGrid, Run
+from support import Run, listening
 
 from fedshift.export import saving
 from fedshift.lab.grid.rescore import scoring
@@ -31,44 +30,41 @@ from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError
 
 #: Methods that keep something on the nodes, each with what makes it do so.
-PRIVATE = {
-    "local": "",
-    "fedcode": "",
-    "f2dc": "method.local_modules=local method.eval_modules=client_mean",
-    "fedbn": "model.name=cnn_bn",
-    "moon": "",
-    "fedala": "",
-    "fedpac": "method.combine_heads=false",
-    "fedproto": "",
-    "fedicon": "method.classifier_rounds=2 method.classifier_training=local",
-    "fedseproto": "train.epochs=2",
-    "i2pfl": "method.augproto_scope=round",
-    "feddyn": "aggregation.weights=ga",
-    "scaffold": "",
-    "fedrep": "",
-    "fdse": "",
-    "fedsr": "",
-    "fedpall": "method.repeatable_noise=true",
-    "fedmd": "method.public_epochs=1 method.first_epochs=1",
-    "fedthe": "",
-    "fedtgp": "",
-    "fedsa": "",
-}
+PRIVATE = (
+    "local",
+    "fedcode",
+    "f2dc method.local_modules=local method.eval_modules=client_mean",
+    "fedbn model.name=cnn_bn",
+    "moon",
+    "fedala",
+    "fedpac method.combine_heads=false",
+    "fedproto",
+    "fedicon method.classifier_rounds=2 method.classifier_training=local",
+    "fedseproto train.epochs=2",
+    "i2pfl method.augproto_scope=round",
+    "scaffold",
+    "fedrep",
+    "fedsr",
+    "fedpall method.repeatable_noise=true",
+    "fedmd method.public_epochs=1 method.first_epochs=1",
+    "fedthe",
+)
 
 
 # --- killed and resumed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "method", ["fedcode", *(pytest.param(name, marks=pytest.mark.long) for name in PRIVATE if name != "fedcode")]
+    "typed", [name if name == "fedcode" else pytest.param(name, marks=pytest.mark.long) for name in PRIVATE]
 )
-def test_a_run_killed_three_times_ends_as_if_it_had_not_been(method: str, tmp_path: Path, kill_at: KillAt) -> None:
-    settings = f"{SHORT} {PRIVATE[method]} federation.participation=0.75"
-    whole = start(tmp_path / "whole", method=method, set=settings)
+def test_a_run_killed_three_times_ends_as_if_it_had_not_been(typed: str, tmp_path: Path, kill_at: KillAt) -> None:
+    method, _, more = typed.partition(" ")
+    flat = {"method": method, "set": f"{SHORT} {more} federation.participation=0.75"}
+    whole = start(tmp_path / "whole", **flat)
     assert len(list(whole.folder.glob("checkpoint/nodes/node-*/round-*-0-*.safetensors"))) == NODES
     runs = tmp_path / "runs"
     with kill_at("weights-00002", "half"):
-        start(runs, method=method, set=settings)
+        start(runs, **flat)
     with kill_at("metrics.jsonl:3", "half"):
         resume(runs)
     with kill_at("round-00003.json", "after"):
@@ -130,12 +126,11 @@ def test_a_node_that_was_left_out_keeps_its_memory(
 ) -> None:
     """Its reply was lost, its training was not: it goes on from there, resumed or not."""
 
-    class Grid(ListeningGrid):
-        def pass_on(self, asked: Any, reply: Any) -> Any:
-            lost = asked.metadata.message_type == MessageType.TRAIN and asked.metadata.dst_node_id == 1002
-            return None if lost and asked.content.config_records["config"]["server-round"] == 2 else reply
+    def lose(asked: Any, reply: Any) -> Any:
+        lost = (asked.metadata.message_type, asked.metadata.dst_node_id) == ("train", 1002)
+        return None if lost and asked.content.config_records["config"]["server-round"] == 2 else reply
 
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
+    monkeypatch.setattr(inline, "InlineGrid", listening(lose))
     whole = start(tmp_path / "whole", method=KEEPING)
     assert whole.rounds[1]["left_out"] == ["node 2 (scan): no answer in time"]
     with kill_at("weights-00003", "before"):
@@ -206,11 +201,10 @@ def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
     saved = checkpoints.Checkpoint(3, weights, {}, {"h": np.arange(3.0)}, {2: 3}, [], 1.5, 0.5)
     checkpoints.save(tmp_path / "checkpoint", saved)
     result = checkpoints.load(tmp_path / "checkpoint", 3)
-    assert list(result.weights) == list(weights) and list(result.state) == ["h"]
-    for one, other in zip(
-        (*weights.values(), np.arange(3.0)), (*result.weights.values(), result.state["h"]), strict=True
-    ):
-        assert (other.dtype, other.shape, other.tobytes()) == (one.dtype, one.shape, one.tobytes())
+    for one, other in ((saved.weights, result.weights), (saved.state, result.state)):
+        assert [(name, array.dtype, array.shape, array.tobytes()) for name, array in other.items()] == [
+            (name, array.dtype, array.shape, array.tobytes()) for name, array in one.items()
+        ]
     assert (result.knowledge, result.memory, result.nodes, result.seconds, result.writing) == ({}, {2: 3}, [], 1.5, 0.5)
 
 
@@ -268,16 +262,13 @@ def test_a_folder_in_use(interrupted: Path) -> None:
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    held = f"from fedshift_core.atomic_io import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
-    code = f"import time; lock = [{held.split('; ')[1]}]; print('held', flush=True); time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{held.split('; ')[0]}; {code}"], stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-    with pytest.raises(InUse, match=f"process {process.pid} on "):
-        Lock(tmp_path / "lock")
-    process.kill()
-    process.wait()
+    code = "import pathlib, sys; from fedshift_core.atomic_io import Lock; lock = Lock(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", f"{code}; print('held', flush=True); sys.stdin.read()", tmp_path / "lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(InUse, match=f"process {process.pid} on "):
+            Lock(tmp_path / "lock")
+        process.kill()
     Lock(tmp_path / "lock").release()
 
 
@@ -380,20 +371,21 @@ def test_a_simulation_whose_serverapp_was_killed_says_how_it_goes_on_and_ends_as
 ) -> None:
     flat = {"method": "fedcode", "rounds": 40, "set": f"{SHORT} train.lr=0.002"}
     whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
-    runs, command = tmp_path / "killed", [sys.executable, "-m", "fedshift", "run"]
-    arguments = ["nodes=2", "report=false", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
-    process = subprocess.Popen(
-        [*command, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )  # fmt: skip
-    assert process.stdout is not None
+    runs = tmp_path / "killed"
+
+    def fedshift(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "fedshift", "run", *arguments]
+        return subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    given = (f"{key}={value}" for key, value in flat.items())
+    process = fedshift("nodes=2", "report=false", *given, f"output-dir={runs}")
     assert any(line.startswith("round  2/40") for line in process.stdout)
     os.kill(json.loads((only(runs) / "lock").read_text())["pid"], signal.SIGKILL)
     _, err = process.communicate()
     assert process.returncode == 1 and f"fedshift run resume={only(runs)}" in err
-    ended = subprocess.run(
-        [*command, f"resume={only(runs)}"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = fedshift(f"resume={only(runs)}")
+    said = ended.communicate()
+    assert ended.returncode == 0, said
     results, rounds = outcome(run := Run(only(runs)))
     assert results["engine"] == "simulation" and len(run.results["resumed_after"]) == 1
     assert (results | {"engine": "inline"}, rounds) == outcome(whole)

@@ -12,17 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from refusals import refused
 from run_folders import RESULTS, STATUS
-from support import ROOT, Command, InlineRun, ListeningGrid, node
+from support import ROOT, Command, InlineRun, listening, node
 
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.files import LOCK_FILE, RESULTS_FILE
-from fedshift_core import atomic_io
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
@@ -34,15 +33,13 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[status.Stat
     """Collect what `fedshift status` would say whenever nodes have been asked; node 1 breaks off in round 2."""
     collected: list[status.Status] = []
 
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            result = message.content.config_records["config"]
-            if message.metadata.message_type != MessageType.QUERY:
-                collected.append(status.read(next(tmp_path.glob("runs/*"))))
-            train = message.metadata.message_type == MessageType.TRAIN
-            return None if train and result["server-round"] == 2 and result["node-index"] == 1 else reply
+    def look(message: Message, reply: Message) -> Message | None:
+        kind, config = message.metadata.message_type, message.content.config_records["config"]
+        if kind != "query":
+            collected.append(status.read(next(tmp_path.glob("runs/*"))))
+        return None if (kind, config.get("server-round"), config.get("node-index")) == ("train", 2, 1) else reply
 
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
+    monkeypatch.setattr(inline, "InlineGrid", listening(look))
     return collected
 
 
@@ -61,19 +58,16 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[status.S
     result = status.read(run.folder)
     assert (result.state, result.round, result.full_rounds, result.seconds_left) == ("degraded", 3, 3, 0.0)
     assert result.left_out == [] and status.exit_code(result) == exit_codes.DEGRADED
-    text = status.block(result)
-    assert "3 of 3" in text and "4 of 4" in text and "texture, 18 images: answered" in text
+    assert "texture, 18 images: answered" in status.block(result)
 
 
 def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            result = message.content.config_records["config"]
-            late = result.get("server-round") == 2 and message.metadata.message_type == MessageType.TRAIN
-            return None if late else reply
+    def lose(message: Message, reply: Message) -> Message | None:
+        late = message.content.config_records["config"].get("server-round") == 2
+        return None if late and message.metadata.message_type == "train" else reply
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inline, "InlineGrid", Grid)
+        patch.setattr(inline, "InlineGrid", listening(lose))
         with pytest.raises(FederationError, match="round 2"):
             run_inline(rounds=3, set=SHORT)
     (folder,) = tmp_path.glob("runs/*")
@@ -83,17 +77,15 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
     assert result.resume == f"fedshift run resume={folder}"
     assert status.exit_code(result) == exit_codes.STOPPED_SHORT
 
-    before = log_of(folder)
-    assert (before[-1]["event"], before[-1]["level"]) == ("failed", "error")
+    def events() -> list[str]:
+        lines = (folder / "log.jsonl").read_text().splitlines()
+        return [json.loads(line).get("event") for line in lines]
+
+    before = events()
+    assert before[-1] == "failed"
     runner.run_inline({"resume": str(folder)}, 4)
     assert (status.read(folder).state, status.read(folder).full_rounds) == ("completed", 3)
-    after = log_of(folder)  # it goes on in it
-    assert after[: len(before)] == before
-    assert [line.get("event") for line in after[len(before) :]] == ["started", "resumed", *["round"] * 2, "finished"]
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert events() == [*before, "started", "resumed", "round", "round", "finished"]  # it goes on in it
 
 
 @pytest.fixture
@@ -144,57 +136,48 @@ def test_of_very_many_nodes_those_of_the_phase_are_named(written: Any, tmp_path:
     assert result.unknown == [] and "1001" in status.block(result)
 
 
-def folder_with(tmp_path: Path, state: str) -> Path:
+def folder_with(tmp_path: Path, state: str, **more: Any) -> Path:
     """Return the folder of a run whose process is no more, as it last stood."""
-    (tmp_path / status.FILE).write_text(json.dumps(STATUS | {"state": state, "round": 2, "rounds": 3}))
+    (tmp_path / status.FILE).write_text(json.dumps(STATUS | {"state": state, "round": 2, "rounds": 3} | more))
     (tmp_path / LOCK_FILE).touch()
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("written", "locked", "reason"),
+    ("states", "locked", "shown"),
     [
-        ("training", True, "training"), ("training", False, "interrupted"), ("evaluating", False, "interrupted"),
-        ("waiting", False, "interrupted"), ("waiting", True, "waiting"), ("completed", False, "interrupted"),
-        ("completed", True, "gathering"), ("degraded", False, "interrupted"), ("degraded", True, "gathering"),
-        ("failed", False, "failed"), ("failed", True, "gathering"), ("interrupted", True, "gathering"),
+        ("training", True, "training"),
+        ("waiting", True, "waiting"),
+        ("completed degraded failed interrupted", True, "gathering"),
+        ("training evaluating waiting completed degraded", False, "interrupted"),
+        ("failed", False, "failed"),
     ],
-)  # fmt: skip
-def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, locked: bool, reason: str) -> None:
-    folder = folder_with(tmp_path, written)
-    lock = Lock(folder / LOCK_FILE) if locked else None
-    assert status.read(folder).state == reason
-    if lock is not None:
+)
+def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, states: str, locked: bool, shown: str) -> None:
+    lock = Lock(folder_with(tmp_path, "waiting") / LOCK_FILE)
+    if not locked:
         lock.release()
+    for state in states.split():
+        assert status.read(folder_with(tmp_path, state)).state == shown
+    lock.release()
 
 
 def test_a_finished_run_that_goes_on_with_more_rounds_is_not_completed(tmp_path: Path) -> None:
     """Another process holds its folder; the one that has just finished it holds it a moment longer."""
-    folder, results = folder_with(tmp_path, "completed"), tmp_path / RESULTS_FILE
+    results = tmp_path / RESULTS_FILE
     results.write_text(json.dumps(RESULTS))
-    lock = Lock(folder / LOCK_FILE)
-    assert status.read(folder).state == "gathering"
-    own = json.loads((folder / LOCK_FILE).read_text())
-    (folder / status.FILE).write_text(json.dumps(json.loads((folder / status.FILE).read_text()) | own))
-    assert status.read(folder).state == "completed"
+    lock = Lock(folder_with(tmp_path, "completed") / LOCK_FILE)
+    assert status.read(tmp_path).state == "gathering"
+    folder_with(tmp_path, "completed", **json.loads((tmp_path / LOCK_FILE).read_text()))
+    assert status.read(tmp_path).state == "completed"
     lock.release()
     results.unlink()  # as the process does that goes on; it was killed then
-    result = status.read(folder)
-    assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={folder}")
+    result = status.read(tmp_path)
+    assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={tmp_path}")
     folder_with(tmp_path, "evaluating")  # killed after its last word
     for lost, state in (({}, "completed"), ({"1": [0]}, "degraded")):
         results.write_text(json.dumps(RESULTS | {"lost": lost}))
-        assert status.read(folder).state == state
-
-
-def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
-    path = tmp_path / LOCK_FILE
-    assert not atomic_io.is_locked(path)
-    lock = Lock(path)
-    assert atomic_io.is_locked(path)
-    lock.release()
-    assert not atomic_io.is_locked(path)
-    Lock(path).release()
+        assert status.read(tmp_path).state == state
 
 
 def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
