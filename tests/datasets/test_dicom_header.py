@@ -26,7 +26,8 @@ SHARED, FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSeque
 RESCALE, VOI = "PixelValueTransformationSequence", "FrameVOILUTSequence"
 HOUNSFIELD = {"RescaleSlope": 1, "RescaleIntercept": -1024}
 OWN = {"WindowCenter": 40, "WindowWidth": 400, "VOILUTFunction": "LINEAR_EXACT"}
-SEEN = [0, 0, 128, 255]
+SEEN, PLAIN = [0, 0, 128, 255], [0, 62, 125, 255]
+OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
 
 
 def item(**tags: Any) -> Dataset:
@@ -34,6 +35,11 @@ def item(**tags: Any) -> Dataset:
     for name, value in tags.items():
         setattr(data, name, value)
     return data
+
+
+def macro(name: str, *items: dict[str, Any], **more: Any) -> Dataset:
+    """Return an item with a sequence of this name, of items of these tags."""
+    return item(**{name: Sequence([item(**tags) for tags in items])}, **more)
 
 
 def twelve(pixels: np.ndarray = STORED, syntax: UID = ExplicitVRLittleEndian, **tags: Any) -> Dataset:
@@ -45,14 +51,13 @@ def enhanced(group: str, *items: Dataset, **tags: Any) -> Dataset:
     return twelve(NumberOfFrames=1, **tags, **{group: Sequence(items)})
 
 
-def grey(data: Dataset, window: tuple[float, float] | None = None) -> list[int]:
-    rows = np.asarray(pictures.read(dicom_files.written(data), "a.dcm", window)[0])[..., 0]
-    return [int(value) for value in rows[0]]
+def grey(data: Dataset, window: tuple[float, float] | None = None) -> Any:
+    return np.asarray(pictures.read(dicom_files.written(data), "a.dcm", window)[0])[0, :, 0].tolist()
 
 
 def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
     with pytest.raises(DataError) as caught, files.reading("a.dcm"):
-        pictures.read(dicom_files.written(data), "a.dcm", window)
+        grey(data, window)
     message = str(caught.value)
     assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message
     return message
@@ -61,17 +66,16 @@ def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
 @pytest.mark.parametrize("group", [SHARED, FRAME, "no group"])
 def test_rescaling_and_window_are_read_in_functional_groups(group: str, syntax: UID) -> None:
-    macros = {RESCALE: Sequence([item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
+    macros: Any = {RESCALE: Sequence([item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
     pixels = STORED.astype(">u2") if syntax == ExplicitVRBigEndian else STORED
     data = twelve(pixels, syntax, **(macros if group == "no group" else {group: Sequence([item(**macros)])}))
-    assert grey(data, (-160, 240)) == SEEN
-    assert grey(data) == SEEN
+    assert grey(data, (-160, 240)) == grey(data) == SEEN
 
 
 def test_the_same_values_at_several_places_are_no_contradiction() -> None:
-    macros = {RESCALE: Sequence([item(**HOUNSFIELD), item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
-    data = enhanced(SHARED, item(**macros), **HOUNSFIELD, **OWN)
-    data.PerFrameFunctionalGroupsSequence = Sequence([item(**macros)])
+    both = macro(RESCALE, HOUNSFIELD, HOUNSFIELD, **{VOI: Sequence([item(**OWN)])})
+    data = enhanced(SHARED, both, **HOUNSFIELD, **OWN)
+    data.PerFrameFunctionalGroupsSequence = Sequence([both])
     assert grey(data) == SEEN
 
 
@@ -81,54 +85,52 @@ OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD)])}), **OTHER),
-         "RescaleSlope 1 and RescaleIntercept 0 at the top level, RescaleSlope 1 and RescaleIntercept -1024 at Shared"),
-        (enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD), item(**OTHER)])})), "allowed is one pair"),
-        (enhanced(FRAME, *(item(**{RESCALE: Sequence([item(**tags)])}) for tags in (HOUNSFIELD, OTHER))),
-         "allowed is one pair"),
+        (
+            enhanced(SHARED, macro(RESCALE, HOUNSFIELD), **OTHER),
+            "RescaleSlope 1 and RescaleIntercept 0 at the top level, RescaleSlope 1 and RescaleIntercept -1024 at",
+        ),
+        (enhanced(SHARED, macro(RESCALE, HOUNSFIELD, OTHER)), "allowed is one pair"),
+        (enhanced(FRAME, macro(RESCALE, HOUNSFIELD), macro(RESCALE, OTHER)), "allowed is one pair"),
         (enhanced(FRAME, item(**HOUNSFIELD)), f"RescaleSlope within {FRAME} but not in {RESCALE}; allowed are"),
-        (enhanced(FRAME, item(ModalityLUTSequence=Sequence([item(LUTExplanation="x")]))),
-         f"ModalityLUTSequence within {FRAME}"),
-        (enhanced(SHARED, item(**{RESCALE: Sequence([item(RescaleSlope=1)])})),
-         f"RescaleSlope without RescaleIntercept at {SHARED}; allowed are both or neither"),
+        (enhanced(FRAME, macro("ModalityLUTSequence", {"LUTExplanation": "x"})), f"ModalityLUTSequence within {FRAME}"),
+        (enhanced(SHARED, macro(RESCALE, {"RescaleSlope": 1})), f"RescaleSlope without RescaleIntercept at {SHARED}"),
         (twelve(RescaleSlope=2), "RescaleSlope without RescaleIntercept at the top level"),
         (twelve(RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
         (twelve(RescaleSlope=None, RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
         (twelve(RescaleSlope=0, RescaleIntercept=5), "RescaleSlope is 0"),
         (twelve(RescaleSlope=["1", "2"], RescaleIntercept=5), "RescaleSlope at the top level has 2 values that differ"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("window", [None, (-160, 240)])
-def test_rescaling_that_says_two_things_or_half_of_one_is_refused(
-    data: Dataset, words: str, window: tuple[float, float] | None
-) -> None:
+def test_rescaling_that_says_two_things_or_half_of_one_is_refused(data: Dataset, words: str, window: Any) -> None:
     assert words in refusal(data, window)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (enhanced(SHARED, item(**{VOI: Sequence([item(**OWN)])}), WindowCenter=40, WindowWidth=80),
-         "WindowCenter 40 and WindowWidth 80 by LINEAR at the top level, WindowCenter 40 and WindowWidth 400 by "
-         f"LINEAR_EXACT at {SHARED}; allowed is one pair; dataset.window=[low,high] takes its place"),
-        (enhanced(FRAME, item(**{VOI: Sequence([item(**OWN), item(WindowCenter=1, WindowWidth=2)])})), "one pair"),
+        (
+            enhanced(SHARED, macro(VOI, OWN), WindowCenter=40, WindowWidth=80),
+            "WindowCenter 40 and WindowWidth 80 by LINEAR at the top level, WindowCenter 40 and WindowWidth 400 by "
+            f"LINEAR_EXACT at {SHARED}; allowed is one pair; dataset.window=[low,high] takes its place",
+        ),
+        (enhanced(FRAME, macro(VOI, OWN, {"WindowCenter": 1, "WindowWidth": 2})), "one pair"),
         (enhanced(FRAME, item(**OWN)), f"WindowCenter within {FRAME} but not in {VOI}"),
         (twelve(WindowCenter=40), "WindowCenter without WindowWidth at the top level"),
     ],
-)  # fmt: skip
+)
 def test_windows_that_say_two_things_are_refused_unless_the_run_states_one(data: Dataset, words: str) -> None:
     assert words in refusal(data)
     assert grey(data, (0, 4095)) == [0, 54, 66, 79]
 
 
 def test_values_that_are_there_and_empty_are_not_there() -> None:
-    empty = {"RescaleSlope": None, "RescaleIntercept": None, "WindowCenter": None, "WindowWidth": None}
-    data = twelve(ROW, ModalityLUTSequence=Sequence([]), VOILUTFunction="SIGMOID", **empty)
-    assert grey(data) == [0, 62, 125, 255]
+    empty = dict.fromkeys(("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth"))
+    assert grey(twelve(ROW, ModalityLUTSequence=Sequence([]), VOILUTFunction="SIGMOID", **empty)) == PLAIN
 
 
 def test_private_sequences_of_functional_groups_are_seen_but_do_not_overrule() -> None:
-    private = item(**{RESCALE: Sequence([item(**HOUNSFIELD)])})
+    private = macro(RESCALE, HOUNSFIELD)
     private.add_new(0x20051001, "SQ", [item(RescaleSlope=3, RescaleIntercept=0)])
     assert grey(enhanced(FRAME, private), (-160, 240)) == SEEN
     del private[RESCALE]
@@ -143,24 +145,24 @@ def table(values: np.ndarray) -> Dataset:
 
 
 def test_a_table_and_rescaling_are_refused_but_for_one_that_changes_nothing() -> None:
-    square = table(np.minimum(np.arange(4096) ** 2 // 256, 65535))
-    alone = grey(twelve(ROW, ModalityLUTSequence=Sequence([square])))
-    same = twelve(ROW, ModalityLUTSequence=Sequence([square]), **OTHER)
-    assert grey(same) == alone == [0, 15, 61, 255]
-    both = twelve(ROW, ModalityLUTSequence=Sequence([square]), **HOUNSFIELD)
-    assert "ModalityLUTSequence and RescaleSlope 1 and RescaleIntercept -1024; allowed is one of them" in refusal(both)
-    two = twelve(ROW, ModalityLUTSequence=Sequence([square, table(np.arange(4096))]))
-    assert "ModalityLUTSequence has 2 tables that differ" in refusal(two)
+    def tables(*values: np.ndarray, **tags: Any) -> Dataset:
+        return twelve(ROW, ModalityLUTSequence=Sequence([*map(table, values)]), **tags)
+
+    square = np.minimum(np.arange(4096) ** 2 // 256, 65535)
+    assert grey(tables(square, **OTHER)) == grey(tables(square)) == [0, 15, 61, 255]
+    both = refusal(tables(square, **HOUNSFIELD))
+    assert "ModalityLUTSequence and RescaleSlope 1 and RescaleIntercept -1024; allowed is one of them" in both
+    assert "ModalityLUTSequence has 2 tables that differ" in refusal(tables(square, np.arange(4096)))
 
 
 @pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
 @pytest.mark.parametrize("shape", ["", "IDENTITY", "INVERSE", "LIN OD"])
 def test_what_is_black_follows_from_two_tags(kind: str, shape: str) -> None:
     data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
-    if (kind, shape) in (("MONOCHROME1", "IDENTITY"), (kind, "LIN OD")):  # a presentation that contradicts the image
+    if shape == "LIN OD" or (kind, shape) == ("MONOCHROME1", "IDENTITY"):  # contradicts the image
         assert f"PresentationLUTShape {shape} of a {kind} image" in refusal(data)
     else:
-        assert grey(data) == ([255, 193, 130, 0] if "INVERSE" in shape or kind == "MONOCHROME1" else [0, 62, 125, 255])
+        assert grey(data) == ([255, 193, 130, 0] if "INVERSE" in shape or kind == "MONOCHROME1" else PLAIN)
 
 
 @pytest.mark.parametrize("high", [11, 12, 15])
@@ -168,11 +170,11 @@ def test_what_is_black_follows_from_two_tags(kind: str, shape: str) -> None:
 def test_high_bit_says_where_stored_bits_lie(high: int, syntax: UID) -> None:
     """Below them and above them there may be others, of overlays."""
     shifted = (ROW << (high - 11)) | (0x8000 if high < 15 else 1)
-    pixels = shifted.astype(">u2") if syntax == ExplicitVRBigEndian else shifted.astype("<u2")
-    data = twelve(pixels, ExplicitVRLittleEndian if syntax == RLELossless else syntax, HighBit=high)
-    if syntax == RLELossless:
+    packed, big = syntax == RLELossless, syntax == ExplicitVRBigEndian
+    data = twelve(shifted.astype(">u2" if big else "<u2"), ExplicitVRLittleEndian if packed else syntax, HighBit=high)
+    if packed:
         data.compress(RLELossless, generate_instance_uid=False)
-    assert grey(data) == [0, 62, 125, 255]
+    assert grey(data) == PLAIN
 
 
 def test_signed_values_keep_their_sign_wherever_their_bits_lie() -> None:
@@ -182,12 +184,13 @@ def test_signed_values_keep_their_sign_wherever_their_bits_lie() -> None:
         assert grey(twelve(pixels.astype(np.int16), HighBit=high)) == [0, 127, 128, 255]
 
 
-@pytest.mark.parametrize(
-    ("stored", "high"), [(12, 10), (12, 16), (12, 0), (16, 11), (0, 0), (17, 16)]
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "high"), [(12, 10), (12, 16), (12, 0), (16, 11), (0, 0), (17, 16)])
 def test_bits_that_cannot_lie_so_are_refused(stored: int, high: int) -> None:
-    message = refusal(twelve(ROW, BitsStored=stored, HighBit=high))
-    assert f"BitsStored {stored} with HighBit {high} of BitsAllocated 16; allowed is a HighBit from" in message
+    data = twelve(ROW, BitsStored=stored, HighBit=high)
+    wanted = f"BitsStored {stored} with HighBit {high} of BitsAllocated 16; allowed is a HighBit from"
+    assert wanted in refusal(data)
+    with pytest.raises(DataError, match=wanted):  # `prepare` looks at bits too
+        pictures.header(dicom_files.written(data), "a.dcm")
 
 
 def test_high_bit_of_a_codestream_that_has_bits_of_its_own_is_refused() -> None:
@@ -199,16 +202,8 @@ def test_high_bit_of_a_codestream_that_has_bits_of_its_own_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "words"),
-    [
-        ({"BitsStored": 7, "HighBit": 6}, "colours of 7 bits, unsigned; allowed are 8 bits, unsigned"),
-        ({"PixelRepresentation": 1}, "colours of 8 bits, signed; allowed are 8 bits, unsigned"),
-    ],
+    ("key", "value", "words"), [("BitsStored", 7, "7 bits, unsigned"), ("PixelRepresentation", 1, "8 bits, signed")]
 )
-def test_colours_of_other_bits_are_refused(tags: dict[str, int], words: str) -> None:
-    assert words in refusal(dicom_files.made(noise(4, 4, 3), **tags))
-
-
-def test_prepare_looks_at_bits_too() -> None:
-    with pytest.raises(DataError, match="BitsStored 12 with HighBit 10"):
-        pictures.header(dicom_files.written(twelve(ROW, HighBit=10)), "a.dcm")
+def test_colours_of_other_bits_are_refused(key: str, value: int, words: str) -> None:
+    data = dicom_files.made(noise(4, 4, 3), **{"HighBit": 6 if value == 7 else 7, key: value})
+    assert f"colours of {words}; allowed are 8 bits, unsigned" in refusal(data)

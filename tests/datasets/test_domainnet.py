@@ -3,9 +3,9 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 from image_trees import SPLITS, Find, check_usual_refusals, fill
 
 from fedshift_datasets.base import Source, Split
@@ -48,7 +48,7 @@ def test_all_classes_in_the_order_of_the_list(tmp_path: Path, base: str, lists: 
 
 
 @pytest.mark.parametrize("domain", domainnet.DOMAINS)
-def test_ten_classes_leave_the_others_out(tmp_path: Path, refuses: Any, domain: str) -> None:
+def test_ten_classes_leave_the_others_out(tmp_path: Path, domain: str) -> None:
     path = write(tmp_path, domain=domain)
     path.write_text(f"{domain}/airplane/absent.jpg 1\n{path.read_text()}")
     result = domainnet.find10(domain, "train", Source(tmp_path))
@@ -58,7 +58,7 @@ def test_ten_classes_leave_the_others_out(tmp_path: Path, refuses: Any, domain: 
 
 
 @pytest.mark.parametrize("find", [domainnet.find, domainnet.find10])
-def test_usual_refusals(tmp_path: Path, refuses: Any, find: Find) -> None:
+def test_usual_refusals(tmp_path: Path, find: Find) -> None:
     check_usual_refusals(find, tmp_path, domainnet.DOMAINS)
     path = write(tmp_path, ["ant", *CLASSES10[:8]])
     with refuses("real_train.txt", "there: clipart"):
@@ -90,7 +90,7 @@ def test_usual_refusals(tmp_path: Path, refuses: Any, find: Find) -> None:
         (b"\xff\xfe\x00", ""),
     ],
 )
-def test_bad_line_is_refused_by_number(tmp_path: Path, refuses: Any, line: bytes, named: str) -> None:
+def test_bad_line_is_refused_by_number(tmp_path: Path, line: bytes, named: str) -> None:
     path = write(tmp_path)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with refuses(path, *named.split()):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
@@ -135,7 +136,7 @@ def test_processes_that_fill_a_store_at_a_time_agree() -> None:
     assert kept.read(path).number == 40 + 8 * 40 and _damage() == [0]
 
 
-def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(refuses: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     images, calls = _images(100), list[int]()
     with refuses(100, "model.precompute_gb"):
         FeatureStore(KIND, 1000).places(images.marks, _means(images, calls))

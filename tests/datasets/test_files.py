@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from digit_files import noise
 from digit_files import read as read_found
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedshift_core.errors import DataError
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io import files, layout, trees
 
@@ -65,21 +62,16 @@ def test_resize_does_not_depend_on_chunks(chunk: int, monkeypatch: pytest.Monkey
 # --- npz
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), count=st.integers(1, 6), size=st.integers(1, 9))
-def test_npz_round_trip(tmp_path: Path, data: st.DataObject, count: int, size: int) -> None:
-    x = data.draw(hnp.arrays(np.uint8, (count, size, size, 3)))
-    y = data.draw(hnp.arrays(np.int64, count, elements=st.integers(0, 2)))
+def test_npz_round_trip(tmp_path: Path) -> None:
+    x, y = noise(6, 9, 9, 3), np.arange(6) % 3
     files.write_npz(tmp_path / "art_train.npz", ImageSet(x, y))
-    back = read(tmp_path, size=size)
+    back = read(tmp_path, size=9)
     assert np.array_equal(back.x, x) and np.array_equal(back.y, y)
-    assert back.x.dtype == np.uint8 and back.y.dtype == np.int64
+    assert (back.x.dtype, back.y.dtype) == (np.uint8, np.int64)
     assert [path.name for path in tmp_path.iterdir()] == ["art_train.npz"]
 
 
-def test_write_npz_leaves_the_old_file_when_it_fails(
-    tmp_path: Path, refuses: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_npz_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, images = tmp_path / "a" / "art_train.npz", ImageSet(noise(1, 8, 8, 3), np.array([2]))
     files.write_npz(path, images)
 
@@ -134,7 +126,7 @@ X, Y = noise(3, 8, 8, 3), np.array([0, 1, 2])
         ({"x": noise(0, 4, 4), "y": Y[:0]}, "no images"),
     ],
 )
-def test_bad_npz_is_refused_by_name(tmp_path: Path, refuses: Any, arrays: dict[str, Any], named: str) -> None:
+def test_bad_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, Any], named: str) -> None:
     path = savez(tmp_path, **arrays)
     with refuses(path, *named.split()):
         read(tmp_path)
@@ -152,34 +144,19 @@ def changed(content: bytes) -> bytes:
         *(lambda _, text=text: text for text in (b"x,y\n1,2\n", b"\x93NUMPY", b"PK\x03\x04 not really")),
     ],
 )
-def test_damaged_npz_is_refused_by_name(tmp_path: Path, refuses: Any, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_npz_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = savez(tmp_path, x=X, y=Y)
     path.write_bytes(damage(path.read_bytes()))
     with refuses(path):
         read(tmp_path)
 
 
-def test_zip_of_other_things_is_refused(tmp_path: Path, refuses: Any) -> None:
+def test_zip_of_other_things_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "art_train.npz", "w") as archive:
         archive.writestr("x", "text")
         archive.writestr("y", "text")
     with refuses("art_train.npz", "key y"):
         read(tmp_path)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 1 << 16), value=st.integers(1, 255))
-def test_a_flipped_byte_never_shows_a_raw_error(tmp_path: Path, place: int, value: int) -> None:
-    path = savez(tmp_path, x=X, y=Y)
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= value
-    path.write_bytes(content)
-    problem = None
-    try:
-        read(tmp_path)
-    except DataError as error:
-        problem = str(error)
-    assert problem is None or "art_train.npz" in problem
 
 
 # --- image folder
@@ -206,7 +183,7 @@ def test_npz_wins_over_the_folder(tmp_path: Path) -> None:
 # --- what is not there
 
 
-def test_what_is_not_there_is_named(tmp_path: Path, refuses: Any) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "photo_train.npz", x=X, y=Y)
     np.savez(tmp_path / "later_test.npz", x=X, y=Y)
     write_image(tmp_path / "sketch" / "train" / "dog" / "a.png", noise(8, 8, 3))

@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 from image_trees import SPLITS, fill, pictures
 from PIL import Image
 
@@ -68,13 +68,13 @@ def test_sites_may_have_different_layouts(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Bonn/extra", "train", "C=1", "Worst", "-c", "loose"])
-def test_folders_that_are_no_sites(root: Path, refuses: Any, name: str) -> None:
+def test_folders_that_are_no_sites(root: Path, name: str) -> None:
     fill(root / name, {"": 2} if name == "loose" else COUNTS)
     with refuses(Path(name).name):
         folders.names(Source(root))
 
 
-def test_what_is_missing_or_unknown_is_reported_in_a_line(root: Path, tmp_path: Path, refuses: Any) -> None:
+def test_what_is_missing_or_unknown_is_reported_in_a_line(root: Path, tmp_path: Path) -> None:
     with refuses("Cologne", "Aachen, Bonn"):
         folders.names(Source(root), ("Cologne",))
     with refuses("data-dir"):
@@ -112,7 +112,7 @@ def test_a_folder_gives_the_same_split_everywhere(root: Path, tmp_path: Path) ->
     assert split_of(root, "Aachen", seed=6) != here
 
 
-def test_a_node_may_leave_out_the_level_of_the_site_with_splits_too(root: Path, refuses: Any) -> None:
+def test_a_node_may_leave_out_the_level_of_the_site_with_splits_too(root: Path) -> None:
     own = source(root / "Bonn")
     assert [len(part) for part in split_of(root / "Bonn", "Bonn", own=True)] == [15, 5]
     with refuses("Cologne", "Aachen, Bonn"):
@@ -148,7 +148,7 @@ def test_quotes_around_a_cell_may_follow_a_space(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "line"), [("cp1252", 3), ("utf-16", 1)])
-def test_a_table_of_another_encoding_is_named_with_its_line(root: Path, refuses: Any, encoding: str, line: int) -> None:
+def test_a_table_of_another_encoding_is_named_with_its_line(root: Path, encoding: str, line: int) -> None:
     text = "file,label,domain\na.png,benign,north\nb.png,gutartig für sich,north\n"
     (root / "labels.csv").write_text(text, encoding=encoding)
     with refuses(f"labels.csv line {line}", "UTF-8"):
@@ -180,7 +180,7 @@ def test_a_table_of_another_encoding_is_named_with_its_line(root: Path, refuses:
         ("file,label,domain", "", "no row"),
     ],
 )
-def test_a_wrong_row_is_named(root: Path, refuses: Any, header: str, row: str, named: str) -> None:
+def test_a_wrong_row_is_named(root: Path, header: str, row: str, named: str) -> None:
     write_table(root / "labels.csv", [row], header)
     with refuses("labels.csv", *named.split()):
         folders.find("north", "train", source(root))

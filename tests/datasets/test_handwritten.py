@@ -1,10 +1,10 @@
 """The embedded digits: who gets which source image, and what each domain draws of it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
@@ -95,7 +95,7 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
         assert np.all(strip[:, SIZE : 2 * pitch] == own)
 
 
-def test_folder_is_read_instead_of_drawing(tmp_path: Path, refuses: Any) -> None:
+def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
     np.savez(tmp_path / "street_test.npz", x=x, y=np.array([7, 0, 2], np.int64))
     result = find("street", "test", Source(data_dir=tmp_path))

@@ -1,9 +1,9 @@
 """Camelyon17 of WILDS and Fed-ISIC2019 of FLamby, in their layouts, on files that are only listed."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 from image_trees import SPLITS, check_usual_refusals, refusal
 
 from fedshift_datasets.base import Source
@@ -45,7 +45,7 @@ def test_camelyon17_has_the_official_split(wilds: Path) -> None:
         assert f"no train images of {domain}" in refusal(camelyon.TREE.find, wilds, domain)
 
 
-def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path, refuses: Any) -> None:
+def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path) -> None:
     next((wilds / "camelyon17_v1.0" / "patches" / "patient_081_node_4").iterdir()).unlink()
     with refuses("metadata.csv line 6"):
         camelyon.TREE.find("hospital4", "train", Source(wilds))

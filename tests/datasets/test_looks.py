@@ -4,9 +4,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 
 from fedshift_datasets.io import integrity, looks
 
@@ -39,7 +39,7 @@ def test_an_entry_is_what_the_system_says(files: tuple[str, ...]) -> None:
     assert looks.at(()).shape == looks.some(()).shape == (0, 5)
 
 
-def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path, refuses: Any) -> None:
+def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "b").unlink()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     assert (looks.some(files)[:, looks.SIZE] < 0).tolist() == [False, True, False]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from image_trees import SPLITS, check_split, check_usual_refusals, fill, write_tar
@@ -110,7 +111,7 @@ def test_split_70_30_is_even_and_complete(count: int) -> None:
 
 
 @pytest.mark.parametrize("of", [pacs, office, vlcs], ids=["pacs", "office", "vlcs"])
-def test_refusals(tmp_path: Path, refuses: Any, of: Any) -> None:
+def test_refusals(tmp_path: Path, of: Any) -> None:
     first, second, *_ = of.DOMAINS
     check_usual_refusals(of.TREE.find, tmp_path, of.DOMAINS)
     fill(tmp_path / first, dict.fromkeys(of.CLASSES[:-1], 1))
@@ -123,7 +124,7 @@ def test_refusals(tmp_path: Path, refuses: Any, of: Any) -> None:
         of.TREE.find(first, "train", Source(tmp_path))
 
 
-def test_folders_and_tars_that_do_not_fit_are_refused(tmp_path: Path, refuses: Any) -> None:
+def test_folders_and_tars_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "webcam", dict.fromkeys((*office.CLASSES, "coffee-mug"), 1))
     with refuses("coffee-mug", "mug"):
         office.TREE.find("webcam", "train", Source(tmp_path))

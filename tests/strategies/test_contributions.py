@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused, worded
 from support import new_strategy
 
@@ -79,12 +77,6 @@ def test_what_is_declared_passes() -> None:
 def test_what_is_not_is_refused(knowledge: dict[str, Any], named: str) -> None:
     with refused(Refused, *named.split()):
         check(knowledge)
-
-
-@given(st.lists(st.integers(0, 2), max_size=8))
-def test_any_number_of_prototypes_passes_also_as_many_as_classes(labels: list[int]) -> None:
-    """Ragged counts are by prototype: three prototypes of one class are not three classes."""
-    check(ragged(labels, [1] * len(labels)), RAGGED, (8, 8, 8))
 
 
 @pytest.mark.parametrize(

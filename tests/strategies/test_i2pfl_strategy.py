@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import after_rounds, new_strategy, update
 
 from fedshift_strategies.methods.i2pfl import I2PFLStrategy, reweighted_prototypes
-from fedshift_strategies.methods.prototypes import cluster_prototypes
 
 C, D = 3, 2
 
@@ -54,36 +51,6 @@ def test_equal_prototypes_give_themselves() -> None:
         p = np.full((nodes, 2, 3), value, dtype=np.float32)
         g, _ = reweighted_prototypes(p, np.ones((nodes, 2), bool), squared=squared)
         assert np.array_equal(g, p[0]), (nodes, value, squared)
-
-
-@given(m=st.integers(1, 6), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-6, 1.0, 1e4]), squared=st.booleans())
-@settings(max_examples=60)
-def test_reweighted_prototypes_lie_between_those_of_the_holders(m: int, seed: int, scale: float, squared: bool) -> None:
-    rng = np.random.default_rng(seed)
-    p = (scale * rng.normal(size=(m, C, D))).astype(np.float32)
-    holds = rng.random(size=(m, C)) < 0.7
-    g, held = reweighted_prototypes(p, holds, squared=squared)
-    for k in np.flatnonzero(held):
-        members = p[holds[:, k], k]
-        assert np.all(g[k] >= members.min(axis=0) - 1e-5 * scale)
-        assert np.all(g[k] <= members.max(axis=0) + 1e-5 * scale)
-
-
-# --- clusters --------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 10**6), m=st.integers(1, 7))
-@settings(max_examples=30)
-def test_clusters_are_means_of_all_holders(seed: int, m: int) -> None:
-    rng = np.random.default_rng(seed)
-    p = rng.uniform(size=(m, C, D)).astype(np.float32)
-    holds = rng.random(size=(m, C)) < 0.7
-    prototypes, labels = cluster_prototypes(p, holds)
-    assert np.array_equal(np.unique(labels), np.flatnonzero(holds.any(axis=0)))
-    for prototype, k in zip(prototypes, labels, strict=True):
-        members = p[holds[:, k], k]
-        assert np.all(prototype >= members.min(axis=0) - 1e-6)
-        assert np.all(prototype <= members.max(axis=0) + 1e-6)
 
 
 # --- rounds ----------------------------------------------------------------------------------------

@@ -119,9 +119,6 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
         assert First(result, Params(), lambda *result: None).node_weights(given) == wanted
 
 
-# --- weights that are none -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("found", "named"),
     [
@@ -149,10 +146,3 @@ def test_weights_that_sum_to_one_but_for_rounding_pass() -> None:
 
 
 # --- weights that are none -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", ["method", "samples", "equal", "domain-aware"])
-@given(sizes=st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3).filter(any), min_size=1, max_size=60))
-def test_all_of_our_weights_pass(rule: str, sizes: list[list[int]]) -> None:
-    given = updates(*(("abcd"[i % 4], counts) for i, counts in enumerate(sizes)))
-    assert len(weights(given, weights=rule)) == len(sizes)
