@@ -101,33 +101,32 @@ X, Y = noise(3, 8, 8, 3), np.array([0, 1, 2])
 
 
 @pytest.mark.parametrize(
-    ("arrays", "named"),
+    ("x", "y", "named"),
     [
-        ({"y": Y}, "x y"),
-        ({"images": X}, "x y images"),
-        ({}, "x y none"),
-        ({"x": X / 255, "y": Y}, "x float64 uint8"),
-        ({"x": X.astype(np.int64), "y": Y}, "x int64 uint8"),
-        ({"x": X.reshape(3, -1), "y": Y}, "x (3, 192)"),
-        ({"x": noise(3, 8, 8, 4), "y": Y}, "x (3, 8, 8, 4)"),
-        ({"x": noise(3, 3, 8, 8), "y": Y}, "x (3, 3, 8, 8)"),
-        ({"x": noise(3, 0, 8, 3), "y": Y}, "x (3, 0, 8, 3)"),
-        ({"x": X, "y": Y.astype(float)}, "y float64 integers"),
-        ({"x": X, "y": np.array(["dog", "cat", "owl"])}, "y <U3"),
-        ({"x": X, "y": Y > 0}, "y bool"),
-        ({"x": X, "y": np.eye(3, dtype=int)}, "y int64 (3, 3)"),
-        ({"x": X, "y": Y[:2]}, "3 2 x y"),
-        ({"x": X, "y": Y + 1}, "1 3 0 2"),
-        ({"x": X, "y": Y - 1}, "-1 1 0 2"),
-        ({"x": X, "y": np.array([0, 1, 2**64 - 1], np.uint64)}, "0 2"),
-        ({"x": np.array([None, 1, 2]), "y": Y}, "key x"),
-        ({"x": X, "y": np.array([0, 1, None])}, "key y"),
-        ({"x": X[:0], "y": Y[:0]}, "no images"),
-        ({"x": noise(0, 4, 4), "y": Y[:0]}, "no images"),
+        (None, Y, "x y"),
+        (None, None, "x y none"),
+        (X / 255, Y, "x float64 uint8"),
+        (X.astype(np.int64), Y, "x int64 uint8"),
+        (X.reshape(3, -1), Y, "x (3, 192)"),
+        (noise(3, 8, 8, 4), Y, "x (3, 8, 8, 4)"),
+        (noise(3, 3, 8, 8), Y, "x (3, 3, 8, 8)"),
+        (noise(3, 0, 8, 3), Y, "x (3, 0, 8, 3)"),
+        (X, Y / 1, "y float64 integers"),
+        (X, CLASSES, "y <U3"),
+        (X, Y > 0, "y bool"),
+        (X, np.eye(3, dtype=int), "y int64 (3, 3)"),
+        (X, Y[:2], "3 2 x y"),
+        (X, Y + 1, "1 3 0 2"),
+        (X, Y - 1, "-1 1 0 2"),
+        (X, np.array([0, 1, 2**64 - 1], np.uint64), "0 2"),
+        ([None, 1, 2], Y, "key x"),
+        (X, [0, 1, None], "key y"),
+        (X[:0], Y[:0], "no images"),
+        (noise(0, 4, 4), Y[:0], "no images"),
     ],
 )
-def test_bad_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, Any], named: str) -> None:
-    path = savez(tmp_path, **arrays)
+def test_bad_npz_is_refused_by_name(tmp_path: Path, x: Any, y: Any, named: str) -> None:
+    path = savez(tmp_path, **{key: array for key, array in (("x", x), ("y", y)) if array is not None})
     with refuses(path, *named.split()):
         read(tmp_path)
 

@@ -101,28 +101,28 @@ def test_classes_called_by_numbers_must_stand_at_their_places(
 
 
 @pytest.mark.parametrize(
-    ("more", "named"),
+    ("key", "values", "named"),
     [
-        ({"y": np.array([0.0, 1.0, 2.0])}, "y float64"),
-        ({"y": np.array([True, False, True])}, "y bool"),
-        ({"y": np.array(["benign", "cyst", "cyst"])}, "y <U6"),
-        ({"y": np.array([0, 1, 3])}, "0 3 2"),
-        ({"y": np.array([-1, 1, 2])}, "-1 2 0"),
-        ({"classes": np.array(["benign", "cyst"])}, "0 2 classes 1"),
-        ({"classes": np.array(["benign", "cyst", "Cyst "])}, "'cyst' 'Cyst"),
-        ({"classes": np.array(["benign", "cyst", "tumour"])}, "'tumour' benign, cyst, malignant"),
-        ({"classes": np.array([0, 1, 2])}, "classes int64 (3,)"),
-        ({"classes": np.array("benign")}, "classes <U6 ()"),
-        ({"classes": np.array([None, "a", "b"])}, "classes"),
-        ({"patient": np.array(["a", "b"])}, "patient (2,) (3,)"),
-        ({"patient": np.zeros(3)}, "patient float64"),
+        ("y", [0.0, 1.0, 2.0], "y float64"),
+        ("y", [True, False, True], "y bool"),
+        ("y", ["benign", "cyst", "cyst"], "y <U6"),
+        ("y", [0, 1, 3], "0 3 2"),
+        ("y", [-1, 1, 2], "-1 2 0"),
+        ("classes", ["benign", "cyst"], "0 2 classes 1"),
+        ("classes", ["benign", "cyst", "Cyst "], "'cyst' 'Cyst"),
+        ("classes", ["benign", "cyst", "tumour"], "'tumour' benign, cyst, malignant"),
+        ("classes", [0, 1, 2], "classes int64 (3,)"),
+        ("classes", "benign", "classes <U6 ()"),
+        ("classes", [None, "a", "b"], "classes"),
+        ("patient", ["a", "b"], "patient (2,) (3,)"),
+        ("patient", [0.0] * 3, "patient float64"),
     ],
 )
-def test_other_labels_classes_and_groups_are_refused(tmp_path: Path, more: dict[str, Any], named: str) -> None:
-    save(tmp_path, **more)
+def test_other_labels_classes_and_groups_are_refused(tmp_path: Path, key: str, values: Any, named: str) -> None:
+    save(tmp_path, **{key: np.array(values)})
     with refuses("s2_train.npz", *named.split()):
         labels(tmp_path, CLASSES)
-    if "y" in more:
+    if key == "y":
         with refuses("s2_train.npz", *named.split()):  # `fedshift init`
             folders.survey(Source(tmp_path, classes=CLASSES))
 

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import fill
-from PIL import Image
+from image_trees import fill, noise_sites
 
 from fedshift.export import images as predicted
 from fedshift_datasets import catalog
@@ -26,16 +25,14 @@ NOBODY = 65534
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a data-dir of two sites with ten readable images of each class."""
+    noise_sites(tmp_path, 10)
     for site in ("a", "b"):
-        for kind in CLASSES:
-            (tmp_path / site / kind).mkdir(parents=True)
-            for number in range(10):
-                Image.new("RGB", (16, 16), (number, 9, 9)).save(tmp_path / site / kind / f"{number}.png")
+        for old, new in zip(("cat", "dog"), CLASSES, strict=True):
+            (tmp_path / site / old).rename(tmp_path / site / new)
     return tmp_path
 
 
-def source(root: Path, **more: object) -> Source:
-    return replace(Source(root, classes=CLASSES), **more)  # type: ignore[arg-type]
+source = partial(Source, classes=CLASSES)
 
 
 def to_link(path: Path, target: str = ANNEX) -> None:
