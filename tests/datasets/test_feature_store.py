@@ -53,14 +53,6 @@ def test_each_image_is_computed_once_and_found_again_in_any_order() -> None:
     np.testing.assert_array_equal(again.rows[found], part.x.mean(axis=(1, 2)).astype(np.float32))
 
 
-def test_marks_of_parts_are_those_of_their_pixels() -> None:
-    images = _images(9)
-    part = images.select(np.array([4, 2])).select(slice(1, 2))
-    np.testing.assert_array_equal(part.marks, ImageSet(images.x[[2]], images.y[[2]]).marks)
-    np.testing.assert_array_equal(part.labelled(np.ones(1, np.int64)).marks, part.marks)
-    assert images.marks.shape == (9, MARK)
-
-
 def test_other_contents_are_other_stores() -> None:
     images = _images(3)
     FeatureStore(KIND).places(images.marks, _means(images))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 from support import after_rounds, new_strategy, update
 
@@ -65,21 +66,21 @@ ALL = [1] * C
 @pytest.mark.parametrize(
     ("params", "answer"),
     [
-        ({"ema": 0.9}, 1.1),  # 0.9 * 1 + 0.1 * 2
-        ({"ema": 0.9, "ema_weight_on": "current"}, 1.9),  # 0.1 * 1 + 0.9 * 2
-        ({"ema": 0.9, "use_ema": False}, 2.0),
-        ({}, 1.01),  # 0.99 * 1 + 0.01 * 2
-        ({"ema": 0.9, "inter_proto": "average"}, 1.1),
-        ({"ema": 0.9, "dist": "l2"}, 1.1),
+        ("ema: 0.9", 1.1),  # 0.9 * 1 + 0.1 * 2
+        ("ema: 0.9, ema_weight_on: current", 1.9),  # 0.1 * 1 + 0.9 * 2
+        ("ema: 0.9, use_ema: false", 2.0),
+        ("", 1.01),  # 0.99 * 1 + 0.01 * 2
+        ("ema: 0.9, inter_proto: average", 1.1),
+        ("ema: 0.9, dist: l2", 1.1),
     ],
 )
-def test_second_round_is_mixed_with_the_first(params: dict[str, Any], answer: float) -> None:
-    server = strategy(**params)
+def test_second_round_is_mixed_with_the_first(params: str, answer: float) -> None:
+    server = strategy(**yaml.safe_load(f"{{{params}}}"))
     assert after_rounds(server, [update(ONES, ALL)]) == {k: [1, 1] for k in range(C)}  # taken as it is
     first = server.knowledge["prototypes"]
     got = after_rounds(server, [update(TWOS, [1, 0, 1])])
-    np.testing.assert_allclose([got[0], got[2]], [[answer] * D] * 2, rtol=1e-6)
-    assert got[1] == [1, 1]  # a class that nobody has stays to the bit
+    # A class that nobody has stays to the bit.
+    assert got == {0: pytest.approx([answer] * D, rel=1e-6), 1: [1, 1], 2: pytest.approx([answer] * D, rel=1e-6)}
     assert first.tolist() == ONES
 
 
