@@ -37,20 +37,6 @@ def savez(root: Path, **arrays: Any) -> Path:
 # --- resize
 
 
-@pytest.mark.parametrize(("height", "width"), [(5, 9), (8, 20), (31, 17)])
-def test_resize_of_grey_equals_resize_of_its_rgb_copy(height: int, width: int) -> None:
-    x = noise(4, height, width)
-    assert np.array_equal(files.resize(x, 8), files.resize(np.repeat(x[..., None], 3, axis=3), 8))
-
-
-def test_resize_keeps_a_constant_and_averages_when_shrinking() -> None:
-    assert np.all(files.resize(np.full((2, 30, 11), 77, np.uint8), 8) == 77)
-    stripes = np.zeros((1, 64, 64), np.uint8)
-    stripes[:, :, ::2] = 200
-    inner = files.resize(stripes, 8)[0, :, 1:-1]
-    assert np.all(np.abs(inner.astype(int) - 100) <= 3)  # antialias: no stripe survives
-
-
 @pytest.mark.parametrize("chunk", [1, 500, 1 << 24])
 def test_resize_does_not_depend_on_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = noise(7, 12, 10, 3)

@@ -53,7 +53,7 @@ def test_a_long_strip_does_not_fill_the_memory() -> None:
     assert np.ptp(fitted[0].reshape(224, -1), axis=1).max() > 0  # a window of it, not one value
 
 
-@pytest.mark.parametrize("how", ["crop", "pad"])
+@pytest.mark.parametrize("how", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("channels", [(), (1,), (3,)])
 def test_arrays_are_fitted_as_files_are(how: str, channels: tuple[int, ...]) -> None:
     x = noise(3, 40, 30, *channels)
