@@ -4,10 +4,24 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kept_photos
 import pytest
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import pool, sites
+from fedshift_datasets.io import cache, pool, sites
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which a test of its own keeps decoded images."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache-home"))
+    return tmp_path / "cache-home"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder of ten images of two classes."""
+    return kept_photos.drawn(tmp_path / "photos")
 
 
 @pytest.fixture

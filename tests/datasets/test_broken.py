@@ -20,9 +20,8 @@ from fedshift_datasets.sets import folders
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(tmp_path: Path) -> Source:
     """Return a site of ten images, of which one is cut short and one is no image."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     noise_sites(tmp_path, 5)
     (tmp_path / "site").mkdir()
     folder = (tmp_path / "a").rename(tmp_path / "site" / "train")

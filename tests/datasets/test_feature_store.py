@@ -12,17 +12,11 @@ from data_refusals import refuses
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import cache, feature_store, kept
+from fedshift_datasets.io import feature_store, kept
 from fedshift_datasets.io.feature_store import FeatureStore, Kind
 from fedshift_datasets.listing import MARK, ImageSet, joined
 
 KIND = Kind("net-encoder", {"weights": "abc", "size": 4}, (3,), "float32")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "images"))
-    return tmp_path / "images"
 
 
 def _images(number: int, seed: int = 0) -> ImageSet:
@@ -63,7 +57,7 @@ def test_other_contents_are_other_stores() -> None:
         assert FeatureStore(other).missing(images.marks) == 3
 
 
-def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
+def test_only_the_owner_reads_a_store(cache_home: Path) -> None:
     before = os.umask(0)
     try:
         images = _images(3)
@@ -72,7 +66,7 @@ def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()} == {0o600}
-    assert {path.stat().st_mode & 0o777 for path in (own_cache, store.path.parent)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in (cache_home, store.path.parent)} == {0o700}
 
 
 @pytest.mark.parametrize("left", [-5, -100, 0, 10])

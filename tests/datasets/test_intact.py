@@ -8,6 +8,7 @@ from typing import Any
 import dicom_files
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
@@ -22,8 +23,8 @@ Damage = Callable[[bytes], bytes]
 
 def photo(width: int = 240, height: int = 180) -> Image.Image:
     """Return an image whose parts all differ."""
-    values = np.random.default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
-    noise = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    values = default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
+    noise = default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
     smooth = Image.fromarray(values).resize((width, height), Image.Resampling.BICUBIC)
     return Image.blend(smooth, Image.fromarray(noise), 0.3)
 
@@ -63,7 +64,7 @@ def middle(length: int, put: bytes = b"") -> Damage:
 
 
 cut, closed, removed = middle(1 << 30), middle(1 << 30, EOI), middle(512)
-garbage = middle(512, np.random.default_rng(2).bytes(512))
+garbage = middle(512, default_rng(2).bytes(512))
 
 
 JPEGS = {

@@ -23,7 +23,6 @@ CLASSES = ("cat", "dog")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data-dir with a site of twelve images; a folder counts as settled at once."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     monkeypatch.setattr(looks, "SETTLED", 0)
     for kind in CLASSES:
         for number in range(6):
@@ -126,15 +125,12 @@ def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path,
 
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
 def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
-    first = found(home)
+    first = names(found(home))
     (file,) = cache.cache_dir().glob("site-*.list")
-    file.write_bytes(content)
-    assert names(found(home)) == names(first) and len(looks) == 2
     whole = file.read_bytes()
-    file.write_bytes(whole.replace(b"0.png", b"1.png", 1))
-    assert names(found(home)) == names(first) and len(looks) == 3
-    file.write_bytes(whole[:-3])  # cut off
-    assert names(found(home)) == names(first) and len(looks) == 4
+    for number, damaged in enumerate((content, whole.replace(b"0.png", b"1.png", 1), whole[:-3]), start=2):
+        file.write_bytes(damaged)
+        assert names(found(home)) == first and len(looks) == number
     assert file.stat().st_mode & 0o077 == 0
 
 

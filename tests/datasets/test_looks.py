@@ -33,9 +33,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_entry_is_what_the_system_says(files: tuple[str, ...]) -> None:
-    for seen, file in zip(looks.at(files), files, strict=True):
-        about = Path(file).stat()
-        assert seen.tolist() == [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+    about = [Path(file).stat() for file in files]
+    wanted = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in about]
+    assert looks.at(files).tolist() == wanted
     assert looks.at(()).shape == looks.some(()).shape == (0, 5)
 
 

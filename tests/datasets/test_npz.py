@@ -23,11 +23,6 @@ NUMBERS = tuple(map(str, range(11)))
 ALPHABET = tuple(sorted(NUMBERS))  # 0, 1, 10, 2, ...
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDSHIFT_CACHE", str(tmp_path / "cache"))
-
-
 def save(root: Path, site: str = "s2", number: int = 3, **more: Any) -> Path:
     """Write both npz files of a site, one image of each class."""
     y = np.arange(number)

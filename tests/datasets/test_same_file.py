@@ -24,6 +24,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+LINKS = pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+
+
 def write(root: Path, *rows: str, header: str = "file,label,domain") -> Path:
     (root / "labels.csv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return root
@@ -31,10 +34,6 @@ def write(root: Path, *rows: str, header: str = "file,label,domain") -> Path:
 
 def rows_of(*sites: str) -> list[str]:
     return [f"{site}/{kind}/{i:04}.jpg,{kind},{site}" for site in sites for kind in CLASSES for i in range(10)]
-
-
-def link(path: Path, to: Path) -> None:
-    path.symlink_to(to)
 
 
 # --- tables -------------------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def test_another_spelling_of_a_path_is_the_same_file_or_none(root: Path, file: s
         folders.survey(Source(root))
 
 
-@pytest.mark.parametrize("make", [link, lambda path, to: os.link(to, path)], ids=["symbolic link", "hard link"])
+@LINKS
 @pytest.mark.parametrize("name", ["a/x/other.jpg", "a/x/0000.JPG"])  # the latter as on a disk blind to letter case
 def test_a_link_is_the_same_file(root: Path, make: Callable[[Path, Path], None], name: str) -> None:
     make(root / name, root / "a/x/0000.jpg")
@@ -66,7 +65,7 @@ def test_a_link_is_the_same_file(root: Path, make: Callable[[Path, Path], None],
 # --- folders --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [link, lambda path, to: os.link(to, path)], ids=["symbolic link", "hard link"])
+@LINKS
 @pytest.mark.parametrize("place", ["a/x/again.jpg", "a/y/again.jpg", "b/x/again.jpg"])
 def test_a_file_lies_in_one_folder(root: Path, make: Callable[[Path, Path], None], place: str) -> None:
     make(root / place, root / "a/x/0000.jpg")
@@ -80,7 +79,7 @@ def test_a_file_lies_in_one_folder(root: Path, make: Callable[[Path, Path], None
 def test_a_file_in_train_and_test_is_refused_on_a_node_too(tmp_path: Path) -> None:
     for number, split in enumerate(("train", "test")):
         fill(tmp_path / split, {"x": 3, "y": 3}, first=10 * number)
-    link(tmp_path / "test" / "x" / "again.jpg", tmp_path / "train" / "x" / "0000.jpg")
+    (tmp_path / "test" / "x" / "again.jpg").symlink_to(tmp_path / "train" / "x" / "0000.jpg")
     with refuses("again.jpg", "0000.jpg"):
         folders.find_own("a", "train", Source(tmp_path, classes=CLASSES))
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 from flwr.app import ArrayRecord
+from numpy.testing import assert_allclose
 from slow_finch import slow_finch
 from support import check_knowledge, new_strategy, node
 
@@ -36,7 +37,7 @@ def test_classes_come_and_go_with_all_their_clusters() -> None:
         prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
         assert (prototypes.dtype, labels.dtype) == (np.float32, np.int64)
         found = sorted([k, *row] for k, row in zip(labels.tolist(), prototypes.tolist(), strict=True))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_a_prototype_of_no_image_is_none_and_of_too_many_those_of_the_most_images_are_compared() -> None:
@@ -44,7 +45,7 @@ def test_a_prototype_of_no_image_is_none_and_of_too_many_those_of_the_most_image
     one, other = sent_by(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), sent_by(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
     prototypes, labels = collected([one, other], 3)
     assert labels.tolist() == [0, 0, 0, 1]
-    np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
+    assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
 
 
 def test_clusters_against_finchs_definition() -> None:
@@ -56,4 +57,4 @@ def test_clusters_against_finchs_definition() -> None:
             points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))
         ]
         assert labels.tolist() == [2] * len(wanted)
-        np.testing.assert_allclose(sorted(result.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)
+        assert_allclose(sorted(result.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)

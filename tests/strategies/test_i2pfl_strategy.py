@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from support import after_rounds, new_strategy, update
 
@@ -37,8 +38,8 @@ def test_reweighting_against_loops(squared: bool) -> None:
         holds[:, 2] = [True, False, True, False, False]  # of two each weighs 1/2 (methods A5)
         p[~holds] = 1e6  # which is ignored
         g, held = reweighted_prototypes(p, holds, squared=squared)
-        np.testing.assert_allclose(g, slow_reweighted(p, holds, squared), rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(g[2], (p[0, 2] + p[2, 2]) / 2, rtol=1e-5, atol=1e-6)
+        assert_allclose(g, slow_reweighted(p, holds, squared), rtol=1e-4, atol=1e-6)
+        assert_allclose(g[2], (p[0, 2] + p[2, 2]) / 2, rtol=1e-5, atol=1e-6)
         assert held.tolist() == [bool(holds[:, k].any()) for k in range(6)]
         assert np.array_equal(g[1], p[0, 1])
         assert g.dtype == np.float32
@@ -98,4 +99,4 @@ def test_switches_reach_the_prototypes(params: dict[str, Any], answer: float) ->
     offsets = enumerate(((1.0, 1), (2.0, 500), (-3.0, 20)))  # and do not look at the number of images
     updates = [update([[offset, 10.0]] * C, [size] * C, index) for index, (offset, size) in offsets]
     got = after_rounds(strategy(**params), updates)
-    np.testing.assert_allclose(list(got.values()), [[answer, 10]] * C, rtol=1e-5, atol=1e-6)
+    assert_allclose(list(got.values()), [[answer, 10]] * C, rtol=1e-5, atol=1e-6)

@@ -88,7 +88,8 @@ def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_on
     evaluation = Evaluation(("scan",), two, personal=True, trained_only=trained_only)
     evaluation.first()
     heard: list[int] = []
-    answers = [reply(node, **{"started-anew": 1 - node.index}, **scores("scan", 9 * node.index, 9)) for node in two]
+    lost = scores("scan", 0, 9) | {"started-anew": 1}
+    answers = [reply(two[0], **lost), reply(two[1], **scores("scan", 9, 9))]
     assert evaluation.read(answers, lambda node, metrics: heard.append(node.index)) == []
     assert heard == [0, 1]
     assert evaluation.replacements() == {}
