@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import kept_photos
 import pytest
 
-from fedshift_datasets.base import Source
 from fedshift_datasets.io import cache, pool, sites
 
 
@@ -25,17 +25,10 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def looks() -> Iterator[Mock]:
     """Count the looks at a site's folder."""
-    looked: list[str] = []
-    look = sites.look
-
-    def counted(domain: str, source: Source, *, own: bool) -> sites.Site | None:
-        looked.append(domain)
-        return look(domain, source, own=own)
-
-    monkeypatch.setattr(sites, "look", counted)
-    return looked
+    with patch.object(sites, "look", wraps=sites.look) as counted:
+        yield counted
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -48,16 +49,16 @@ def names(listing: ImageFiles) -> list[str]:
     return [item.name for item in listing.items]
 
 
-def test_another_process_takes_what_was_found(home: Path, looks: list[str]) -> None:
+def test_another_process_takes_what_was_found(home: Path, looks: Mock) -> None:
     first = found(home)
     site = folders._there("home", Source(home, classes=CLASSES), own=False)
     again = found(home)
-    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) >= 8
+    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) >= 8
     assert isinstance(again, Listing) and isinstance(first, Listing) and again.items == first.items
     assert np.array_equal(again.labels, first.labels) and again.groups is first.groups is None
     assert folders._there("home", Source(home, classes=CLASSES), own=False) == site  # with notes and other files
     other = found(home, test_share=0.4)
-    assert len(looks) == 2 and names(other) != names(first) == names(found(home))
+    assert looks.call_count == 2 and names(other) != names(first) == names(found(home))
 
 
 def rename(home: Path) -> None:
@@ -92,11 +93,11 @@ def table(home: Path) -> None:
         rename, add_and_remove, archive, table,
     ],
 )  # fmt: skip
-def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[[Path], None]) -> None:
+def test_every_change_is_noticed(home: Path, looks: Mock, change: Callable[[Path], None]) -> None:
     found(home)
     change(home)
     now = found(home)
-    assert len(looks) == 2
+    assert looks.call_count == 2
     shutil.rmtree(cache.cache_dir())
     fresh = found(home)
     if isinstance(fresh, Listing):
@@ -106,40 +107,40 @@ def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[
 
 
 def test_names_are_compared_where_folders_have_no_times(
-    home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, looks: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = kept_sites._state
     monkeypatch.setattr(kept_sites, "_state", lambda folder: [0, 0, 0, state(folder)[3]])
     found(home)
     picture(home / "home" / "cat" / "new.png")
     found(home)
-    assert len(looks) == 2
+    assert looks.call_count == 2
 
 
-def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
+def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: Mock) -> None:
     survey = folders.survey(Source(home))
     kept_sites._known.clear()
     again = folders.survey(Source(home, classes=survey.classes))
-    assert len(looks) == 1 and again.sites == survey.sites and again.classes == CLASSES
+    assert looks.call_count == 1 and again.sites == survey.sites and again.classes == CLASSES
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
-def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
+def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes) -> None:
     first = names(found(home))
     (file,) = cache.cache_dir().glob("site-*.list")
     whole = file.read_bytes()
     for number, damaged in enumerate((content, whole.replace(b"0.png", b"1.png", 1), whole[:-3]), start=2):
         file.write_bytes(damaged)
-        assert names(found(home)) == first and len(looks) == number
+        assert names(found(home)) == first and looks.call_count == number
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
+def test_names_of_any_letters_are_kept(home: Path, looks: Mock) -> None:
     for name in ("line\nbreak.png", "Läsion.png", "\udcff.png", " .png"):  # the third is no UTF-8
         picture(home / "home" / "cat" / "a.png")
         (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
     first, again = found(home, test_share=0.01), found(home, test_share=0.01)
-    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) == 14
+    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) == 14
     (file,) = cache.cache_dir().glob("site-*.list")
     assert cache.remove_lists() == 1 and not file.exists()
 

@@ -6,10 +6,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -119,17 +119,12 @@ def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def checks() -> Iterator[list[tuple[int, ...]]]:
     """Return the list of shapes of arrays whose digests are compared from now on."""
     seen: list[tuple[int, ...]] = []
     digest = kept.digest
-
-    def counted(shape: Any, pieces: Any) -> str:
-        seen.append(tuple(shape))
-        return digest(shape, pieces)
-
-    monkeypatch.setattr(kept, "digest", counted)
-    return seen
+    with patch.object(kept, "digest", lambda shape, pieces: (seen.append(tuple(shape)), digest(shape, pieces))[1]):
+        yield seen
 
 
 def test_digests_are_compared_only_of_a_file_that_nobody_knows(
