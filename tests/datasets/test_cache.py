@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -143,19 +144,16 @@ def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path) -> None:
 def test_what_cannot_be_kept_is_named_and_leaves_nothing(
     photos: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch, refuses(cache_home, "No space left", "FEDSHIFT_CACHE"):
-        patch.setattr(os, "posix_fallocate", full)
+    full = OSError(28, "No space left on device")
+    with patch.object(os, "posix_fallocate", side_effect=full), refuses(cache_home, "No space left", "FEDSHIFT_CACHE"):
         load(photos)
-    with monkeypatch.context() as patch, refuses("below", "FEDSHIFT_CACHE"):
-        patch.setenv(cache.CACHE_DIR, str(photos / "cat" / "0.bmp" / "below"))
+    with monkeypatch.context() as there, refuses("below", "FEDSHIFT_CACHE"):
+        there.setenv(cache.CACHE_DIR, str(photos / "cat" / "0.bmp" / "below"))
         load(photos)
     (photos / "cat" / "2.bmp").write_bytes(b"no image")
     with refuses("cat/2.bmp"):
         load(photos)
-    assert [path.name for path in cache_home.iterdir() if not path.name.endswith(".lock")] == []
+    assert [path.name for path in cache_home.iterdir() if path.suffix != ".lock"] == []
 
 
 def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDisk) -> None:

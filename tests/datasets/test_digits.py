@@ -4,6 +4,7 @@ import bz2
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -165,10 +166,10 @@ def test_download_asks_torchvision_once(tmp_path: Path, domain: str, monkeypatch
 
 
 @pytest.mark.parametrize("domain", NATIVE)
-def test_failed_download_names_domain_and_cause(tmp_path: Path, domain: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise RuntimeError("Error downloading:\nTried mirror, got:\n<urlopen error no route>\n" + "more " * 200)
-
-    monkeypatch.setattr(torchvision.datasets, domain.upper(), fail)
-    with refuses(f"{domain} train", tmp_path, "<urlopen error no route>"):
+def test_failed_download_names_domain_and_cause(tmp_path: Path, domain: str) -> None:
+    error = RuntimeError("Error downloading:\nTried mirror, got:\n<urlopen error no route>\n" + "more " * 200)
+    with (
+        patch.object(torchvision.datasets, domain.upper(), side_effect=error),
+        refuses(f"{domain} train", tmp_path, "<urlopen error no route>"),
+    ):
         load(tmp_path, domain, download=True)
