@@ -1,5 +1,6 @@
 """Nodes divide a domain: disjoint, of exact size, every class where that is asked for, and the same each time."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,12 +111,10 @@ def test_coverage_gives_every_node_every_class_and_keeps_sizes(
 ) -> None:
     share = share_for(nodes, ways["portion"])
     assume(share == "equal" or round(float(share) * sum(counts)) > 0)
-    plain, covered = (
-        deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"], class_coverage=cover)
-        for cover in (False, True)
-    )
-    sizes = [len(parts.train) for parts in plain]
+    dealt = partial(deal, counts, nodes, seed, share=share, label_skew=ways["label_skew"])
+    sizes = [len(parts.train) for parts in dealt()]
     assume(min(sizes) >= len(counts))
+    covered = dealt(class_coverage=True)
     assert [len(parts.train) for parts in covered] == sizes
     assert (np.diff(whole(*covered)) > 0).all()
     for parts in covered:
