@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from data_refusals import refuses
+from image_trees import noise_sites
 from PIL import Image
 
 from fedshift_core.errors import DataError
@@ -18,32 +21,33 @@ from fedshift_datasets.sets import folders
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(tmp_path: Path) -> Source:
     """Return a site of ten images, of which one is cut short and one is no image."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    for kind in ("a", "b"):
-        (tmp_path / "site" / "train" / kind).mkdir(parents=True)
-        for number in range(5):
-            pixels = rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "site" / "train" / kind / f"{number}.png")
-    (tmp_path / "site" / "train" / "a" / "1.png").write_bytes(b"no image")
-    cut = tmp_path / "site" / "train" / "b" / "3.png"
+    noise_sites(tmp_path, 5)
+    (tmp_path / "site").mkdir()
+    folder = (tmp_path / "a").rename(tmp_path / "site" / "train")
+    (folder / "cat" / "1.png").write_bytes(b"no image")
+    cut = folder / "dog" / "3.png"
     cut.write_bytes(cut.read_bytes()[:200])
-    return Source(tmp_path, classes=("a", "b"))
+    return Source(tmp_path, classes=("cat", "dog"))
 
 
-def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source, refuses: Any) -> None:
+def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source) -> None:
+    here: Any = ("folders", "site", "train")
     with refuses("1.png"):
-        catalog.load("folders", "site", "train", source)
-    assert catalog.skipped("folders", "site", "train", source) == ()
+        catalog.load(*here, source)
+    assert catalog.skipped(*here, source) == ()
     without = replace(source, skip_broken=True)
-    images = catalog.load("folders", "site", "train", without, 16)
+    images = catalog.load(*here, without, 16)
     assert images.y.tolist() == [0] * 4 + [1] * 4
-    assert np.array_equal(catalog.load_own("folders", "site", "train", without, 16).x, images.x)
-    result = catalog.skipped("folders", "site", "train", without)
+    assert np.array_equal(catalog.load_own(*here, without, 16).x, images.x)
+    result = catalog.skipped(*here, without)
     assert [Path(one.name).name for one in result] == ["1.png", "3.png"]
     assert all(one.reason and str(source.data_dir) not in one.reason for one in result)
+    for path in Path(result[0].name).parent.parent.rglob("*.png"):
+        path.write_bytes(b"no image")
+    with refuses(10):
+        catalog.load(*here, without)
 
 
 def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[str]) -> None:
@@ -60,7 +64,7 @@ def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[st
     assert [one.place for one in corrupt_files.of(listing)] == [8]
 
 
-def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_could_not_be_read_is_tried_again(source: Source) -> None:
     """The cause may have been this machine: a package that is installed since, its memory, its disk."""
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
@@ -70,18 +74,8 @@ def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypa
         for item, made in zip(items, tried(work, items, workers), strict=True):
             yield DataError("needs pydicom") if "4.png" in str(item) else made
 
-    with monkeypatch.context() as patch:
-        patch.setattr(pool, "tried", without)
-        for _ in range(2):
-            assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
-    assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
+    for places, read in (([1, 4, 8, 9], without), ([1, 4, 8, 9], without), ([1, 8], tried)):
+        with patch.object(pool, "tried", read):
+            assert [one.place for one in corrupt_files.of(listing)] == places
     (file,) = cache.cache_dir().glob("broken-*.list")
     assert kept.read(file).about["broken"] == [1, 8]
-
-
-def test_a_site_of_broken_images_alone_is_refused(source: Source, refuses: Any) -> None:
-    assert source.data_dir is not None
-    for path in source.data_dir.rglob("*.png"):
-        path.write_bytes(b"no image")
-    with refuses(10):
-        catalog.load("folders", "site", "train", replace(source, skip_broken=True))

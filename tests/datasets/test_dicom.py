@@ -1,23 +1,27 @@
-"""DICOM files: rescaled, windowed and inverted as the standard has it; nothing of the header but pixels."""
+"""DICOM files: rescaled, windowed and inverted as the standard has it, or refused where a header says two things."""
 
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import dicom_files
 import numpy as np
 import pytest
 from digit_files import noise
 from PIL import Image
-from pydicom import Dataset
+from pydicom import Dataset, Sequence
 from pydicom.encaps import encapsulate
 from pydicom.pixels import apply_modality_lut, apply_windowing
 from pydicom.uid import (
+    UID,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGLSLossless,
+    RLELossless,
 )
 from support import refusal_of
 
@@ -30,15 +34,16 @@ STORED = noise(12, 9).astype(np.int16) * 16 - 1024  # -1024 to 3056
 
 
 def pixels(data: Dataset | bytes, window: tuple[float, float] | None = None) -> np.ndarray:
+    """Return the red of an image that is read."""
     content = data if isinstance(data, bytes) else dicom_files.written(data)
     image, _ = pictures.read(content, "a.dcm", window)
     assert image.mode == "RGB"
-    return np.asarray(image)
+    return np.asarray(image)[..., 0]
 
 
-def refusal(data: Dataset) -> str:
+def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
     with pytest.raises(DataError) as caught, files.reading("a.dcm"):
-        pictures.read(dicom_files.written(data), "a.dcm")
+        pixels(data, window)
     message = str(caught.value)
     assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message
     return message
@@ -58,38 +63,41 @@ def test_a_files_own_window_is_the_standards(function: str | None, window: tuple
         low, high = np.array([-32768, 32767]) * 1.5 - 24
         shown = (shown - low) / (high - low) * 255
     # pydicom's sigmoid adds its range to its least value; both are rounded once.
-    assert np.abs(pixels(data)[..., 0] - shown).max() <= 0.5 + 1e-6
+    assert np.abs(pixels(data) - shown).max() <= 0.5 + 1e-6
 
 
 def test_without_a_window_the_range_of_the_stored_bits_counts_never_the_images_own() -> None:
-    values = noise(12, 9).astype(np.uint16) // 4
-    twelve = dicom_files.made(values * 60, BitsStored=12, HighBit=11)
-    assert np.array_equal(pixels(twelve)[..., 0], np.rint(values * 60.0 / 4095 * 255))
-    signed = dicom_files.made(STORED, RescaleSlope=-2, RescaleIntercept=7)
-    assert np.array_equal(pixels(signed)[..., 0], np.rint((32767.0 - STORED) / 65535 * 255))
-    assert np.array_equal(pixels(dicom_files.made(noise(12, 9)))[..., 0], noise(12, 9))
-    long = noise(12, 9).astype(np.uint32) << 24
-    assert np.array_equal(pixels(dicom_files.made(long))[..., 0], np.rint(long / (2**32 - 1) * 255))
+    eight, long = noise(12, 9), noise(12, 9).astype(np.uint32) << 24
+    twelve = eight.astype(np.uint16) // 4 * 60
+    for data, wanted in (
+        (dicom_files.made(twelve, BitsStored=12, HighBit=11), twelve / 4095 * 255),
+        (dicom_files.made(STORED, RescaleSlope=-2, RescaleIntercept=7), (32767.0 - STORED) / 65535 * 255),
+        (dicom_files.made(eight), eight),
+        (dicom_files.made(long), long / (2**32 - 1) * 255),
+    ):
+        assert np.array_equal(pixels(data), np.rint(wanted))
 
 
 def test_a_stated_window_takes_the_place_of_the_files() -> None:
     tags = {"RescaleSlope": 1, "RescaleIntercept": -100, "WindowCenter": 0, "WindowWidth": 10}
     wanted = np.rint(np.clip((STORED - 100 + 160) / 400, 0, 1) * 255)
-    assert np.array_equal(pixels(dicom_files.made(STORED, **tags), (-160, 240))[..., 0], wanted)
+    assert np.array_equal(pixels(dicom_files.made(STORED, **tags), (-160, 240)), wanted)
     inverted = dicom_files.made(STORED, PhotometricInterpretation="MONOCHROME1", **tags)
-    assert np.array_equal(pixels(inverted, (-160, 240))[..., 0], 255 - wanted)
+    assert np.array_equal(pixels(inverted, (-160, 240)), 255 - wanted)
     of_8_bits = np.rint(np.clip((noise(12, 9) - 64.0) / 128, 0, 1) * 255)
-    assert np.array_equal(pixels(dicom_files.made(noise(12, 9)), (64, 192))[..., 0], of_8_bits), "DICOM of any depth"
+    assert np.array_equal(pixels(dicom_files.made(noise(12, 9)), (64, 192)), of_8_bits), "DICOM of any depth"
 
 
 def test_colour_and_other_encodings_give_the_pixels() -> None:
-    assert np.array_equal(pixels(dicom_files.made(noise(8, 6, 3))), noise(8, 6, 3))
-    assert np.array_equal(pixels(dicom_files.made(noise(8, 6), ImplicitVRLittleEndian))[..., 0], noise(8, 6))
-    big = dicom_files.made(noise(8, 6).astype(">u2"), ExplicitVRBigEndian, BitsStored=8, HighBit=7)
-    assert np.array_equal(pixels(big)[..., 0], noise(8, 6))
-    for kind in ("rle", "j2k"):
-        assert np.array_equal(pixels(dicom_files.compressed(kind))[..., 0], noise(24, 20))
-    assert np.abs(pixels(dicom_files.compressed("jpeg"))[..., 0] - noise(24, 20).astype(int)).mean() < 25
+    eight, packed = noise(8, 6), noise(24, 20)
+    for data, wanted in (
+        (dicom_files.made(eight, ImplicitVRLittleEndian), eight),
+        (dicom_files.made(eight.astype(">u2"), ExplicitVRBigEndian, BitsStored=8, HighBit=7), eight),
+        (dicom_files.compressed("rle"), packed),
+        (dicom_files.compressed("j2k"), packed),
+    ):
+        assert np.array_equal(pixels(data), wanted)
+    assert np.abs(pixels(dicom_files.compressed("jpeg")) - packed.astype(int)).mean() < 25
 
 
 def test_a_dicom_file_is_known_by_its_content(tmp_path: Path) -> None:
@@ -157,3 +165,186 @@ def test_a_jp2_file_within_is_refused() -> None:
     data.PixelData = encapsulate([content[:20] + bytes(4) + content[24:]], fragments_per_frame=2)
     data["PixelData"].is_undefined_length = True
     assert "JPEG 2000 within a JP2 file" in refusal(data)
+
+
+# --- headers
+
+HU = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Hounsfield units
+ROW = np.array([[0, 1000, 2000, 4095]], np.uint16)
+SHARED, FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+RESCALE, VOI = "PixelValueTransformationSequence", "FrameVOILUTSequence"
+HOUNSFIELD = {"RescaleSlope": 1, "RescaleIntercept": -1024}
+OWN = {"WindowCenter": 40, "WindowWidth": 400, "VOILUTFunction": "LINEAR_EXACT"}
+SEEN, PLAIN = [0, 0, 128, 255], [0, 62, 125, 255]
+OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
+
+
+def item(**tags: Any) -> Dataset:
+    data = Dataset()
+    for name, value in tags.items():
+        setattr(data, name, value)
+    return data
+
+
+def macro(name: str, *items: dict[str, Any], **more: Any) -> Dataset:
+    """Return an item with a sequence of this name, of items of these tags."""
+    return item(**{name: Sequence([item(**tags) for tags in items])}, **more)
+
+
+def twelve(pixels: np.ndarray = HU, syntax: UID = ExplicitVRLittleEndian, **tags: Any) -> Dataset:
+    tags = {"BitsStored": 12, "HighBit": 11} | tags
+    return dicom_files.made(pixels, syntax, **tags)
+
+
+def enhanced(group: str, *items: Dataset, **tags: Any) -> Dataset:
+    return twelve(NumberOfFrames=1, **tags, **{group: Sequence(items)})
+
+
+def grey(data: Dataset, window: tuple[float, float] | None = None) -> Any:
+    return pixels(data, window)[0].tolist()
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize("group", [SHARED, FRAME, "no group"])
+def test_rescaling_and_window_are_read_in_functional_groups(group: str, syntax: UID) -> None:
+    macros: Any = {RESCALE: Sequence([item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
+    pixels = HU.astype(">u2") if syntax == ExplicitVRBigEndian else HU
+    data = twelve(pixels, syntax, **(macros if group == "no group" else {group: Sequence([item(**macros)])}))
+    assert grey(data, (-160, 240)) == grey(data) == SEEN
+
+
+def test_the_same_values_at_several_places_are_no_contradiction() -> None:
+    both = macro(RESCALE, HOUNSFIELD, HOUNSFIELD, **{VOI: Sequence([item(**OWN)])})
+    data = enhanced(SHARED, both, **HOUNSFIELD, **OWN)
+    data.PerFrameFunctionalGroupsSequence = Sequence([both])
+    assert grey(data) == SEEN
+
+
+OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            enhanced(SHARED, macro(RESCALE, HOUNSFIELD), **OTHER),
+            "RescaleSlope 1 and RescaleIntercept 0 at the top level, RescaleSlope 1 and RescaleIntercept -1024 at",
+        ),
+        (enhanced(SHARED, macro(RESCALE, HOUNSFIELD, OTHER)), "allowed is one pair"),
+        (enhanced(FRAME, macro(RESCALE, HOUNSFIELD), macro(RESCALE, OTHER)), "allowed is one pair"),
+        (enhanced(FRAME, item(**HOUNSFIELD)), f"RescaleSlope within {FRAME} but not in {RESCALE}; allowed are"),
+        (enhanced(FRAME, macro("ModalityLUTSequence", {"LUTExplanation": "x"})), f"ModalityLUTSequence within {FRAME}"),
+        (enhanced(SHARED, macro(RESCALE, {"RescaleSlope": 1})), f"RescaleSlope without RescaleIntercept at {SHARED}"),
+        (twelve(RescaleSlope=2), "RescaleSlope without RescaleIntercept at the top level"),
+        (twelve(RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
+        (twelve(RescaleSlope=None, RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
+        (twelve(RescaleSlope=0, RescaleIntercept=5), "RescaleSlope is 0"),
+        (twelve(RescaleSlope=["1", "2"], RescaleIntercept=5), "RescaleSlope at the top level has 2 values that differ"),
+    ],
+)
+@pytest.mark.parametrize("window", [None, (-160, 240)])
+def test_rescaling_that_says_two_things_or_half_of_one_is_refused(data: Dataset, words: str, window: Any) -> None:
+    assert words in refusal(data, window)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            enhanced(SHARED, macro(VOI, OWN), WindowCenter=40, WindowWidth=80),
+            "WindowCenter 40 and WindowWidth 80 by LINEAR at the top level, WindowCenter 40 and WindowWidth 400 by "
+            f"LINEAR_EXACT at {SHARED}; allowed is one pair; dataset.window=[low,high] takes its place",
+        ),
+        (enhanced(FRAME, macro(VOI, OWN, {"WindowCenter": 1, "WindowWidth": 2})), "one pair"),
+        (enhanced(FRAME, item(**OWN)), f"WindowCenter within {FRAME} but not in {VOI}"),
+        (twelve(WindowCenter=40), "WindowCenter without WindowWidth at the top level"),
+    ],
+)
+def test_windows_that_say_two_things_are_refused_unless_the_run_states_one(data: Dataset, words: str) -> None:
+    assert words in refusal(data)
+    assert grey(data, (0, 4095)) == [0, 54, 66, 79]
+
+
+def test_values_that_are_there_and_empty_are_not_there() -> None:
+    empty = dict.fromkeys(("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth"))
+    assert grey(twelve(ROW, ModalityLUTSequence=Sequence([]), VOILUTFunction="SIGMOID", **empty)) == PLAIN
+
+
+def test_private_sequences_of_functional_groups_are_seen_but_do_not_overrule() -> None:
+    private = macro(RESCALE, HOUNSFIELD)
+    private.add_new(0x20051001, "SQ", [item(RescaleSlope=3, RescaleIntercept=0)])
+    assert grey(enhanced(FRAME, private), (-160, 240)) == SEEN
+    del private[RESCALE]
+    assert f"RescaleSlope within {FRAME}" in refusal(enhanced(FRAME, private), (-160, 240))
+
+
+def table(values: np.ndarray) -> Dataset:
+    lut = item(LUTDescriptor=[len(values), 0, 16], ModalityLUTType="US")
+    lut["LUTDescriptor"].VR = "US"
+    lut.add_new("LUTData", "US", values.tolist())
+    return lut
+
+
+def test_a_table_and_rescaling_are_refused_but_for_one_that_changes_nothing() -> None:
+    def tables(*values: np.ndarray, **tags: Any) -> Dataset:
+        return twelve(ROW, ModalityLUTSequence=Sequence([*map(table, values)]), **tags)
+
+    square = np.minimum(np.arange(4096) ** 2 // 256, 65535)
+    assert grey(tables(square, **OTHER)) == grey(tables(square)) == [0, 15, 61, 255]
+    both = refusal(tables(square, **HOUNSFIELD))
+    assert "ModalityLUTSequence and RescaleSlope 1 and RescaleIntercept -1024; allowed is one of them" in both
+    assert "ModalityLUTSequence has 2 tables that differ" in refusal(tables(square, np.arange(4096)))
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("shape", ["", "IDENTITY", "INVERSE", "LIN OD"])
+def test_what_is_black_follows_from_two_tags(kind: str, shape: str) -> None:
+    data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
+    if shape == "LIN OD" or (kind, shape) == ("MONOCHROME1", "IDENTITY"):  # contradicts the image
+        assert f"PresentationLUTShape {shape} of a {kind} image" in refusal(data)
+    else:
+        assert grey(data) == ([255, 193, 130, 0] if "INVERSE" in shape or kind == "MONOCHROME1" else PLAIN)
+
+
+@pytest.mark.parametrize("high", [11, 12, 15])
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless])
+def test_high_bit_says_where_stored_bits_lie(high: int, syntax: UID) -> None:
+    """Below them and above them there may be others, of overlays."""
+    shifted = (ROW << (high - 11)) | (0x8000 if high < 15 else 1)
+    packed, big = syntax == RLELossless, syntax == ExplicitVRBigEndian
+    data = twelve(shifted.astype(">u2" if big else "<u2"), ExplicitVRLittleEndian if packed else syntax, HighBit=high)
+    if packed:
+        data.compress(RLELossless, generate_instance_uid=False)
+    assert grey(data) == PLAIN
+
+
+def test_signed_values_keep_their_sign_wherever_their_bits_lie() -> None:
+    values = np.array([[-2048, -1, 0, 2047]], np.int16)
+    unextended = (values & 0x0FFF).astype(np.int16)
+    for pixels, high in ((values, 11), (unextended, 11), (values << 4, 15), (values << 2, 13)):
+        assert grey(twelve(pixels.astype(np.int16), HighBit=high)) == [0, 127, 128, 255]
+
+
+@pytest.mark.parametrize(("stored", "high"), [(12, 10), (12, 16), (12, 0), (16, 11), (0, 0), (17, 16)])
+def test_bits_that_cannot_lie_so_are_refused(stored: int, high: int) -> None:
+    data = twelve(ROW, BitsStored=stored, HighBit=high)
+    wanted = f"BitsStored {stored} with HighBit {high} of BitsAllocated 16; allowed is a HighBit from"
+    assert wanted in refusal(data)
+    with pytest.raises(DataError, match=wanted):  # `prepare` looks at bits too
+        pictures.header(dicom_files.written(data), "a.dcm")
+
+
+def test_high_bit_of_a_codestream_that_has_bits_of_its_own_is_refused() -> None:
+    data = twelve(ROW, HighBit=15)
+    data.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    data.PixelData = encapsulate([b"\xff\x4f\xff\x51"])
+    data["PixelData"].is_undefined_length = True
+    assert "HighBit 15 with BitsStored 12, compressed as JPEG 2000" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"), [("BitsStored", 7, "7 bits, unsigned"), ("PixelRepresentation", 1, "8 bits, signed")]
+)
+def test_colours_of_other_bits_are_refused(key: str, value: int, words: str) -> None:
+    data = dicom_files.made(noise(4, 4, 3), **{"HighBit": 6 if value == 7 else 7, key: value})
+    assert f"colours of {words}; allowed are 8 bits, unsigned" in refusal(data)

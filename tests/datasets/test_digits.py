@@ -4,16 +4,17 @@ import bz2
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torchvision  # type: ignore[import-untyped]
-from digit_files import LABELS, NATIVE, load, noise, write_folder, write_mnist, write_svhn, write_usps
+from data_refusals import refuses
+from digit_files import LABELS, NATIVE, load, noise, write_folder, write_mnist
 from image_trees import SPLITS
 from scipy.io import savemat
 
 from fedshift_datasets.base import ImageSet, Source, Split
-from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
 from fedshift_datasets.sets import digits
 
@@ -25,22 +26,20 @@ def check_small(images: ImageSet) -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("folder", ["", "{domain}", "{DOMAIN}"])
-@pytest.mark.parametrize("domain", NATIVE)
-def test_native_files(tmp_path: Path, folder: str, domain: str, split: Split) -> None:
+@pytest.mark.parametrize(("domain", "shape"), [("mnist", (28, 28)), ("usps", (16, 16)), ("svhn", (32, 32, 3))])
+def test_native_files(tmp_path: Path, folder: str, domain: str, shape: tuple[int, ...], split: Split) -> None:
     path = NATIVE[domain](tmp_path / folder.format(domain=domain, DOMAIN=domain.upper()), split)
     found = digits.find(domain, split, Source(tmp_path))
     labels = [path.with_name(path.name.replace("images-idx3", "labels-idx1"))] if domain == "mnist" else []
     assert isinstance(found, Arrays) and found.files == (path, *labels)
     check_small(load(tmp_path, domain, split))
-    side = {"mnist": 28, "usps": 16, "svhn": 32}[domain]
-    written = noise(12, side, side, *([3] if domain == "svhn" else []))
-    wanted = files.resize(written if domain == "svhn" else written[..., None].repeat(3, axis=3), side)
+    wanted = np.broadcast_to(noise(12, *shape).reshape(12, *shape[:2], -1), (12, *shape[:2], 3))
     assert np.abs(found.read().x.astype(int) - wanted).max() <= (domain == "usps")  # torchvision cuts, not rounds
 
 
 @pytest.mark.parametrize(("train", "test"), [("train", "test"), ("imgs_train", "imgs_valid"), ("training", "testing")])
 @pytest.mark.parametrize("folder", ["mnistm", "mnist_m", "MNIST-M", "syn", "SYN", "synth", "synthetic_digits"])
-def test_folders_as_found_in_the_field(tmp_path: Path, refuses: Any, folder: str, train: str, test: str) -> None:
+def test_folders_as_found_in_the_field(tmp_path: Path, folder: str, train: str, test: str) -> None:
     domain = "mnistm" if folder.lower().startswith("m") else "syn"
     write_folder(tmp_path / folder / train)
     with refuses(domain, "test", "not found"):
@@ -59,11 +58,10 @@ def test_svhn_of_a_single_image(tmp_path: Path) -> None:
 
 
 def test_val_is_test_where_there_is_no_test(tmp_path: Path) -> None:
-    write_folder(tmp_path / "syn" / "val")
-    assert len(load(tmp_path, "syn", "test")) == 10
-    write_folder(tmp_path / "syn" / "test")
-    (tmp_path / "syn" / "test" / "0" / "a.png").unlink()
-    assert len(load(tmp_path, "syn", "test")) == 9
+    for name, number in (("val", 10), ("test", 9)):
+        write_folder(tmp_path / "syn" / name)
+        (tmp_path / "syn" / "test" / "0" / "a.png").unlink(missing_ok=True)
+        assert len(load(tmp_path, "syn", "test")) == number
 
 
 def test_plain_layouts_win_over_native_files(tmp_path: Path) -> None:
@@ -80,9 +78,7 @@ def test_plain_layouts_win_over_native_files(tmp_path: Path) -> None:
     "damage", [*(lambda c, k=k: c[: int(len(c) * k)] for k in (0.0, 0.01, 0.5, 0.99)), lambda c: bytes(noise(5000))]
 )
 @pytest.mark.parametrize("domain", [*NATIVE, "mnist.gz"])
-def test_damaged_native_file_is_refused_by_name(
-    tmp_path: Path, refuses: Any, domain: str, damage: Callable[[bytes], bytes]
-) -> None:
+def test_damaged_native_file_is_refused_by_name(tmp_path: Path, domain: str, damage: Callable[[bytes], bytes]) -> None:
     path = write_mnist(tmp_path, "train", suffix=".gz") if "." in domain else NATIVE[domain](tmp_path, "train")
     path.write_bytes(damage(path.read_bytes()))
     with refuses(path):
@@ -97,37 +93,42 @@ def mat_of(**content: Any) -> Callable[[Path], object]:
     return lambda root: savemat(root / "train_32x32.mat", content)
 
 
-X = noise(32, 32, 3, 2)
+X, TWO = noise(32, 32, 3, 2), np.array([[1], [2]])
 
 
 @pytest.mark.parametrize(
     ("domain", "make", "named"),
     [
-        ("mnist", lambda root: write_mnist(root, "train", labels=LABELS + 2), "11 0 9"),
-        ("usps", lambda root: write_usps(root, "train", labels=LABELS + 2), "11 0 9"),
-        ("svhn", lambda root: write_svhn(root, "train", labels=LABELS + 2), "11 0 9"),
-        ("usps", lambda root: write_usps(root, "train", labels=LABELS - 1), "-1 8 0 9"),
+        *(
+            (domain, lambda root, domain=domain, more=more: NATIVE[domain](root, "train", labels=LABELS + more), named)
+            for domain, more, named in [*((name, 2, "11 0 9") for name in NATIVE), ("usps", -1, "-1 8 0 9")]
+        ),
         ("mnist", lambda root: write_mnist(root, "train", labels=LABELS[1:]), "12 11 train-labels-idx1-ubyte"),
         ("mnist", lambda root: write_mnist(root, "train").open("ab").write(b"\0"), "9409 (12, 28, 28)"),
         ("mnist", lambda root: write_mnist(root, "train").rename(root / "elsewhere"), "not found MNIST/raw"),
         *(("usps", bz2_of(text), "usps.bz2") for text in ("", "1 1:0.5\n", "one 1:0.5\n", "\n")),
-        ("svhn", mat_of(X=X), "train_32x32.mat"),
-        ("svhn", mat_of(y=np.array([[1]])), "train_32x32.mat"),
-        ("svhn", mat_of(X=X[..., 0, 0], y=np.array([[1]])), "train_32x32.mat"),
-        ("svhn", mat_of(X=X / 255, y=np.array([[1], [2]])), "train_32x32.mat"),
-        ("svhn", mat_of(X=X, y=np.array([[1.0], [2.0]])), "train_32x32.mat"),
-        ("svhn", mat_of(X=X, y=np.array(["a", "b"], object)), "train_32x32.mat"),
+        *(
+            ("svhn", mat_of(**content), "train_32x32.mat")
+            for content in (
+                {"X": X},
+                {"y": TWO},
+                {"X": X[..., 0, 0], "y": TWO[:1]},
+                {"X": X / 255, "y": TWO},
+                {"X": X, "y": TWO / 1},
+                {"X": X, "y": np.array(["a", "b"], object)},
+            )
+        ),
     ],
 )
 def test_native_files_of_other_content_are_refused(
-    tmp_path: Path, refuses: Any, domain: str, make: Callable[[Path], object], named: str
+    tmp_path: Path, domain: str, make: Callable[[Path], object], named: str
 ) -> None:
     make(tmp_path)
     with refuses(*named.split()):
         load(tmp_path, domain)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path, refuses: Any) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with refuses("data-dir"):
         load(None, "mnist")
     with refuses("emnist", *digits.DOMAINS):
@@ -165,12 +166,10 @@ def test_download_asks_torchvision_once(tmp_path: Path, domain: str, monkeypatch
 
 
 @pytest.mark.parametrize("domain", NATIVE)
-def test_failed_download_names_domain_and_cause(
-    tmp_path: Path, refuses: Any, domain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise RuntimeError("Error downloading:\nTried mirror, got:\n<urlopen error no route>\n" + "more " * 200)
-
-    monkeypatch.setattr(torchvision.datasets, domain.upper(), fail)
-    with refuses(f"{domain} train", tmp_path, "<urlopen error no route>"):
+def test_failed_download_names_domain_and_cause(tmp_path: Path, domain: str) -> None:
+    error = RuntimeError("Error downloading:\nTried mirror, got:\n<urlopen error no route>\n" + "more " * 200)
+    with (
+        patch.object(torchvision.datasets, domain.upper(), side_effect=error),
+        refuses(f"{domain} train", tmp_path, "<urlopen error no route>"),
+    ):
         load(tmp_path, domain, download=True)

@@ -1,6 +1,6 @@
 """Nodes divide a domain: disjoint, of exact size, every class where that is asked for, and the same each time."""
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from fedshift_datasets.partition import shares
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 
+PARTS = ("train", "validation", "test")
+CUT = {"test_fraction": 0.25, "validation_fraction": 0.2}
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.
 class_counts = st.lists(st.integers(0, 60), min_size=1, max_size=8)
@@ -32,28 +34,15 @@ def labels_of(counts: list[int]) -> NDArray[np.int64]:
     return generator(0, "labels").permutation(np.repeat(np.arange(len(counts)), counts))
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """What all nodes of a domain hold."""
-
-    labels: NDArray[np.int64]
-    parts: list[Parts]
-
-    def whole(self, index: int) -> NDArray[np.int64]:
-        """Return all that a node holds, ascending."""
-        parts = self.parts[index]
-        return np.sort(np.concatenate([parts.train, parts.validation, parts.test]))
-
-    def everything(self) -> NDArray[np.int64]:
-        """Return all that nodes hold, node after node."""
-        return np.concatenate([self.whole(index) for index in range(len(self.parts))])
-
-
-def deal(counts: list[int], nodes: int, seed: int, **chosen: Any) -> Dealt:
+def deal(counts: list[int], nodes: int, seed: int, **chosen: Any) -> list[Parts]:
     """Deal one domain to its nodes."""
     labels, allocation = labels_of(counts), Allocation(counts={"a": nodes}, **chosen)
-    parts = [node_parts(allocation, ("a",) * nodes, i, labels, len(counts), seed) for i in range(nodes)]
-    return Dealt(labels, parts)
+    return [node_parts(allocation, ("a",) * nodes, i, labels, len(counts), seed) for i in range(nodes)]
+
+
+def whole(*parts: Parts) -> NDArray[np.int64]:
+    """Return all that nodes hold, ascending."""
+    return np.sort(np.concatenate([getattr(each, name) for each in parts for name in PARTS]))
 
 
 def share_for(nodes: int, portion: float | None) -> str | float:
@@ -69,11 +58,10 @@ def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, w
     total = sum(counts)
     share = share_for(nodes, ways["portion"])
     assume(total >= nodes and (share == "equal" or round(float(share) * total) > 0))
-    dealt = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
-    together = dealt.everything()
-    assert len(np.unique(together)) == len(together)
-    sizes = [len(parts.train) for parts in dealt.parts]
-    assert min(sizes) > 0 and (ways["label_skew"] is not None or max(sizes) - min(sizes) <= 1)
+    parts = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
+    assert (np.diff(whole(*parts)) > 0).all()
+    sizes = [len(each.train) for each in parts]
+    assert min(sizes) > 0 and (ways["label_skew"] is not None or np.ptp(sizes) <= 1)
     # All of the domain, or as many as the share says.
     assert sum(sizes) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
 
@@ -81,21 +69,17 @@ def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, w
 @given(counts=ample_counts, nodes=st.integers(1, 3), seed=seeds, skewed=st.booleans(), cover=st.booleans())
 def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, skewed: bool, cover: bool) -> None:
     chosen = {"class_coverage": cover, "label_skew": 1e6 if skewed else None}
-    chosen |= {"test_fraction": 0.25, "validation_fraction": 0.2}
-    first, second = (deal(counts, nodes, seed, **chosen) for _ in range(2))
-    for one, other in zip(first.parts, second.parts, strict=True):
-        for name in ("train", "validation", "test"):
+    first, second = (deal(counts, nodes, seed, **chosen, **CUT) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        for name in PARTS:
             indices = getattr(one, name)
-            assert np.array_equal(indices, getattr(other, name))
-            assert indices.dtype == np.int64
+            assert indices.dtype == np.int64 and np.array_equal(indices, getattr(other, name))
             assert np.all(np.diff(indices) > 0)
 
 
-@pytest.mark.parametrize("part", ["train", "validation", "test"])
-def test_another_seed_deals_otherwise(part: str) -> None:
-    more = {"label_skew": 0.5} if part == "train" else {"test_fraction": 0.5, "validation_fraction": 0.5}
-    first, second = (deal([100] * 5, 2, seed, **more).parts[0] for seed in (0, 1))
-    assert not np.array_equal(getattr(first, part), getattr(second, part))
+def test_another_seed_deals_otherwise() -> None:
+    first, second = (deal([100] * 5, 2, seed, label_skew=0.5, **CUT)[0] for seed in (0, 1))
+    assert not any(np.array_equal(getattr(first, part), getattr(second, part)) for part in PARTS)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +111,14 @@ def test_coverage_gives_every_node_every_class_and_keeps_sizes(
 ) -> None:
     share = share_for(nodes, ways["portion"])
     assume(share == "equal" or round(float(share) * sum(counts)) > 0)
-    plain = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
-    sizes = [len(parts.train) for parts in plain.parts]
+    dealt = partial(deal, counts, nodes, seed, share=share, label_skew=ways["label_skew"])
+    sizes = [len(parts.train) for parts in dealt()]
     assume(min(sizes) >= len(counts))
-    covered = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"], class_coverage=True)
-    assert [len(parts.train) for parts in covered.parts] == sizes
-    together = covered.everything()
-    assert len(np.unique(together)) == len(together)
-    for parts in covered.parts:
-        assert np.array_equal(np.unique(covered.labels[parts.train]), np.arange(len(counts)))
+    covered = dealt(class_coverage=True)
+    assert [len(parts.train) for parts in covered] == sizes
+    assert (np.diff(whole(*covered)) > 0).all()
+    for parts in covered:
+        assert set(labels_of(counts)[parts.train]) == set(range(len(counts)))
 
 
 # --- with replacement ------------------------------------------------------------------------------------
@@ -147,57 +130,48 @@ def test_with_replacement_every_node_has_its_share(
 ) -> None:
     size = round(share * sum(counts))
     assume(size >= len(counts))
-    dealt = deal(counts, nodes, seed, share=share, with_replacement=True, class_coverage=cover)
-    for parts in dealt.parts:
+    for parts in deal(counts, nodes, seed, share=share, with_replacement=True, class_coverage=cover):
         assert len(np.unique(parts.train)) == len(parts.train) == size
-        assert not cover or len(np.unique(dealt.labels[parts.train])) == len(counts)
-
-
-def test_with_replacement_nodes_draw_for_themselves() -> None:
-    dealt = deal([500, 500], 4, 0, share=0.3, with_replacement=True)
-    first, second = dealt.parts[0].train, dealt.parts[1].train
-    # 300 of 1000 each: 90 in common are to be expected, with a spread of 6.6.
-    assert 60 < len(np.intersect1d(first, second)) < 120
+        assert not cover or len(np.unique(labels_of(counts)[parts.train])) == len(counts)
 
 
 # --- label skew ------------------------------------------------------------------------------------------
 
 
 def test_a_small_concentration_gives_each_node_few_classes() -> None:
-    skewed, even = (deal([100] * 10, 5, 0, label_skew=alpha) for alpha in (0.05, 1e6))
-    for parts in even.parts:
-        assert np.bincount(even.labels[parts.train], minlength=10).tolist() == [20] * 10
-
-    def largest(dealt: Dealt) -> float:
-        """Return the part of the largest holder of a class, averaged over classes."""
-        table = np.stack([np.bincount(dealt.labels[parts.train], minlength=10) for parts in dealt.parts])
-        return float((table.max(0) / table.sum(0)).mean())
-
-    assert largest(even) == pytest.approx(0.2)
-    assert largest(skewed) > 0.8
+    labels = labels_of([100] * 10)
+    skewed, even = (
+        np.stack([np.bincount(labels[parts.train], minlength=10) for parts in deal([100] * 10, 5, 0, label_skew=alpha)])
+        for alpha in (0.05, 1e6)
+    )
+    assert (even == 20).all()
+    assert (skewed.max(0) / skewed.sum(0)).mean() > 0.8  # the part of the largest holder of a class
 
 
 # --- a node's own test and validation part ---------------------------------------------------------------
 
 
 @given(
-    counts=ample_counts, nodes=st.integers(1, 3), seed=seeds,
-    test=st.floats(0.05, 0.5), validation=st.one_of(st.just(0.0), st.floats(0.05, 0.6)),
-)  # fmt: skip
+    counts=ample_counts,
+    nodes=st.integers(1, 3),
+    seed=seeds,
+    test=st.floats(0.05, 0.5),
+    validation=st.just(0.0) | st.floats(0.05, 0.6),
+)
 def test_parts_of_a_node_make_up_what_it_holds(
     counts: list[int], nodes: int, seed: int, test: float, validation: float
 ) -> None:
-    plain, tested, dealt = (
-        deal(counts, nodes, seed, **more)
-        for more in ({}, {"test_fraction": test}, {"test_fraction": test, "validation_fraction": validation})
+    labels = labels_of(counts)
+    ways = (
+        deal(counts, nodes, seed, test_fraction=t, validation_fraction=v)
+        for t, v in ((0, 0), (test, 0), (test, validation))
     )
-    for index, parts in enumerate(dealt.parts):
-        assert np.array_equal(dealt.whole(index), plain.parts[index].train)
-        assert np.array_equal(parts.test, tested.parts[index].test)  # whatever is validated on
-        assert [len(parts.train) > 0, len(parts.test) > 0, len(parts.validation) > 0] == [True, True, validation > 0]
+    for plain, tested, parts in zip(*ways, strict=True):
+        assert np.array_equal(whole(parts), plain.train)
+        assert np.array_equal(parts.test, tested.test)  # whatever is validated on
+        assert [len(getattr(parts, name)) > 0 for name in PARTS] == [True, validation > 0, True]
         # Every class that a node holds is trained on.
-        held = dealt.labels[dealt.whole(index)]
-        assert np.array_equal(np.unique(held), np.unique(dealt.labels[parts.train]))
+        assert set(labels[plain.train]) == set(labels[parts.train])
 
 
 @given(counts=class_counts, fraction=st.floats(0.01, 0.99), seed=seeds)
@@ -229,6 +203,9 @@ def grouped(
     return list(parts.values())
 
 
+PATIENTS = np.array([f"P{place % 15}" for place in range(120)])
+
+
 @pytest.mark.parametrize("public", [0.0, 0.2])
 @pytest.mark.parametrize(("test", "validation"), [(0.2, 0.0), (0.0, 0.2), (0.2, 0.2)])
 @pytest.mark.parametrize(
@@ -247,23 +224,19 @@ def test_a_patient_is_in_one_part(
 ) -> None:
     """No other node of the domain, which may hold other images of the patient, has them in another part."""
     test = 0.0 if "with_replacement" in more else test  # the two keys exclude each other
-    patients = np.array([f"P{place % 15}" for place in range(120)])
-    parts = grouped(nodes, patients, 0, public, test_fraction=test, validation_fraction=validation, **more)
-    sides = {name: {who for each in parts for who in patients[getattr(each, name)]} for name in Parts.__annotations__}
+    parts = grouped(nodes, PATIENTS, 0, public, test_fraction=test, validation_fraction=validation, **more)
+    sides = {name: {who for each in parts for who in PATIENTS[getattr(each, name)]} for name in PARTS}
     if public:
-        sides["public"] = set(patients[public_part("a", np.zeros(120, np.int64), public, 0, patients)])
+        sides["public"] = set(PATIENTS[public_part("a", np.zeros(120, np.int64), public, 0, PATIENTS)])
     assert sum(map(len, sides.values())) == len(set.union(*sides.values())) <= 15
     wanted = {"train": 1.0, "validation": validation, "test": test, "public": public}
     assert all(bool(sides.get(name)) == bool(fraction) for name, fraction in wanted.items())
-    if not more:
-        images = [len(each.train) + len(each.validation) + len(each.test) for each in parts]
-        assert sum(images) == 120 - round(120 * public)
+    assert more or len(whole(*parts)) == 120 - round(120 * public)
 
 
 def test_patients_that_only_a_test_goes_by_leave_the_rest_as_it_was() -> None:
-    patients = np.array([f"P{place % 15}" for place in range(120)])
-    kept = deal([60, 60], 2, 0, validation_fraction=0.2).parts
-    for one, other in zip(grouped(2, patients, 0, validation_fraction=0.2, only_test=True), kept, strict=True):
+    kept = deal([60, 60], 2, 0, validation_fraction=0.2)
+    for one, other in zip(grouped(2, PATIENTS, 0, validation_fraction=0.2, only_test=True), kept, strict=True):
         assert np.array_equal(one.train, other.train)
         assert np.array_equal(one.validation, other.validation)
 
@@ -308,15 +281,12 @@ def test_a_drawn_test_set_has_the_mix_and_repeats_only_what_ran_out(
     labels = labels_of(counts)
     mix = np.array(data.draw(st.lists(st.integers(0, 900), min_size=len(counts), max_size=len(counts)).filter(any)))
     first, second = (shares.draw_mix(labels, mix, size, generator(seed, "mix"), "here") for _ in range(2))
-    assert np.array_equal(first, second)
-    assert first.dtype == np.int64
-    assert np.all(np.diff(first) >= 0)
+    assert first.dtype == np.int64 and np.array_equal(first, second) and np.all(np.diff(first) >= 0)
     wanted = shares.largest_remainders(mix, size)
     assert np.array_equal(np.bincount(labels[first], minlength=len(counts)), wanted)
-    for label, number in enumerate(wanted):
-        # Each image of the class once at most, or, where there are too few, once at least.
-        distinct = len(np.unique(first[labels[first] == label]))
-        assert distinct == min(number, counts[label])
+    # Each image of a class once at most, or, where there are too few, once at least.
+    distinct = np.bincount(labels[np.unique(first)], minlength=len(counts))
+    assert np.array_equal(distinct, np.minimum(wanted, counts))
 
 
 @given(counts=full_counts, nodes=st.integers(1, 30), seed=seeds)

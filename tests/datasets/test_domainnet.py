@@ -3,9 +3,9 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 from image_trees import SPLITS, Find, check_usual_refusals, fill
 
 from fedshift_datasets.base import Source, Split
@@ -14,19 +14,13 @@ from fedshift_datasets.sets.domainnet import CLASSES, CLASSES10
 
 
 def write(
-    root: Path,
-    classes: Sequence[str] = CLASSES10,
-    *,
-    domain: str = "clipart",
-    split: Split = "train",
-    lists: str = "",
-    images: int = 2,
+    root: Path, classes: Sequence[str] = CLASSES10, *, domain: str = "clipart", split: Split = "train", lists: str = ""
 ) -> Path:
-    """Write the images of some classes and a list of them; return the list."""
-    fill(root / domain, dict.fromkeys(classes, images))
+    """Write two images of some classes and a list of them; return the list."""
+    fill(root / domain, dict.fromkeys(classes, 2))
     path = root / lists / f"{domain}_{split}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{domain}/{name}/{i:04}.jpg {CLASSES.index(name)}\n" for name in classes for i in range(images)]
+    lines = [f"{domain}/{name}/{i:04}.jpg {CLASSES.index(name)}\n" for name in classes for i in range(2)]
     path.write_text("".join(lines))
     return path
 
@@ -41,14 +35,14 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("base", ["", "DomainNet"])
 @pytest.mark.parametrize("lists", ["", "splits", "txt"])
 def test_all_classes_in_the_order_of_the_list(tmp_path: Path, base: str, lists: str, split: Split) -> None:
-    write(tmp_path / base, CLASSES[::-1], split=split, lists=lists, images=1)
+    write(tmp_path / base, CLASSES[::-1], split=split, lists=lists)
     images = domainnet.find("clipart", split, Source(tmp_path))
-    assert images.labels.tolist() == list(range(345))[::-1]
+    assert images.labels.tolist() == [label for label in range(344, -1, -1) for _ in range(2)]
     assert images.items[0].path == tmp_path / base / "clipart" / "zigzag" / "0000.jpg"
 
 
 @pytest.mark.parametrize("domain", domainnet.DOMAINS)
-def test_ten_classes_leave_the_others_out(tmp_path: Path, refuses: Any, domain: str) -> None:
+def test_ten_classes_leave_the_others_out(tmp_path: Path, domain: str) -> None:
     path = write(tmp_path, domain=domain)
     path.write_text(f"{domain}/airplane/absent.jpg 1\n{path.read_text()}")
     result = domainnet.find10(domain, "train", Source(tmp_path))
@@ -58,7 +52,7 @@ def test_ten_classes_leave_the_others_out(tmp_path: Path, refuses: Any, domain: 
 
 
 @pytest.mark.parametrize("find", [domainnet.find, domainnet.find10])
-def test_usual_refusals(tmp_path: Path, refuses: Any, find: Find) -> None:
+def test_usual_refusals(tmp_path: Path, find: Find) -> None:
     check_usual_refusals(find, tmp_path, domainnet.DOMAINS)
     path = write(tmp_path, ["ant", *CLASSES10[:8]])
     with refuses("real_train.txt", "there: clipart"):
@@ -90,7 +84,7 @@ def test_usual_refusals(tmp_path: Path, refuses: Any, find: Find) -> None:
         (b"\xff\xfe\x00", ""),
     ],
 )
-def test_bad_line_is_refused_by_number(tmp_path: Path, refuses: Any, line: bytes, named: str) -> None:
+def test_bad_line_is_refused_by_number(tmp_path: Path, line: bytes, named: str) -> None:
     path = write(tmp_path)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with refuses(path, *named.split()):

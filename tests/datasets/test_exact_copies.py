@@ -45,17 +45,17 @@ def test_many_sets_are_compared_as_one_by_one() -> None:
     pool = rng.integers(0, 256, (6, 8, 8, 3), np.uint8)
     pool[1] = pool[0]
     pool[1, 0, 0, 0] ^= 1  # in no row that is looked at first
-    sets, first, first_trained = [], dict[bytes, Any](), dict[bytes, Any]()
-    for number in range(5):
-        chosen = rng.integers(0, 6, 7)
-        sets.append(Role("ab"[number % 2], number % 3 == 0, ImageSet(pool[chosen], rng.integers(0, 2, 7))))
-    images = [((s, i), role, role.images.x[i].tobytes()) for s, role in enumerate(sets) for i in range(7)]
-    for place, role, pixels in images:
+    sets, rows, first, first_trained = [], [], dict[bytes, Any](), dict[bytes, Any]()
+    for s in range(5):
+        made = ImageSet(pool[rng.integers(0, 6, 7)], rng.integers(0, 2, 7))
+        sets.append(Role("ab"[s % 2], s % 3 == 0, made))
+        rows += [((s, i), x.tobytes(), sets[-1].is_test) for i, x in enumerate(made.x)]
+    for place, pixels, is_test in rows:
         first.setdefault(pixels, place)
-        if not role.is_test:
+        if not is_test:
             first_trained.setdefault(pixels, place)
-    trained = [(a, first_trained[pixels]) for a, role, pixels in images if role.is_test and pixels in first_trained]
-    labels = {place: role.images.y[place[1]] for place, role, _ in images}
-    two_labels = sorted((first[pixels], a) for a, _, pixels in images if labels[a] != labels[first[pixels]])
+    labels = {place: sets[place[0]].images.y[place[1]] for place, *_ in rows}
+    trained = [(place, first_trained[x]) for place, x, is_test in rows if is_test and x in first_trained]
+    two_labels = sorted((first[x], place) for place, x, _ in rows if labels[place] != labels[first[x]])
     result = exact_copies.find(sets)
     assert (list(result.trained), list(result.two_labels)) == (trained, two_labels) and trained and two_labels

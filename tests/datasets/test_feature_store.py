@@ -8,20 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import cache, feature_store, kept
+from fedshift_datasets.io import feature_store, kept
 from fedshift_datasets.io.feature_store import FeatureStore, Kind
 from fedshift_datasets.listing import MARK, ImageSet, joined
 
 KIND = Kind("net-encoder", {"weights": "abc", "size": 4}, (3,), "float32")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "images"))
-    return tmp_path / "images"
 
 
 def _images(number: int, seed: int = 0) -> ImageSet:
@@ -52,14 +47,6 @@ def test_each_image_is_computed_once_and_found_again_in_any_order() -> None:
     np.testing.assert_array_equal(again.rows[found], part.x.mean(axis=(1, 2)).astype(np.float32))
 
 
-def test_marks_of_parts_are_those_of_their_pixels() -> None:
-    images = _images(9)
-    part = images.select(np.array([4, 2])).select(slice(1, 2))
-    np.testing.assert_array_equal(part.marks, ImageSet(images.x[[2]], images.y[[2]]).marks)
-    np.testing.assert_array_equal(part.labelled(np.ones(1, np.int64)).marks, part.marks)
-    assert images.marks.shape == (9, MARK)
-
-
 def test_other_contents_are_other_stores() -> None:
     images = _images(3)
     FeatureStore(KIND).places(images.marks, _means(images))
@@ -70,7 +57,7 @@ def test_other_contents_are_other_stores() -> None:
         assert FeatureStore(other).missing(images.marks) == 3
 
 
-def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
+def test_only_the_owner_reads_a_store(cache_home: Path) -> None:
     before = os.umask(0)
     try:
         images = _images(3)
@@ -79,7 +66,7 @@ def test_only_the_owner_reads_a_store(own_cache: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()} == {0o600}
-    assert {path.stat().st_mode & 0o777 for path in (own_cache, store.path.parent)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in (cache_home, store.path.parent)} == {0o700}
 
 
 @pytest.mark.parametrize("left", [-5, -100, 0, 10])
@@ -135,7 +122,7 @@ def test_processes_that_fill_a_store_at_a_time_agree() -> None:
     assert kept.read(path).number == 40 + 8 * 40 and _damage() == [0]
 
 
-def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(refuses: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     images, calls = _images(100), list[int]()
     with refuses(100, "model.precompute_gb"):
         FeatureStore(KIND, 1000).places(images.marks, _means(images, calls))

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from digit_files import noise
 from digit_files import read as read_found
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedshift_core.errors import DataError
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io import files, layout, trees
 
@@ -40,20 +37,6 @@ def savez(root: Path, **arrays: Any) -> Path:
 # --- resize
 
 
-@pytest.mark.parametrize(("height", "width"), [(5, 9), (8, 20), (31, 17)])
-def test_resize_of_grey_equals_resize_of_its_rgb_copy(height: int, width: int) -> None:
-    x = noise(4, height, width)
-    assert np.array_equal(files.resize(x, 8), files.resize(np.repeat(x[..., None], 3, axis=3), 8))
-
-
-def test_resize_keeps_a_constant_and_averages_when_shrinking() -> None:
-    assert np.all(files.resize(np.full((2, 30, 11), 77, np.uint8), 8) == 77)
-    stripes = np.zeros((1, 64, 64), np.uint8)
-    stripes[:, :, ::2] = 200
-    inner = files.resize(stripes, 8)[0, :, 1:-1]
-    assert np.all(np.abs(inner.astype(int) - 100) <= 3)  # antialias: no stripe survives
-
-
 @pytest.mark.parametrize("chunk", [1, 500, 1 << 24])
 def test_resize_does_not_depend_on_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = noise(7, 12, 10, 3)
@@ -65,21 +48,16 @@ def test_resize_does_not_depend_on_chunks(chunk: int, monkeypatch: pytest.Monkey
 # --- npz
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), count=st.integers(1, 6), size=st.integers(1, 9))
-def test_npz_round_trip(tmp_path: Path, data: st.DataObject, count: int, size: int) -> None:
-    x = data.draw(hnp.arrays(np.uint8, (count, size, size, 3)))
-    y = data.draw(hnp.arrays(np.int64, count, elements=st.integers(0, 2)))
+def test_npz_round_trip(tmp_path: Path) -> None:
+    x, y = noise(6, 9, 9, 3), np.arange(6) % 3
     files.write_npz(tmp_path / "art_train.npz", ImageSet(x, y))
-    back = read(tmp_path, size=size)
+    back = read(tmp_path, size=9)
     assert np.array_equal(back.x, x) and np.array_equal(back.y, y)
-    assert back.x.dtype == np.uint8 and back.y.dtype == np.int64
+    assert (back.x.dtype, back.y.dtype) == (np.uint8, np.int64)
     assert [path.name for path in tmp_path.iterdir()] == ["art_train.npz"]
 
 
-def test_write_npz_leaves_the_old_file_when_it_fails(
-    tmp_path: Path, refuses: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_npz_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, images = tmp_path / "a" / "art_train.npz", ImageSet(noise(1, 8, 8, 3), np.array([2]))
     files.write_npz(path, images)
 
@@ -109,33 +87,32 @@ X, Y = noise(3, 8, 8, 3), np.array([0, 1, 2])
 
 
 @pytest.mark.parametrize(
-    ("arrays", "named"),
+    ("x", "y", "named"),
     [
-        ({"y": Y}, "x y"),
-        ({"images": X}, "x y images"),
-        ({}, "x y none"),
-        ({"x": X / 255, "y": Y}, "x float64 uint8"),
-        ({"x": X.astype(np.int64), "y": Y}, "x int64 uint8"),
-        ({"x": X.reshape(3, -1), "y": Y}, "x (3, 192)"),
-        ({"x": noise(3, 8, 8, 4), "y": Y}, "x (3, 8, 8, 4)"),
-        ({"x": noise(3, 3, 8, 8), "y": Y}, "x (3, 3, 8, 8)"),
-        ({"x": noise(3, 0, 8, 3), "y": Y}, "x (3, 0, 8, 3)"),
-        ({"x": X, "y": Y.astype(float)}, "y float64 integers"),
-        ({"x": X, "y": np.array(["dog", "cat", "owl"])}, "y <U3"),
-        ({"x": X, "y": Y > 0}, "y bool"),
-        ({"x": X, "y": np.eye(3, dtype=int)}, "y int64 (3, 3)"),
-        ({"x": X, "y": Y[:2]}, "3 2 x y"),
-        ({"x": X, "y": Y + 1}, "1 3 0 2"),
-        ({"x": X, "y": Y - 1}, "-1 1 0 2"),
-        ({"x": X, "y": np.array([0, 1, 2**64 - 1], np.uint64)}, "0 2"),
-        ({"x": np.array([None, 1, 2]), "y": Y}, "key x"),
-        ({"x": X, "y": np.array([0, 1, None])}, "key y"),
-        ({"x": X[:0], "y": Y[:0]}, "no images"),
-        ({"x": noise(0, 4, 4), "y": Y[:0]}, "no images"),
+        (None, Y, "x y"),
+        (None, None, "x y none"),
+        (X / 255, Y, "x float64 uint8"),
+        (X.astype(np.int64), Y, "x int64 uint8"),
+        (X.reshape(3, -1), Y, "x (3, 192)"),
+        (noise(3, 8, 8, 4), Y, "x (3, 8, 8, 4)"),
+        (noise(3, 3, 8, 8), Y, "x (3, 3, 8, 8)"),
+        (noise(3, 0, 8, 3), Y, "x (3, 0, 8, 3)"),
+        (X, Y / 1, "y float64 integers"),
+        (X, CLASSES, "y <U3"),
+        (X, Y > 0, "y bool"),
+        (X, np.eye(3, dtype=int), "y int64 (3, 3)"),
+        (X, Y[:2], "3 2 x y"),
+        (X, Y + 1, "1 3 0 2"),
+        (X, Y - 1, "-1 1 0 2"),
+        (X, np.array([0, 1, 2**64 - 1], np.uint64), "0 2"),
+        ([None, 1, 2], Y, "key x"),
+        (X, [0, 1, None], "key y"),
+        (X[:0], Y[:0], "no images"),
+        (noise(0, 4, 4), Y[:0], "no images"),
     ],
 )
-def test_bad_npz_is_refused_by_name(tmp_path: Path, refuses: Any, arrays: dict[str, Any], named: str) -> None:
-    path = savez(tmp_path, **arrays)
+def test_bad_npz_is_refused_by_name(tmp_path: Path, x: Any, y: Any, named: str) -> None:
+    path = savez(tmp_path, **{key: array for key, array in (("x", x), ("y", y)) if array is not None})
     with refuses(path, *named.split()):
         read(tmp_path)
 
@@ -152,34 +129,19 @@ def changed(content: bytes) -> bytes:
         *(lambda _, text=text: text for text in (b"x,y\n1,2\n", b"\x93NUMPY", b"PK\x03\x04 not really")),
     ],
 )
-def test_damaged_npz_is_refused_by_name(tmp_path: Path, refuses: Any, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_npz_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = savez(tmp_path, x=X, y=Y)
     path.write_bytes(damage(path.read_bytes()))
     with refuses(path):
         read(tmp_path)
 
 
-def test_zip_of_other_things_is_refused(tmp_path: Path, refuses: Any) -> None:
+def test_zip_of_other_things_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "art_train.npz", "w") as archive:
         archive.writestr("x", "text")
         archive.writestr("y", "text")
     with refuses("art_train.npz", "key y"):
         read(tmp_path)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 1 << 16), value=st.integers(1, 255))
-def test_a_flipped_byte_never_shows_a_raw_error(tmp_path: Path, place: int, value: int) -> None:
-    path = savez(tmp_path, x=X, y=Y)
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= value
-    path.write_bytes(content)
-    problem = None
-    try:
-        read(tmp_path)
-    except DataError as error:
-        problem = str(error)
-    assert problem is None or "art_train.npz" in problem
 
 
 # --- image folder
@@ -206,7 +168,7 @@ def test_npz_wins_over_the_folder(tmp_path: Path) -> None:
 # --- what is not there
 
 
-def test_what_is_not_there_is_named(tmp_path: Path, refuses: Any) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "photo_train.npz", x=X, y=Y)
     np.savez(tmp_path / "later_test.npz", x=X, y=Y)
     write_image(tmp_path / "sketch" / "train" / "dog" / "a.png", noise(8, 8, 3))

@@ -16,9 +16,8 @@ PART = cache.Part("pets", "photo", "train", 32)
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
+def photos(tmp_path: Path) -> Listing:
     """Return files of several formats, sizes, modes and orientations."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     for number in range(70):
         path = tmp_path / "photos" / CLASSES[number % 2] / f"{number:02}.{('png', 'jpg', 'webp', 'tif')[number % 4]}"

@@ -1,10 +1,10 @@
 """Camelyon17 of WILDS and Fed-ISIC2019 of FLamby, in their layouts, on files that are only listed."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from image_trees import SPLITS, check_usual_refusals, refusal
+from data_refusals import refuses
+from image_trees import check_usual_refusals, refusal
 
 from fedshift_datasets.base import Source
 from fedshift_datasets.sets import camelyon, isic
@@ -33,19 +33,17 @@ def wilds(tmp_path: Path) -> Path:
 
 
 def test_camelyon17_has_the_official_split(wilds: Path) -> None:
-    by_name = {
-        (domain, split): camelyon.TREE.find(domain, split, Source(wilds))
-        for domain, split in (("hospital0", "train"), ("hospital0", "test"), ("hospital4", "train"))
-    }
-    assert [one.labels.tolist() for one in by_name.values()] == [[1], [0], [0]]
-    assert by_name["hospital0", "train"].items[0].path.name == "patch_patient_004_node_4_x_3328_y_21792.png"
     # WILDS puts all of centre 1 into its validation, all of centre 2 into its test, whatever the column says.
-    for domain, label in (("hospital1", 0), ("hospital2", 1)):
-        assert camelyon.TREE.find(domain, "test", Source(wilds)).labels.tolist() == [label]
+    for center, split, label in ((0, "train", 1), (0, "test", 0), (4, "train", 0), (1, "test", 0), (2, "test", 1)):
+        images = camelyon.TREE.find(f"hospital{center}", split, Source(wilds))
+        assert images.labels.tolist() == [label]
+        if split == "train":
+            assert images.items[0].path.name.startswith("patch_patient_0" if center == 0 else "patch_patient_081")
+    for domain in ("hospital1", "hospital2"):
         assert f"no train images of {domain}" in refusal(camelyon.TREE.find, wilds, domain)
 
 
-def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path, refuses: Any) -> None:
+def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path) -> None:
     next((wilds / "camelyon17_v1.0" / "patches" / "patient_081_node_4").iterdir()).unlink()
     with refuses("metadata.csv line 6"):
         camelyon.TREE.find("hospital4", "train", Source(wilds))
@@ -57,20 +55,16 @@ def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path, 
 
 @pytest.mark.parametrize("folder", ["ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input", ""])
 def test_fed_isic2019_has_flambys_split(tmp_path: Path, folder: str) -> None:
-    rows = [
-        ("ISIC_0065613", 1, 0, "train"),
-        ("ISIC_0063710", 2, 0, "test"),
-        ("ISIC_0012669_downsampled", 1, 4, "train"),
-    ]
     lines = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
-    for image, target, center, fold in rows:
-        lines.append(f"{image},{'0.0,' * 9}{target},{center},{fold},{fold}_{center}")
-        write(tmp_path / folder / f"{image}.jpg")
+    for image, end in (("1", "1,0,train,train_0"), ("2", "2,0,test,test_0"), ("3_downsampled", "1,4,train,train_4")):
+        lines.append(f"ISIC_{image},{'0.0,' * 9}{end}")
+        write(tmp_path / folder / f"ISIC_{image}.jpg")
     write(tmp_path / "train_test_split", "\n".join(lines) + "\n")
-    values = [isic.TREE.find("bcn", split, Source(tmp_path)) for split in SPLITS]
-    assert [one.items[0].path.stem for one in values] == ["ISIC_0065613", "ISIC_0063710"]
-    assert [isic.CLASSES[one.labels[0]] for one in values] == ["NV", "BCC"]
-    assert len(isic.TREE.find("msk", "train", Source(tmp_path))) == 1
+    parts = (("bcn", "train", "1", "NV"), ("bcn", "test", "2", "BCC"), ("msk", "train", "3", "NV"))
+    for domain, split, image, name in parts:
+        images = isic.TREE.find(domain, split, Source(tmp_path))
+        (item,) = images.items
+        assert item.path.stem.startswith(f"ISIC_{image}") and isic.CLASSES[images.labels[0]] == name
     assert "no train images of rosendahl" in refusal(isic.TREE.find, tmp_path, "rosendahl")
 
 

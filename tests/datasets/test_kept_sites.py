@@ -2,15 +2,13 @@
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from fedshift_datasets.base import Source
@@ -26,7 +24,6 @@ CLASSES = ("cat", "dog")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data-dir with a site of twelve images; a folder counts as settled at once."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     monkeypatch.setattr(looks, "SETTLED", 0)
     for kind in CLASSES:
         for number in range(6):
@@ -52,16 +49,16 @@ def names(listing: ImageFiles) -> list[str]:
     return [item.name for item in listing.items]
 
 
-def test_another_process_takes_what_was_found(home: Path, looks: list[str]) -> None:
+def test_another_process_takes_what_was_found(home: Path, looks: Mock) -> None:
     first = found(home)
     site = folders._there("home", Source(home, classes=CLASSES), own=False)
     again = found(home)
-    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) >= 8
+    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) >= 8
     assert isinstance(again, Listing) and isinstance(first, Listing) and again.items == first.items
     assert np.array_equal(again.labels, first.labels) and again.groups is first.groups is None
     assert folders._there("home", Source(home, classes=CLASSES), own=False) == site  # with notes and other files
     other = found(home, test_share=0.4)
-    assert len(looks) == 2 and names(other) != names(first) == names(found(home))
+    assert looks.call_count == 2 and names(other) != names(first) == names(found(home))
 
 
 def rename(home: Path) -> None:
@@ -96,11 +93,11 @@ def table(home: Path) -> None:
         rename, add_and_remove, archive, table,
     ],
 )  # fmt: skip
-def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[[Path], None]) -> None:
+def test_every_change_is_noticed(home: Path, looks: Mock, change: Callable[[Path], None]) -> None:
     found(home)
     change(home)
     now = found(home)
-    assert len(looks) == 2
+    assert looks.call_count == 2
     shutil.rmtree(cache.cache_dir())
     fresh = found(home)
     if isinstance(fresh, Listing):
@@ -110,43 +107,40 @@ def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[
 
 
 def test_names_are_compared_where_folders_have_no_times(
-    home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, looks: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = kept_sites._state
     monkeypatch.setattr(kept_sites, "_state", lambda folder: [0, 0, 0, state(folder)[3]])
     found(home)
     picture(home / "home" / "cat" / "new.png")
     found(home)
-    assert len(looks) == 2
+    assert looks.call_count == 2
 
 
-def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
+def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: Mock) -> None:
     survey = folders.survey(Source(home))
     kept_sites._known.clear()
     again = folders.survey(Source(home, classes=survey.classes))
-    assert len(looks) == 1 and again.sites == survey.sites and again.classes == CLASSES
+    assert looks.call_count == 1 and again.sites == survey.sites and again.classes == CLASSES
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
-def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
-    first = found(home)
+def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes) -> None:
+    first = names(found(home))
     (file,) = cache.cache_dir().glob("site-*.list")
-    file.write_bytes(content)
-    assert names(found(home)) == names(first) and len(looks) == 2
     whole = file.read_bytes()
-    file.write_bytes(whole.replace(b"0.png", b"1.png", 1))
-    assert names(found(home)) == names(first) and len(looks) == 3
-    file.write_bytes(whole[:-3])  # cut off
-    assert names(found(home)) == names(first) and len(looks) == 4
+    for number, damaged in enumerate((content, whole.replace(b"0.png", b"1.png", 1), whole[:-3]), start=2):
+        file.write_bytes(damaged)
+        assert names(found(home)) == first and looks.call_count == number
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
+def test_names_of_any_letters_are_kept(home: Path, looks: Mock) -> None:
     for name in ("line\nbreak.png", "Läsion.png", "\udcff.png", " .png"):  # the third is no UTF-8
         picture(home / "home" / "cat" / "a.png")
         (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
     first, again = found(home, test_share=0.01), found(home, test_share=0.01)
-    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) == 14
+    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) == 14
     (file,) = cache.cache_dir().glob("site-*.list")
     assert cache.remove_lists() == 1 and not file.exists()
 
@@ -157,28 +151,23 @@ def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pyt
     assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
 
-@given(st.lists(st.sampled_from(["ask", "touch", "remove"]), max_size=8))
-def test_an_answer_is_given_again_only_for_equal_times(acts: list[str]) -> None:
-    asked, now, stale = 0, 0, True
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "a"
-        folder.mkdir()
-        os.utime(folder, ns=(0, 0))
+def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:
+    (folder := tmp_path / "a").mkdir()
+    asked: list[int] = []
 
-        def look() -> Site:
-            nonlocal asked
-            asked += 1
-            return Site("a", "classes", folders=(folder,))
+    def look() -> Site:
+        asked.append(1)
+        return Site("a", "classes", folders=(folder,))
 
-        for act in acts:
-            if act == "ask":
-                before = asked
-                kept_sites.answer(name, (), look)
-                assert (asked > before) == stale
-                stale = not folder.exists()
-            elif folder.exists():
-                now, stale = now + 1, True
-                os.utime(folder, ns=(0, now)) if act == "touch" else folder.rmdir()
+    def times(number: int, act: Callable[[], object]) -> None:
+        act()
+        for _ in range(2):
+            kept_sites.answer(str(tmp_path), (), look)
+        assert len(asked) == number
+
+    times(1, lambda: os.utime(folder, ns=(0, 0)))
+    times(2, lambda: os.utime(folder, ns=(0, 1)))
+    times(4, folder.rmdir)
 
 
 def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """Looks at files: what is seen of one, one that is not there, and one look for a whole start, and not for longer."""
 
-import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+from data_refusals import refuses
 
 from fedshift_datasets.io import integrity, looks
 
@@ -19,27 +21,20 @@ def files(tmp_path: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of files that are looked at from now on."""
-    seen: list[str] = []
-    entries = looks._entries
-
-    def counted(wanted: tuple[str, ...]) -> looks.Entries:
-        seen.extend(wanted)
-        return entries(wanted)
-
-    monkeypatch.setattr(looks, "_entries", counted)
-    return seen
+def asked() -> Iterator[Mock]:
+    """Count the looks at files."""
+    with patch.object(looks, "_entries", wraps=looks._entries) as counted:
+        yield counted
 
 
 def test_an_entry_is_what_the_system_says(files: tuple[str, ...]) -> None:
-    for seen, file in zip(looks.at(files), files, strict=True):
-        about = Path(file).stat()
-        assert seen.tolist() == [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+    about = [Path(file).stat() for file in files]
+    wanted = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in about]
+    assert looks.at(files).tolist() == wanted
     assert looks.at(()).shape == looks.some(()).shape == (0, 5)
 
 
-def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path, refuses: Any) -> None:
+def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "b").unlink()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     assert (looks.some(files)[:, looks.SIZE] < 0).tolist() == [False, True, False]
@@ -64,27 +59,23 @@ def test_numbers_of_more_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     assert len({integrity.stamp(seen[[place]]) for place in range(3)}) == 3
 
 
-def test_what_was_seen_is_handed_on_within_a_block_and_not_after_it(files: tuple[str, ...], asked: list[str]) -> None:
+def test_what_was_seen_is_handed_on_within_a_block_and_not_after_it(files: tuple[str, ...], asked: Mock) -> None:
     looks.at(files)
     looks.at(files)
-    assert len(asked) == 6
-    asked.clear()
+    assert asked.call_count == 2
     with looks.handed_on():
         first = looks.at(files)
         Path(files[0]).write_text("longer")
         with looks.handed_on():
             assert looks.some(files) is first
-        assert looks.at(files) is first and len(asked) == 3
+        assert looks.at(files) is first and asked.call_count == 3
         assert looks.at(files, again=True)[0, looks.SIZE] == 6 and looks.at(files) is first
-        others: list[int] = []
-        thread = threading.Thread(target=lambda: others.extend(looks.at(files)[:, looks.SIZE].tolist()))
-        thread.start()
-        thread.join()
-        assert others == [6, 1, 1]  # another thread may be another run
+        with ThreadPoolExecutor() as pool:  # another thread may be another run
+            assert pool.submit(looks.at, files).result()[:, looks.SIZE].tolist() == [6, 1, 1]
     assert looks.at(files)[0, looks.SIZE] == 6
     with suppress(KeyError), looks.handed_on():
         looks.at(files)
         raise KeyError
-    asked.clear()
+    before = asked.call_count
     looks.at(files)
-    assert len(asked) == 3
+    assert asked.call_count == before + 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from digit_files import noise
 from image_trees import fill, pictures
 
@@ -20,11 +21,6 @@ CLASSES = ("benign", "cyst", "malignant")
 NAMED = {"classes": np.array(CLASSES)}
 NUMBERS = tuple(map(str, range(11)))
 ALPHABET = tuple(sorted(NUMBERS))  # 0, 1, 10, 2, ...
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDSHIFT_CACHE", str(tmp_path / "cache"))
 
 
 def save(root: Path, site: str = "s2", number: int = 3, **more: Any) -> Path:
@@ -53,9 +49,7 @@ def labels(root: Path, classes: tuple[str, ...], site: str = "s2", **more: Any) 
     ],
     ids=["numbers", "split folders", "npz alone", "npz with classes"],
 )
-def test_integers_need_stated_classes_in_every_mixture(
-    tmp_path: Path, refuses: Any, other: Callable[[Path], object]
-) -> None:
+def test_integers_need_stated_classes_in_every_mixture(tmp_path: Path, other: Callable[[Path], object]) -> None:
     other(tmp_path)
     save(tmp_path)
     for call in (folders.names, folders.survey):
@@ -64,16 +58,14 @@ def test_integers_need_stated_classes_in_every_mixture(
 
 
 @pytest.mark.parametrize("find", [folders.find, folders.find_own])
-def test_classes_that_were_read_from_folders_state_nothing(
-    tmp_path: Path, refuses: Any, find: Callable[..., object]
-) -> None:
+def test_classes_that_were_read_from_folders_state_nothing(tmp_path: Path, find: Callable[..., object]) -> None:
     """Of a run whose server read them, a node's own integers mean nothing."""
     save(tmp_path)
     with refuses("s2_train.npz", "integers"):
         find("s2", "train", Source(tmp_path, classes=CLASSES, classes_stated=False))
 
 
-def test_a_nodes_copy_of_the_public_set_is_read_by_the_same_rule(tmp_path: Path, refuses: Any) -> None:
+def test_a_nodes_copy_of_the_public_set_is_read_by_the_same_rule(tmp_path: Path) -> None:
     save(tmp_path, catalog.PUBLIC)
     source = Source(tmp_path, classes=CLASSES, classes_stated=False)
     with refuses("public_train.npz", "integers"):
@@ -94,7 +86,7 @@ def test_a_nodes_copy_of_the_public_set_is_read_by_the_same_rule(tmp_path: Path,
     ],
 )
 def test_classes_called_by_numbers_must_stand_at_their_places(
-    tmp_path: Path, refuses: Any, classes: tuple[str, ...], place: int, name: str
+    tmp_path: Path, classes: tuple[str, ...], place: int, name: str
 ) -> None:
     save(tmp_path, number=2)
     assert labels(tmp_path, NUMBERS) == [0, 1]
@@ -104,30 +96,28 @@ def test_classes_called_by_numbers_must_stand_at_their_places(
 
 
 @pytest.mark.parametrize(
-    ("more", "named"),
+    ("key", "values", "named"),
     [
-        ({"y": np.array([0.0, 1.0, 2.0])}, "y float64"),
-        ({"y": np.array([True, False, True])}, "y bool"),
-        ({"y": np.array(["benign", "cyst", "cyst"])}, "y <U6"),
-        ({"y": np.array([0, 1, 3])}, "0 3 2"),
-        ({"y": np.array([-1, 1, 2])}, "-1 2 0"),
-        ({"classes": np.array(["benign", "cyst"])}, "0 2 classes 1"),
-        ({"classes": np.array(["benign", "cyst", "Cyst "])}, "'cyst' 'Cyst"),
-        ({"classes": np.array(["benign", "cyst", "tumour"])}, "'tumour' benign, cyst, malignant"),
-        ({"classes": np.array([0, 1, 2])}, "classes int64 (3,)"),
-        ({"classes": np.array("benign")}, "classes <U6 ()"),
-        ({"classes": np.array([None, "a", "b"])}, "classes"),
-        ({"patient": np.array(["a", "b"])}, "patient (2,) (3,)"),
-        ({"patient": np.zeros(3)}, "patient float64"),
+        ("y", [0.0, 1.0, 2.0], "y float64"),
+        ("y", [True, False, True], "y bool"),
+        ("y", ["benign", "cyst", "cyst"], "y <U6"),
+        ("y", [0, 1, 3], "0 3 2"),
+        ("y", [-1, 1, 2], "-1 2 0"),
+        ("classes", ["benign", "cyst"], "0 2 classes 1"),
+        ("classes", ["benign", "cyst", "Cyst "], "'cyst' 'Cyst"),
+        ("classes", ["benign", "cyst", "tumour"], "'tumour' benign, cyst, malignant"),
+        ("classes", [0, 1, 2], "classes int64 (3,)"),
+        ("classes", "benign", "classes <U6 ()"),
+        ("classes", [None, "a", "b"], "classes"),
+        ("patient", ["a", "b"], "patient (2,) (3,)"),
+        ("patient", [0.0] * 3, "patient float64"),
     ],
 )
-def test_other_labels_classes_and_groups_are_refused(
-    tmp_path: Path, refuses: Any, more: dict[str, Any], named: str
-) -> None:
-    save(tmp_path, **more)
+def test_other_labels_classes_and_groups_are_refused(tmp_path: Path, key: str, values: Any, named: str) -> None:
+    save(tmp_path, **{key: np.array(values)})
     with refuses("s2_train.npz", *named.split()):
         labels(tmp_path, CLASSES)
-    if "y" in more:
+    if key == "y":
         with refuses("s2_train.npz", *named.split()):  # `fedshift init`
             folders.survey(Source(tmp_path, classes=CLASSES))
 
@@ -165,7 +155,7 @@ def test_a_files_classes_hold_for_any_data_set(tmp_path: Path) -> None:
 # --- tables ----------------------------------------------------------------------------------------------
 
 
-def test_numbers_in_a_table_need_stated_classes(tmp_path: Path, refuses: Any) -> None:
+def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
     fill(tmp_path / "a", dict.fromkeys(NUMBERS, 2))
     rows = [f"a/{number}/000{k}.jpg,{number},a" for number in NUMBERS for k in range(2)]
     (tmp_path / "labels.csv").write_text("\n".join(["file,label,domain", *rows]) + "\n")

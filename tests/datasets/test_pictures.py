@@ -5,10 +5,10 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from digit_files import noise
 from PIL import EpsImagePlugin, Image
 from refusals import worded
@@ -39,9 +39,7 @@ def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return ran
 
 
-def test_a_postscript_file_that_is_called_png_starts_no_program(
-    tmp_path: Path, refuses: Any, ghostscript: Path
-) -> None:
+def test_a_postscript_file_that_is_called_png_starts_no_program(tmp_path: Path, ghostscript: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(EPS)
     with suppress(OSError), Image.open(path) as image:  # what Pillow does by itself
@@ -54,7 +52,7 @@ def test_a_postscript_file_that_is_called_png_starts_no_program(
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PPM", "ICO", "PDF", "TGA", "PCX"])
-def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, refuses: Any, kind: str) -> None:
+def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jpg"
     Image.fromarray(noise(32, 32, 3)).save(path, kind)
     with refuses(path, "PNG, JPEG, BMP, WEBP, TIFF or DICOM"):
@@ -110,7 +108,7 @@ def test_what_lies_in_any_folder_is_no_reason_to_speak(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_a_class_folder_with_other_files_alone_is_refused(tmp_path: Path, refuses: Any, complete: bool) -> None:
+def test_a_class_folder_with_other_files_alone_is_refused(tmp_path: Path, complete: bool) -> None:
     for name in CLASSES:
         place(tmp_path / name, "1.heic" if name == "cat" else "1.png")
     with refuses(tmp_path / "cat", ".heic (1)", *pictures.SUFFIXES):

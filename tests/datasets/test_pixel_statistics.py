@@ -18,16 +18,20 @@ def test_numbers_are_those_of_numpy(n: int, side: int, seed: int) -> None:
     x = rng.integers(low, max(high, low + 1), (n, side, side + 1, 3)).clip(0, 255).astype(np.uint8)
     real: NDArray[np.float64] = x.reshape(n, -1, 3) / 255
     found = pixel_statistics.of(x, 16)
-    assert found.images == n
-    np.testing.assert_allclose(found.mean, real.mean(axis=(0, 1)), atol=1e-12)
-    np.testing.assert_allclose(found.variance, real.var(axis=(0, 1)), atol=1e-12)
-    np.testing.assert_allclose(found.image_std, real.std(axis=1, ddof=1).mean(axis=0), atol=1e-12)
-    for share, percentile in ((0.05, found.low), (0.95, found.high)):
-        wanted = np.percentile(real.reshape(-1, 3), 100 * share, axis=0, method="inverted_cdf")
-        np.testing.assert_allclose(percentile, wanted, atol=1e-12)
-    for channel in range(3):
-        wanted, _ = np.histogram(x[..., channel], bins=16, range=(0, 256))
-        np.testing.assert_allclose(found.histogram[channel], wanted / x[..., channel].size, atol=0.5e-4)
+    low, high = np.percentile(real, (5, 95), axis=(0, 1), method="inverted_cdf")
+    wanted = {
+        "images": n,
+        "mean": real.mean(axis=(0, 1)),
+        "variance": real.var(axis=(0, 1)),
+        "image_std": real.std(axis=1, ddof=1).mean(axis=0),
+        "low": low,
+        "high": high,
+    }
+    for name, value in wanted.items():
+        np.testing.assert_allclose(getattr(found, name), value, atol=1e-12, err_msg=name)
+    for channel, histogram in zip(x.reshape(-1, 3).T, found.histogram, strict=True):
+        counts, _ = np.histogram(channel, bins=16, range=(0, 256))
+        np.testing.assert_allclose(histogram, counts / channel.size, atol=0.5e-4)
 
 
 def test_sums_of_large_bright_images_fit() -> None:

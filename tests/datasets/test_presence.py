@@ -3,13 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from image_trees import fill
-from PIL import Image
+from data_refusals import refuses
+from image_trees import fill, noise_sites
 
 from fedshift.export import images as predicted
 from fedshift_datasets import catalog
@@ -26,16 +25,14 @@ NOBODY = 65534
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a data-dir of two sites with ten readable images of each class."""
+    noise_sites(tmp_path, 10)
     for site in ("a", "b"):
-        for kind in CLASSES:
-            (tmp_path / site / kind).mkdir(parents=True)
-            for number in range(10):
-                Image.new("RGB", (16, 16), (number, 9, 9)).save(tmp_path / site / kind / f"{number}.png")
+        for old, new in zip(("cat", "dog"), CLASSES, strict=True):
+            (tmp_path / site / old).rename(tmp_path / site / new)
     return tmp_path
 
 
-def source(root: Path, **more: object) -> Source:
-    return replace(Source(root, classes=CLASSES), **more)  # type: ignore[arg-type]
+source = partial(Source, classes=CLASSES)
 
 
 def to_link(path: Path, target: str = ANNEX) -> None:
@@ -82,9 +79,7 @@ def as_nobody(root: Path) -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("own", [False, True])
-def test_an_image_that_is_away_is_named(
-    root: Path, refuses: Any, away: Callable[[Path], None], named: str, *, own: bool
-) -> None:
+def test_an_image_that_is_away_is_named(root: Path, away: Callable[[Path], None], named: str, *, own: bool) -> None:
     path = root / "a" / "x" / "3.png"
     away(path)
     load = catalog.load_own if own else catalog.load
@@ -124,7 +119,7 @@ def rights(path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("own", [False, True])
 def test_a_folder_or_table_that_is_away_is_named(
-    root: Path, refuses: Any, place: str, mess: Callable[[Path], None], *, own: bool
+    root: Path, place: str, mess: Callable[[Path], None], *, own: bool
 ) -> None:
     path = root / place
     if mess is not rights and path.is_dir():
@@ -142,14 +137,14 @@ def test_a_folder_or_table_that_is_away_is_named(
             folders.survey(Source(root))
 
 
-def test_an_image_without_rights_is_named(root: Path, refuses: Any) -> None:
+def test_an_image_without_rights_is_named(root: Path) -> None:
     path = root / "a" / "x" / "3.png"
     rights(path)
     with as_nobody(root), refuses(path, "change its rights", worded=False), files.reading(path):
         decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
 
 
-def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path, refuses: Any) -> None:
+def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path) -> None:
     fill(tmp_path / "a" / "train", {"x": 3, "y": 3})
     to_link(tmp_path / "a" / "test", "/mnt/other")
     with refuses(tmp_path / "a" / "test"):
@@ -158,7 +153,7 @@ def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path, refuses:
         trees.find_plain(tmp_path, "a", "test", CLASSES)
 
 
-def test_a_row_whose_file_is_away_is_named(root: Path, refuses: Any) -> None:
+def test_a_row_whose_file_is_away_is_named(root: Path) -> None:
     rows = [f"{path.relative_to(root)},{path.parent.name},{path.parts[-3]}" for path in sorted(root.rglob("*.png"))]
     (root / "labels.csv").write_text("\n".join(["file,label,domain", *rows]))
     to_link(root / "a" / "x" / "3.png")
@@ -170,7 +165,7 @@ def test_a_row_whose_file_is_away_is_named(root: Path, refuses: Any) -> None:
         folders.find("b", "train", source(root))
 
 
-def test_other_data_sets_name_it_too(tmp_path: Path, refuses: Any) -> None:
+def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
     fill(tmp_path, {"x": 3, "y": 3})
     to_link(tmp_path / "x" / "link.jpg")
     to_link(tmp_path / "README")  # means nothing
@@ -186,7 +181,7 @@ def test_other_data_sets_name_it_too(tmp_path: Path, refuses: Any) -> None:
         folders.names(source(tmp_path / "data"))
 
 
-def test_predict_names_what_is_away(root: Path, refuses: Any) -> None:
+def test_predict_names_what_is_away(root: Path) -> None:
     to_link(root / "a" / "x" / "3.png")
     (root / "shelf").mkdir()
     (root / "b" / "x").rename(root / "shelf" / "x")

@@ -4,9 +4,9 @@ import os
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_refusals import refuses
 from image_trees import fill, pictures
 
 from fedshift_datasets import catalog
@@ -24,6 +24,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+LINKS = pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+
+
 def write(root: Path, *rows: str, header: str = "file,label,domain") -> Path:
     (root / "labels.csv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return root
@@ -31,10 +34,6 @@ def write(root: Path, *rows: str, header: str = "file,label,domain") -> Path:
 
 def rows_of(*sites: str) -> list[str]:
     return [f"{site}/{kind}/{i:04}.jpg,{kind},{site}" for site in sites for kind in CLASSES for i in range(10)]
-
-
-def link(path: Path, to: Path) -> None:
-    path.symlink_to(to)
 
 
 # --- tables -------------------------------------------------------------------------------------------
@@ -48,17 +47,15 @@ def link(path: Path, to: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("rest", ["x,a", "y,a", "x,b"])
-def test_another_spelling_of_a_path_is_the_same_file_or_none(
-    root: Path, refuses: Any, file: str, named: str, rest: str
-) -> None:
+def test_another_spelling_of_a_path_is_the_same_file_or_none(root: Path, file: str, named: str, rest: str) -> None:
     write(root, *rows_of("a", "b"), f"{file},{rest}")
     with refuses("labels.csv line 42", file, *named.split()):
         folders.survey(Source(root))
 
 
-@pytest.mark.parametrize("make", [link, lambda path, to: os.link(to, path)], ids=["symbolic link", "hard link"])
+@LINKS
 @pytest.mark.parametrize("name", ["a/x/other.jpg", "a/x/0000.JPG"])  # the latter as on a disk blind to letter case
-def test_a_link_is_the_same_file(root: Path, refuses: Any, make: Callable[[Path, Path], None], name: str) -> None:
+def test_a_link_is_the_same_file(root: Path, make: Callable[[Path, Path], None], name: str) -> None:
     make(root / name, root / "a/x/0000.jpg")
     write(root, *rows_of("a", "b"), f"{name},x,b")
     with refuses("line 42", name, "a/x/0000.jpg", "line 2"):
@@ -68,9 +65,9 @@ def test_a_link_is_the_same_file(root: Path, refuses: Any, make: Callable[[Path,
 # --- folders --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [link, lambda path, to: os.link(to, path)], ids=["symbolic link", "hard link"])
+@LINKS
 @pytest.mark.parametrize("place", ["a/x/again.jpg", "a/y/again.jpg", "b/x/again.jpg"])
-def test_a_file_lies_in_one_folder(root: Path, refuses: Any, make: Callable[[Path, Path], None], place: str) -> None:
+def test_a_file_lies_in_one_folder(root: Path, make: Callable[[Path, Path], None], place: str) -> None:
     make(root / place, root / "a/x/0000.jpg")
     with refuses("a/x/0000.jpg", place):  # `fedshift init` and `prepare`
         folders.survey(Source(root))
@@ -79,10 +76,10 @@ def test_a_file_lies_in_one_folder(root: Path, refuses: Any, make: Callable[[Pat
         catalog.check_files("folders", parts, Source(root, classes=CLASSES))  # type: ignore[arg-type]
 
 
-def test_a_file_in_train_and_test_is_refused_on_a_node_too(tmp_path: Path, refuses: Any) -> None:
+def test_a_file_in_train_and_test_is_refused_on_a_node_too(tmp_path: Path) -> None:
     for number, split in enumerate(("train", "test")):
         fill(tmp_path / split, {"x": 3, "y": 3}, first=10 * number)
-    link(tmp_path / "test" / "x" / "again.jpg", tmp_path / "train" / "x" / "0000.jpg")
+    (tmp_path / "test" / "x" / "again.jpg").symlink_to(tmp_path / "train" / "x" / "0000.jpg")
     with refuses("again.jpg", "0000.jpg"):
         folders.find_own("a", "train", Source(tmp_path, classes=CLASSES))
 
@@ -96,7 +93,7 @@ COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Läsion") for form in ("NFC
     ("first", "second"),
     [(COMPOSED, DECOMPOSED), ("Benign", "Benign "), ("Benign", "benign"), ("a b", "a\u00a0b"), ("x", "x\u200b")],
 )
-def test_class_folders_of_sites_are_one_class(tmp_path: Path, refuses: Any, first: str, second: str) -> None:
+def test_class_folders_of_sites_are_one_class(tmp_path: Path, first: str, second: str) -> None:
     fill(tmp_path / "Linux", {first: 5, "other": 5})
     fill(tmp_path / "Mac", {second: 5, "other": 5})
     survey = folders.survey(Source(tmp_path))
@@ -110,7 +107,7 @@ def test_class_folders_of_sites_are_one_class(tmp_path: Path, refuses: Any, firs
         folders.survey(Source(tmp_path), ("Linux",))
 
 
-def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path, refuses: Any) -> None:
+def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path) -> None:
     for kind in CLASSES:
         fill(tmp_path / DECOMPOSED / kind, {"": 10})
         for image in (tmp_path / DECOMPOSED / kind).iterdir():
@@ -144,7 +141,7 @@ def test_patients_in_two_spellings_stay_on_one_side(root: Path, first: str, seco
     assert splits[0] == splits[1] or first == "{}" or first == "{:03d}"  # the spelling that comes first decides
 
 
-def test_a_number_in_two_spellings_is_refused(tmp_path: Path, root: Path, refuses: Any) -> None:
+def test_a_number_in_two_spellings_is_refused(tmp_path: Path, root: Path) -> None:
     write(root, "a/x/0000.jpg,0,a", "a/x/0001.jpg,1,a", "b/x/0000.jpg,0.0,b")
     with refuses("'0'", "'0.0'"):
         folders.names(Source(root))
@@ -159,14 +156,14 @@ def test_a_number_in_two_spellings_is_refused(tmp_path: Path, root: Path, refuse
         folders.names(Source(other), ("01", "1"))
 
 
-def test_a_label_of_pandas_for_nothing_is_no_class(root: Path, refuses: Any) -> None:
+def test_a_label_of_pandas_for_nothing_is_no_class(root: Path) -> None:
     write(root, *rows_of("a")[:-1], "a/y/0009.jpg,NaN,a")
     with refuses("line 21", "'NaN'"):
         folders.names(Source(root))
     assert folders.find("a", "train", Source(root, classes=("x", "y", "nan")))
 
 
-def test_files_are_found_in_another_spelling(tmp_path: Path, refuses: Any) -> None:
+def test_files_are_found_in_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "Scan_train.npz").write_bytes(b"")
     fill(tmp_path / "Photo" / "train", {"x": 1})
     assert layout.find_domain(tmp_path, "scan", "train") == tmp_path / "Scan_train.npz"

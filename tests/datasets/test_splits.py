@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,6 +24,15 @@ counts_of_domains = st.dictionaries(st.sampled_from(DOMAINS), st.integers(0, 5),
 )
 
 
+held_out_domains = st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple)
+
+
+def stated(settings: str) -> Allocation:
+    """Return an allocation as a person states it: ``share=0.3 counts={b: 5}``."""
+    pairs = (pair.split("=") for pair in settings.split(" & "))
+    return Allocation(**{key: yaml.safe_load(value) for key, value in pairs})
+
+
 def node_share(
     allocation: Allocation, dealt: tuple[str, ...], index: int, num_examples: int, seed: int
 ) -> NDArray[np.int64]:
@@ -30,14 +40,13 @@ def node_share(
     return node_parts(allocation, dealt, index, np.zeros(num_examples, np.int64), 1, seed).train
 
 
-def shares_by_domain(
-    allocation: Allocation, dealt: tuple[str, ...], num_examples: int, seed: int
-) -> dict[str, list[NDArray[np.int64]]]:
-    """Return the indices of every node, by domain, in the order of the nodes."""
-    held: dict[str, list[NDArray[np.int64]]] = {}
-    for index, domain in enumerate(dealt):
-        held.setdefault(domain, []).append(node_share(allocation, dealt, index, num_examples, seed))
-    return held
+def shares_of(allocation: Allocation, nodes: int, num_examples: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return what each node of one domain trains on; no two the same image."""
+    allocation.check(DOMAINS)
+    parts = [node_share(allocation, ("a",) * nodes, index, num_examples, seed) for index in range(nodes)]
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together) and together.max() < num_examples
+    return parts
 
 
 # --- what a node holds -----------------------------------------------------------------------------------
@@ -74,60 +83,42 @@ def test_sizes_are_those_of_the_authors_loop(nodes: int, share: float, num_examp
         sizes.append(len(taken))
     assume(sizes[-1] > 0)
     allocation = Allocation(counts={"a": nodes}, share=share, rounding="down", last_takes_rest=True)
-    allocation.check(DOMAINS)
-    parts = shares_by_domain(allocation, ("a",) * nodes, num_examples, seed)["a"]
-    assert [len(part) for part in parts] == sizes
-    together = np.concatenate(parts)
-    assert len(np.unique(together)) == len(together)
-    assert together.max() < num_examples
+    assert [len(part) for part in shares_of(allocation, nodes, num_examples, seed)] == sizes
 
 
 @pytest.mark.parametrize(("nodes", "num_examples"), [(2, 7291), (2, 3), (4, 7291), (4, 359)])
 def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -> None:
     """Two nodes with half of USPS each (7291 images): 3645.5 rounds to 3646, twice that is one too many."""
-    allocation = Allocation(counts={"a": nodes}, share=1 / nodes)
-    allocation.check(DOMAINS)
-    parts = shares_by_domain(allocation, ("a",) * nodes, num_examples, 0)["a"]
-    together = np.concatenate(parts)
-    assert len(np.unique(together)) == len(together) <= num_examples
-    assert all(abs(len(part) - num_examples / nodes) <= 1 for part in parts)
+    for part in shares_of(Allocation(counts={"a": nodes}, share=1 / nodes), nodes, num_examples, 0):
+        assert abs(len(part) - num_examples / nodes) <= 1
 
 
 # --- who holds which domain ------------------------------------------------------------------------------
 
 
-@given(
-    num_nodes=st.integers(2, 20),
-    held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
-)
+@given(num_nodes=st.integers(2, 20), held_out=held_out_domains)
 def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]) -> None:
-    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes, 0)
     trained = [domain for domain in DOMAINS if domain not in held_out]
-    assert len(dealt) == num_nodes
-    assert all(domain == trained[i % len(trained)] for i, domain in enumerate(dealt))
+    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes, 0)
+    assert dealt == tuple(trained[i % len(trained)] for i in range(num_nodes))
 
 
 @given(counts=counts_of_domains)
 def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) -> None:
     allocation = Allocation(counts=counts)
-    assert allocation.num_nodes() == sum(counts.values())
-    dealt = allocation.deal(DOMAINS, sum(counts.values()), 0)
-    assert dealt == tuple(domain for domain in DOMAINS for _ in range(counts.get(domain, 0)))
+    wanted = tuple(domain for domain in DOMAINS for _ in range(counts.get(domain, 0)))
+    assert allocation.num_nodes() == len(wanted)
+    assert allocation.deal(DOMAINS, len(wanted), 0) == wanted
 
 
-@given(
-    more=st.integers(0, 40),
-    held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
-    seed=st.integers(0, 2**31),
-)
+@given(more=st.integers(0, 40), held_out=held_out_domains, seed=st.integers(0, 2**31))
 def test_random_counts_give_every_domain_a_node(more: int, held_out: tuple[str, ...], seed: int) -> None:
     trained = [domain for domain in DOMAINS if domain not in held_out]
     total = len(trained) + more
     allocation = Allocation(counts={"random": total}, held_out=held_out)
     allocation.check(DOMAINS)
-    assert allocation.num_nodes() == total
     dealt = allocation.deal(DOMAINS, total, seed)
-    assert len(dealt) == total
+    assert allocation.num_nodes() == len(dealt) == total
     assert set(dealt) == set(trained)
     assert list(dealt) == sorted(dealt)  # in the order of the domains
     assert dealt == allocation.deal(DOMAINS, total, seed)
@@ -139,58 +130,58 @@ def test_random_counts_give_every_domain_a_node(more: int, held_out: tuple[str, 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"with_replacement": True}, "with_replacement share"),
-        ({"share_per": "domain"}, "share_per=domain"),
-        ({"share_per": "domain", "share": 0.3, "with_replacement": True}, "share=0.3 with_replacement=true"),
-        ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "with_replacement label_skew"),
-        ({"with_replacement": True, "share": 0.3, "test_fraction": 0.2}, "with_replacement=true test_fraction=0.2"),
-        ({"with_replacement": True, "share": 0.3, "mixing": 0.5}, "with_replacement=true mixing=0.5"),
-        ({"last_takes_rest": True}, "last_takes_rest share"),
-        ({"last_takes_rest": True, "share": 0.3, "with_replacement": True}, "last_takes_rest with_replacement"),
-        ({"last_takes_rest": True, "share": 0.3, "label_skew": 1.0}, "last_takes_rest label_skew"),
-        ({"last_takes_rest": True, "share": 0.3, "share_per": "domain"}, "last_takes_rest share_per=domain"),
-        ({"rounding": "up"}, "rounding"),
-        ({"test_on": "train"}, "test_on"),
-        ({"test_on": "domain", "test_fraction": 0.2}, "test_on=domain test_fraction"),
-        ({"label_skew": 0}, "label_skew"),
-        ({"label_skew": float("inf")}, "label_skew"),
-        ({"test_fraction": 1}, "test_fraction"),
-        ({"validation_fraction": float("nan")}, "validation_fraction"),
-        ({"counts": {"random": 3, "a": 1}}, "random"),
-        ({"counts": {"a": 3, "b": -2}}, "counts 'b': -2"),
-        ({"counts": {"a": 0}}, "counts 'a': 0"),
-        ({"counts": {}}, "counts"),
-        ({"share": 0}, "share 0"),
-        ({"share": {"a": 0.5, "b": 1.01}}, "share 1.01"),
-        ({"share": float("nan")}, "share nan"),
+        ("with_replacement=true", "with_replacement share"),
+        ("share_per=domain", "share_per=domain"),
+        ("share_per=domain & share=0.3 & with_replacement=true", "share=0.3 with_replacement=true"),
+        ("with_replacement=true & share=0.3 & label_skew=1.0", "with_replacement label_skew"),
+        ("with_replacement=true & share=0.3 & test_fraction=0.2", "with_replacement=true test_fraction=0.2"),
+        ("with_replacement=true & share=0.3 & mixing=0.5", "with_replacement=true mixing=0.5"),
+        ("last_takes_rest=true", "last_takes_rest share"),
+        ("last_takes_rest=true & share=0.3 & with_replacement=true", "last_takes_rest with_replacement"),
+        ("last_takes_rest=true & share=0.3 & label_skew=1.0", "last_takes_rest label_skew"),
+        ("last_takes_rest=true & share=0.3 & share_per=domain", "last_takes_rest share_per=domain"),
+        ("rounding=up", "rounding"),
+        ("test_on=train", "test_on"),
+        ("test_on=domain & test_fraction=0.2", "test_on=domain test_fraction"),
+        ("label_skew=0", "label_skew"),
+        ("label_skew=.inf", "label_skew"),
+        ("test_fraction=1", "test_fraction"),
+        ("validation_fraction=.nan", "validation_fraction"),
+        ("counts={random: 3, a: 1}", "random"),
+        ("counts={a: 3, b: -2}", "counts 'b': -2"),
+        ("counts={a: 0}", "counts 'a': 0"),
+        ("counts={}", "counts"),
+        ("share=0", "share 0"),
+        ("share={a: 0.5, b: 1.01}", "share 1.01"),
+        ("share=.nan", "share nan"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], named: str) -> None:
+def test_settings_that_make_no_sense(settings: str, named: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        Allocation(**settings)
+        stated(settings)
     worded(str(caught.value).partition("\n    For further information")[0], *named.split())
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"counts": {"moon": 2}}, "allocation.counts 'moon' a, b, c"),
-        ({"share": {"moon": 0.1}}, "allocation.share 'moon' a, b, c"),
-        ({"held_out": ("moon",)}, "allocation.held_out 'moon' a, b, c"),
-        ({"held_out": DOMAINS}, "allocation.held_out"),
-        ({"counts": {"a": 2}, "held_out": ("a",)}, "'a' 2"),
-        ({"counts": {"random": 2}}, "allocation.counts 2 3 a, b, c"),
-        ({"counts": {"b": 3}, "share": 0.4}, "'b' 3 40 120"),
-        ({"counts": {"b": 3}, "share": {"b": 0.4}}, "'b' 3 40 120"),
-        ({"counts": {"b": 5}, "share": 0.3, "last_takes_rest": True}, "'b' 4 30 5"),
-        ({"counts": {"b": 4}, "share": 0.3, "last_takes_rest": True}, ""),
-        ({"counts": {"b": 4}, "share": 0.3, "with_replacement": True}, ""),
-        ({"counts": {"a": 3, "b": 10}, "share": {"a": 1 / 3, "b": 0.1}}, ""),
+        ("counts={moon: 2}", "allocation.counts 'moon' a, b, c"),
+        ("share={moon: 0.1}", "allocation.share 'moon' a, b, c"),
+        ("held_out=[moon]", "allocation.held_out 'moon' a, b, c"),
+        ("held_out=[a, b, c]", "allocation.held_out"),
+        ("counts={a: 2} & held_out=[a]", "'a' 2"),
+        ("counts={random: 2}", "allocation.counts 2 3 a, b, c"),
+        ("counts={b: 3} & share=0.4", "'b' 3 40 120"),
+        ("counts={b: 3} & share={b: 0.4}", "'b' 3 40 120"),
+        ("counts={b: 5} & share=0.3 & last_takes_rest=true", "'b' 4 30 5"),
+        ("counts={b: 4} & share=0.3 & last_takes_rest=true", ""),
+        ("counts={b: 4} & share=0.3 & with_replacement=true", ""),
+        ("counts={a: 3, b: 10} & share={a: 0.3333333333333333, b: 0.1}", ""),
     ],
 )
-def test_an_allocation_is_held_against_the_domains(settings: dict[str, Any], named: str) -> None:
+def test_an_allocation_is_held_against_the_domains(settings: str, named: str) -> None:
     with refused(ConfigError, *named.split()) if named else nullcontext():
-        Allocation(**settings).check(DOMAINS)
+        stated(settings).check(DOMAINS)
 
 
 @pytest.mark.parametrize(
@@ -211,52 +202,43 @@ def test_number_of_nodes_that_does_not_fit(counts: Any, num_nodes: int, named: s
 @pytest.mark.parametrize(
     ("settings", "num_examples", "named"),
     [
-        ({"share": 0.5}, 40, "5 'a' 20 100 40"),
-        ({}, 4, "node 4 'a' 5"),
-        ({"share": 0.01}, 20, "node 'a' 20 5"),
-        ({"share": 0.3, "last_takes_rest": True}, 100, "node 4 'a' 100 5"),
+        ("share=0.5", 40, "5 'a' 20 100 40"),
+        ("share=equal", 4, "node 4 'a' 5"),
+        ("share=0.01", 20, "node 'a' 20 5"),
+        ("share=0.3 & last_takes_rest=true", 100, "node 4 'a' 100 5"),
     ],
 )
-def test_only_the_deal_shows_that_images_are_too_few(settings: dict[str, Any], num_examples: int, named: str) -> None:
-    for deal in (node_parts, domain_parts):
-        place: Any = 4 if deal is node_parts else "a"
-        with refused(DataError, *named.split()):
-            deal(Allocation(**settings), ("a",) * 5, place, np.zeros(num_examples, np.int64), 1, 0)
+@pytest.mark.parametrize(("deal", "place"), [(node_parts, 4), (domain_parts, "a")])
+def test_only_the_deal_shows_that_images_are_too_few(
+    settings: str, num_examples: int, named: str, deal: Any, place: Any
+) -> None:
+    with refused(DataError, *named.split()):
+        deal(stated(settings), ("a",) * 5, place, np.zeros(num_examples, np.int64), 1, 0)
 
 
 @given(nodes=st.integers(1, 20), share=st.floats(0.05, 1), num_examples=st.integers(400, 900))
 def test_nodes_divide_the_share_of_their_domain(nodes: int, share: float, num_examples: int) -> None:
     """As many nodes as there may be hold the images that one node would hold, each nearly as many as any other."""
-    labels = np.zeros(num_examples, np.int64)
-    allocation = Allocation(counts={"a": nodes}, share=share, share_per="domain")
-    allocation.check(("a",))
-    parts = [node_parts(allocation, ("a",) * nodes, i, labels, 1, 0).train for i in range(nodes)]
-    alone = node_parts(Allocation(counts={"a": 1}, share=share), ("a",), 0, labels, 1, 0).train
+    parts = shares_of(Allocation(counts={"a": nodes}, share=share, share_per="domain"), nodes, num_examples, 0)
+    (alone,) = shares_of(Allocation(counts={"a": 1}, share=share), 1, num_examples, 0)
     assert np.array_equal(np.sort(np.concatenate(parts)), alone)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert np.ptp([len(part) for part in parts]) <= 1
 
 
 @pytest.mark.parametrize(
     "share",
-    [
-        {"share": "equal"}, {"share": 0.1}, {"share": 0.2, "with_replacement": True},
-        {"share": 0.5, "share_per": "domain"}, {"share": 0.3, "last_takes_rest": True},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("public", [0.0, 0.1])
-def test_what_a_node_of_many_holds_is_worked_out_when_it_is_asked_for(share: dict[str, Any], public: float) -> None:
-    if public and share.get("last_takes_rest"):
-        public = 0.01
-    nodes, labels = 4, np.arange(60) % 3
-    dealt = ("b", *("a",) * nodes, "b")
-    allocation = Allocation(counts={"a": nodes, "b": 2}, **share)
+    ["equal", "0.1", "0.2 & with_replacement=true", "0.5 & share_per=domain", "0.3 & last_takes_rest=true"],
+)
+@pytest.mark.parametrize("public", [0.0, 0.05])
+def test_what_a_node_of_many_holds_is_worked_out_when_it_is_asked_for(share: str, public: float) -> None:
+    labels, dealt = np.arange(120) % 3, ("b", "a", "a", "a", "a", "b")
+    allocation = stated(f"counts={{a: 4, b: 2}} & share={share}")
     parts = domain_parts(allocation, dealt, "a", labels, 3, 1, public)
     assert isinstance(parts, DomainParts)
     assert list(parts) == [1, 2, 3, 4]
-    for index in parts:
-        alone = node_parts(allocation, dealt, index, labels, 3, 1, public)
-        assert np.array_equal(parts[index].train, alone.train)
-        assert len(parts[index].test) == len(parts[index].validation) == 0
+    for index, each in parts.items():
+        assert np.array_equal(each.train, node_parts(allocation, dealt, index, labels, 3, 1, public).train)
+        assert len(each.test) == len(each.validation) == 0
     with pytest.raises(KeyError):
         parts[0]
 

@@ -6,14 +6,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from kept_photos import COUNT, PART, SIZE, draw, drawn, listed, load, originals, part_of
+from kept_photos import COUNT, PART, SIZE, draw, listed, load, originals, part_of
 
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io import cache, kept, looks, table
@@ -21,15 +21,8 @@ from fedshift_datasets.listing import Arrays
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_checked", {})
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return drawn(tmp_path / "photos")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -53,7 +46,11 @@ def switched_link(path: Path, other: bytes) -> None:
 
 @pytest.mark.parametrize("replace", [Path.write_bytes, renamed, switched_link])
 def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
-    photos: Path, home: Path, tmp_path: Path, replace: Callable[[Path, bytes], None], caplog: pytest.LogCaptureFixture
+    photos: Path,
+    cache_home: Path,
+    tmp_path: Path,
+    replace: Callable[[Path, bytes], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = photos / "cat" / "0.bmp"
     draw(tmp_path / "other.bmp", 99)
@@ -61,7 +58,7 @@ def test_a_file_that_is_replaced_with_its_old_time_is_decoded_again(
     mark, before = cache.content(PART, listed(photos)), file.stat()
     replace(file, (tmp_path / "other.bmp").read_bytes())
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert cache.fingerprint(listed(photos), 64) == kept.read(part_of(home)).about["fingerprint"]
+    assert cache.fingerprint(listed(photos), 64) == kept.read(part_of(cache_home)).about["fingerprint"]
     images, decoded = load(photos)
     assert decoded == COUNT
     assert np.array_equal(images.x, originals(photos))
@@ -122,21 +119,16 @@ def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def checks() -> Iterator[list[tuple[int, ...]]]:
     """Return the list of shapes of arrays whose digests are compared from now on."""
     seen: list[tuple[int, ...]] = []
     digest = kept.digest
-
-    def counted(shape: Any, pieces: Any) -> str:
-        seen.append(tuple(shape))
-        return digest(shape, pieces)
-
-    monkeypatch.setattr(kept, "digest", counted)
-    return seen
+    with patch.object(kept, "digest", lambda shape, pieces: (seen.append(tuple(shape)), digest(shape, pieces))[1]):
+        yield seen
 
 
 def test_digests_are_compared_only_of_a_file_that_nobody_knows(
-    photos: Path, home: Path, checks: list[tuple[int, ...]]
+    photos: Path, cache_home: Path, checks: list[tuple[int, ...]]
 ) -> None:
     load(photos)
     checks.clear()
@@ -144,8 +136,8 @@ def test_digests_are_compared_only_of_a_file_that_nobody_knows(
     kept._checked.clear()  # another process
     load(photos)
     assert checks == []
-    shutil.copy2(part := part_of(home), home / "copy")  # another inode
-    (home / "copy").replace(part)
+    shutil.copy2(part := part_of(cache_home), cache_home / "copy")  # another inode
+    (cache_home / "copy").replace(part)
     load(photos)
     assert (COUNT, 64, 64, 3) in checks
     checks.clear()
@@ -155,22 +147,22 @@ def test_digests_are_compared_only_of_a_file_that_nobody_knows(
 
 
 @pytest.mark.parametrize("note", ["{", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
-def test_a_damaged_note_means_a_check(photos: Path, home: Path, checks: list[tuple[int, ...]], note: str) -> None:
+def test_a_damaged_note_means_a_check(photos: Path, cache_home: Path, checks: list[tuple[int, ...]], note: str) -> None:
     load(photos)
     kept._checked.clear()
     checks.clear()
-    kept.lock_of(part_of(home)).write_text(note)
+    kept.lock_of(part_of(cache_home)).write_text(note)
     load(photos)
     assert checks.count((COUNT, 64, 64, 3)) == 1
 
 
 def test_who_may_not_write_there_takes_a_sound_cache(
-    photos: Path, home: Path, checks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    photos: Path, cache_home: Path, checks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(photos)
     (photos / "cat" / "0.bmp").chmod(0o600)  # another time of change
     kept._checked.clear()
-    kept.lock_of(part_of(home)).unlink()
+    kept.lock_of(part_of(cache_home)).unlink()
     checks.clear()
     monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK)
     monkeypatch.setattr(cache, "writing", lambda path: pytest.fail("written"))
@@ -181,13 +173,12 @@ def test_who_may_not_write_there_takes_a_sound_cache(
 # --- builds that were killed
 
 
-def _build_slowly(photos: str, home: str) -> None:
-    os.environ[cache.CACHE_DIR] = home
-    cache.load(PART, listed(Path(photos)), progress=lambda _: time.sleep(1))
+def _build_slowly(photos: Path) -> None:
+    cache.load(PART, listed(photos), progress=lambda _: time.sleep(1))
 
 
-def building_in_a_process(photos: Path, home: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:
-    process = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(str(photos), str(home)))
+def building_in_a_process(photos: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:
+    process = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(photos,))
     process.start()
     until = time.monotonic() + 60
     while time.monotonic() < until:
@@ -197,18 +188,18 @@ def building_in_a_process(photos: Path, home: Path) -> tuple[multiprocessing.pro
     raise AssertionError("nothing was built")
 
 
-def test_the_next_build_removes_what_a_killed_one_left(photos: Path, home: Path) -> None:
-    process, left = building_in_a_process(photos, home)
+def test_the_next_build_removes_what_a_killed_one_left(photos: Path, cache_home: Path) -> None:
+    process, left = building_in_a_process(photos)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert left.is_file()
     cache.load(cache.Part("pets", "photo", "test", 16), listed(photos))
-    assert kept.builds() == [] and not list(home.glob(f"{PART.stem}-*"))
+    assert kept.builds() == [] and not list(cache_home.glob(f"{PART.stem}-*"))
 
 
-def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, home: Path) -> None:
-    process, live = building_in_a_process(photos, home)
+def test_a_build_leaves_that_of_a_live_process_alone(photos: Path) -> None:
+    process, live = building_in_a_process(photos)
     try:
         cache.load(cache.Part("pets", "photo", "train", 16), listed(photos))
         cache.load(cache.Part("pets", "photo", "test", 64), listed(photos).select(np.arange(9)))
@@ -218,12 +209,12 @@ def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, home: Path) -
         process.join()
 
 
-def test_only_what_is_built_is_removed(home: Path) -> None:
+def test_only_what_is_built_is_removed(cache_home: Path) -> None:
     mark, others = "ab" * 8, {".config", ".mine/.x-1.part", "a.part", ".b.part", "c/.a-8px-0123456789abcdef.part"}
     for name in (*others, f".a-8px-{mark}.part", f"features/.net-{mark}.part", f".site-{mark * 2}.list.part"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("x")
-    (home / f".link-{mark}.part").symlink_to(home / "a.part")
+        (cache_home / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache_home / name).write_text("x")
+    (cache_home / f".link-{mark}.part").symlink_to(cache_home / "a.part")
     kept.remove_abandoned()
-    left = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".lock"}
-    assert left == {*others, f".link-{mark}.part"}
+    files = [path for path in cache_home.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert {str(path.relative_to(cache_home)) for path in files} == {*others, f".link-{mark}.part"}

@@ -2,10 +2,10 @@
 
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from data_refusals import refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from image_trees import fill, write_tar
@@ -45,7 +45,7 @@ def test_folders_are_listed_by_class_and_file_name(tmp_path: Path, monkeypatch: 
         ({}, "<class>/"),
     ],
 )
-def test_folders_that_do_not_fit_are_refused(tmp_path: Path, refuses: Any, counts: dict[str, int], named: str) -> None:
+def test_folders_that_do_not_fit_are_refused(tmp_path: Path, counts: dict[str, int], named: str) -> None:
     fill(tmp_path, counts)
     with refuses(*named.split()):
         trees.list_folders(tmp_path, CLASSES, aliases={"kitty": "cat"})
@@ -107,14 +107,14 @@ def test_tar_whose_member_ends_before_it_begins_is_refused(tmp_path: Path, size:
         (NAMES[:6], "w", "2 3 cat"),
     ],
 )
-def test_tar_of_other_content_is_refused(tmp_path: Path, refuses: Any, names: list[str], mode: str, named: str) -> None:
+def test_tar_of_other_content_is_refused(tmp_path: Path, names: list[str], mode: str, named: str) -> None:
     write_tar(tmp_path / "art.tar", names, mode=mode)
     with refuses(tmp_path / "art.tar", *named.split()):
         trees.list_tar(tmp_path / "art.tar", ("art",), CLASSES)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a tar", bytes(10240), bytes(range(256)) * 40, None])
-def test_other_files_called_tar_are_refused(tmp_path: Path, refuses: Any, content: bytes | None) -> None:
+def test_other_files_called_tar_are_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "art.tar"
     write_tar(path, NAMES)
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Small networks of the server against differences; their steps are held against torch's in FedPall's and FedGH's."""
+"""Small networks of the server against differences; their steps are held against torch's in FedGH's."""
 
 import numpy as np
 import pytest

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from scipy.special import softmax
 from sklearn.metrics.pairwise import cosine_similarity
 from support import ask, federation, node
@@ -23,7 +25,7 @@ BUFFERS = ("encoder.0.dfe_bn.running_mean", "encoder.0.dfe_bn.num_batches_tracke
 
 
 def arrays(seed: int, batches: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     by_name: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
     return by_name | {BUFFERS[1]: np.array(batches, np.int64)}
 
@@ -40,18 +42,18 @@ def played(server: FDSEStrategy, sent: Arrays, replies: dict[int, Arrays]) -> Ar
 
 def test_consensus_by_hand() -> None:
     # Units (1, 0) and (0, 1): the middle, (1/2, 1/2); the mean of the norms 2 and 4 is 3.
-    np.testing.assert_allclose(consensus([np.array([2.0, 0.0]), np.array([0.0, 4.0])], [0.5, 0.5]), [1.5, 1.5])
+    assert_allclose(consensus([np.array([2.0, 0.0]), np.array([0.0, 4.0])], [0.5, 0.5]), [1.5, 1.5])
     # Against each other they cancel, as does one that is zero.
-    np.testing.assert_allclose(consensus([np.array([2.0]), np.array([-4.0])], [0.5, 0.5]), [0.0], atol=1e-7)
-    np.testing.assert_allclose(consensus([np.zeros(3), np.ones(3)], [0.5, 0.5]), np.zeros(3), atol=1e-9)
+    assert_allclose(consensus([np.array([2.0]), np.array([-4.0])], [0.5, 0.5]), [0.0], atol=1e-7)
+    assert_allclose(consensus([np.zeros(3), np.ones(3)], [0.5, 0.5]), np.zeros(3), atol=1e-9)
     mixed = mixtures([np.zeros(2, np.float32), np.array([1, 0], np.float32)], 0.5)
-    np.testing.assert_allclose(mixed[0], [0.5, 0])  # a tensor of zeros has the cosine 0 with each
+    assert_allclose(mixed[0], [0.5, 0])  # a tensor of zeros has the cosine 0 with each
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 12])
 def test_no_node_is_moved_against(nodes: int) -> None:
     """What makes the combination the shortest: its product with each unit update is no less than its square."""
-    rng = np.random.default_rng(nodes)
+    rng = default_rng(nodes)
     flat = rng.normal(size=(nodes, 40)) + 0.3
     norms = np.linalg.norm(flat, axis=1, keepdims=True)
     unit = flat / norms
@@ -61,16 +63,16 @@ def test_no_node_is_moved_against(nodes: int) -> None:
     point = weights @ unit
     assert (unit @ point).min() >= float(point @ point) - 1e-9
     updates = [row.reshape(8, 5) for row in flat]
-    np.testing.assert_allclose(consensus(updates, [1 / nodes] * nodes).ravel(), norms.mean() * point, atol=1e-6)
+    assert_allclose(consensus(updates, [1 / nodes] * nodes).ravel(), norms.mean() * point, atol=1e-6)
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 def test_mixtures_against_scikit_learn(tau: float) -> None:
-    tensors = list(np.random.default_rng(0).normal(size=(4, 3, 1, 2)).astype(np.float32))
+    tensors = list(default_rng(0).normal(size=(4, 3, 1, 2)).astype(np.float32))
     rows = np.stack([tensor.ravel() for tensor in tensors]).astype(np.float64)
     wanted = softmax(cosine_similarity(rows) / tau, axis=1) @ rows
     for row, result in zip(wanted, mixtures(tensors, tau), strict=True):
-        np.testing.assert_allclose(result, row.reshape(3, 1, 2), rtol=1e-5, atol=1e-6)
+        assert_allclose(result, row.reshape(3, 1, 2), rtol=1e-5, atol=1e-6)
         assert result.dtype == np.float32
 
 
@@ -81,14 +83,11 @@ def test_each_kind_of_tensor_is_merged_in_its_way() -> None:
     assert list(merged) == list(SHAPES)
     for name, array in merged.items():
         values = [reply[name] for reply in replies.values()]
-        mean = np.mean([value.astype(np.float64) for value in values], axis=0)
-        mean = mean if array.dtype.kind == "f" else np.rint(mean)
-        if is_eraser(name) or name in BUFFERS:
-            np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-6)
-        else:
+        mean = wanted = np.mean(values, axis=0, dtype=np.float64)
+        if not is_eraser(name) and name not in BUFFERS:
             wanted = sent[name] + consensus([value - sent[name] for value in values], [1 / 3] * 3)
-            np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
-            assert not np.allclose(array, mean, atol=1e-3)
+            assert not np.allclose(wanted, mean, atol=1e-3)
+        assert_allclose(array, wanted if array.dtype.kind == "f" else np.rint(mean), rtol=1e-5, atol=1e-6)
         assert array.dtype == sent[name].dtype
     assert [name for name in SHAPES if is_eraser(name)] == [name for name in SHAPES if ".dse_" in name]
 
@@ -96,15 +95,13 @@ def test_each_kind_of_tensor_is_merged_in_its_way() -> None:
 def test_a_node_is_sent_its_own_erasers_and_no_other_ones() -> None:
     server, sent = strategy(tau=0.1), arrays(0)
     played(server, sent, {1: arrays(1), 11: arrays(11)})
-    for trains in (True, False):
-        assert server.knowledge_for(node(0), ask(trains=trains)) == {}  # it has the shared mean
-        own = server.knowledge_for(node(1), ask(trains=trains))
-        assert set(own) == {name for name in SHAPES if is_eraser(name)}
-        for name, array in own.items():
-            wanted = mixtures([arrays(1)[name], arrays(11)[name]], 0.1)[0]
-            np.testing.assert_array_equal(array, wanted)
-    kept = server.knowledge_for(node(11), ask())
-    played(server, sent, {1: arrays(7)})  # node 11 is not in this round
-    again = server.knowledge_for(node(11), ask())
-    assert all(np.array_equal(kept[name], again[name]) for name in kept)
+    wanted = {n: mixtures([arrays(1)[n], arrays(11)[n]], 0.1) for n in SHAPES if is_eraser(n)}
+    for place, index in enumerate((1, 11)):
+        if place:
+            played(server, sent, {1: arrays(7)})  # node 11 is not in this round
+        for trains in (True, False):
+            assert server.knowledge_for(node(0), ask(trains=trains)) == {}  # it has the shared mean
+            own = server.knowledge_for(node(index), ask(trains=trains))
+            assert own.keys() == wanted.keys()
+            assert all(np.array_equal(array, wanted[name][place]) for name, array in own.items())
     assert server.knowledge == {}

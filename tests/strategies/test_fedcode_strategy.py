@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from slow_finch import slow_finch
 from support import ask, federation, new_strategy, node, phase
+from support import update as prototypes_of_node
 
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_core.methods.fedcode import FedCodeParams
@@ -26,18 +25,11 @@ strategy = partial(new_strategy, FedCodeStrategy, personal=True)
 
 
 def update(
-    prototypes: list[list[float]], counts: list[int], style: tuple[float, float] = (1.0, 0.0), index: int = 0,
-    examples: int = 10, head: float | None = None,
-) -> Update:  # fmt: skip
-    knowledge: dict[str, Array] = {
-        "prototypes": np.array(prototypes, np.float32),
-        "counts": np.array(counts, np.int64),
-        "style-prototype": np.array(style, np.float32),
-    }
-    if head is not None:
-        knowledge["head-weight"] = np.full((C, D), head, np.float32)
-        knowledge["head-bias"] = np.full(C, -head, np.float32)
-    return Update(node(index), ArrayRecord(), knowledge, examples, {})
+    prototypes: list[list[float]], counts: list[int], style: Any = (1.0, 0.0), index: int = 0, **more: Any
+) -> Update:
+    """Return what a node sends; ``more`` is knowledge, too."""
+    sent = prototypes_of_node(prototypes, counts, index)
+    return replace(sent, knowledge={**sent.knowledge, "style-prototype": np.array(style, np.float32), **more})
 
 
 ONES = [[1.0, 1.0]] * C
@@ -50,27 +42,15 @@ ALL = [1] * C
 BUNDLES = [(1, 0), (0, 1), (2, 0.3), (0.3, 2), (3, 0), (0, 3)]
 
 
-def as_sets(pseudo: NDArray[np.int64]) -> list[set[int]]:
-    return [set(np.flatnonzero(pseudo == j).tolist()) for j in np.unique(pseudo)]
-
-
 def test_first_partition_against_loops() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         styles = rng.uniform(size=(int(rng.integers(3, 25)), 4)).astype(np.float32)
-        _, pseudo = cluster_styles(styles, "first")
-        slow = slow_finch(list(styles.astype(float)), first=True)
-        assert sorted(map(sorted, as_sets(pseudo))) == sorted(map(sorted, slow))
-
-
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 12), partition=st.sampled_from(["last", "first"]))
-@settings(max_examples=40)
-def test_style_prototypes_are_the_means_of_their_members(seed: int, n: int, partition: Any) -> None:
-    styles = np.random.default_rng(seed).uniform(size=(n, 5)).astype(np.float32)
-    p, pseudo = cluster_styles(styles, partition)
-    assert sorted(set(pseudo.tolist())) == list(range(len(p)))
-    for j, row in enumerate(p):
-        np.testing.assert_allclose(row, styles[pseudo == j].astype(np.float64).mean(axis=0), rtol=1e-5)
+        p, pseudo = cluster_styles(styles, "first")
+        groups = [np.flatnonzero(pseudo == j).tolist() for j in range(len(p))]
+        assert sorted(groups) == sorted(map(sorted, slow_finch(list(styles.astype(float)), first=True)))
+        for row, group in zip(p, groups, strict=True):
+            assert_allclose(row, styles[group].mean(axis=0, dtype=np.float64), rtol=1e-5)
 
 
 # --- pseudo-labels ---------------------------------------------------------------------------------
@@ -80,23 +60,16 @@ def bundle(*indices: int) -> list[Update]:
     return [update(ONES, ALL, BUNDLES[i], i) for i in indices]
 
 
-def label_of(server: FedCodeStrategy, index: int) -> int:
-    result = server.tell(node(index), ask())
-    assert set(result) == {"pseudo-label"}
-    assert type(result["pseudo-label"]) is int
-    return result["pseudo-label"]
-
-
 def test_each_node_gets_its_own_cluster_and_nothing_of_the_others() -> None:
     server = strategy()
     server.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
-    assert {label_of(server, i) for i in (0, 2, 4)} == {label_of(server, 0)}
-    assert {label_of(server, i) for i in (1, 3, 5)} == {1 - label_of(server, 0)}
+    scalars = [server.tell(node(index), ask()) for index in range(6)]
+    assert scalars == scalars[:2] * 3 and sorted(each["pseudo-label"] for each in scalars[:2]) == [0, 1]
     for index in range(6):
         sent = server.knowledge_for(node(index), ask())
         assert set(sent) == {"prototypes", "labels", "style-prototypes"}
-        own = sent["style-prototypes"][label_of(server, index)]
-        np.testing.assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
+        own = sent["style-prototypes"][scalars[index]["pseudo-label"]]
+        assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
 
 
 def test_a_node_that_has_not_contributed_has_no_pseudo_label() -> None:
@@ -105,7 +78,8 @@ def test_a_node_that_has_not_contributed_has_no_pseudo_label() -> None:
     assert set(server.knowledge_for(node(5), ask())) == {"prototypes", "labels", "style-prototypes"}
     assert server.tell(node(5), ask()) == {}
     server.merge_knowledge(bundle(5))
-    assert label_of(server, 5) == label_of(server, 1) != label_of(server, 0)
+    first, second, fifth = (server.tell(node(index), ask()) for index in (0, 1, 5))
+    assert fifth == second != first
 
 
 def test_styles_of_nodes_that_were_not_asked_are_clustered_with_the_others() -> None:
@@ -119,14 +93,14 @@ def test_styles_of_nodes_that_were_not_asked_are_clustered_with_the_others() -> 
         assert np.array_equal(server.state[name], whole.state[name]), name
 
 
-def test_first_partition_reaches_the_nodes() -> None:
+@pytest.mark.parametrize("partition", ["last", "first"])
+def test_first_partition_reaches_the_nodes(partition: Any) -> None:
     styles = np.random.default_rng(3).normal(size=(20, D)).astype(np.float32)
-    for partition in ("last", "first"):
-        server = strategy(finch_partition=partition)
-        server.merge_knowledge([update(ONES, ALL, (float(s[0]), float(s[1])), i) for i, s in enumerate(styles)])
-        p, pseudo = cluster_styles(styles, partition)
-        assert np.array_equal(server.knowledge["style-prototypes"], p)
-        assert np.array_equal(server.state["pseudo-labels"], pseudo)
+    server = strategy(finch_partition=partition)
+    server.merge_knowledge([update(ONES, ALL, style, i) for i, style in enumerate(styles)])
+    p, pseudo = cluster_styles(styles, partition)
+    assert np.array_equal(server.knowledge["style-prototypes"], p)
+    assert np.array_equal(server.state["pseudo-labels"], pseudo)
 
 
 # --- weights and heads -----------------------------------------------------------------------------
@@ -136,14 +110,17 @@ def test_first_partition_reaches_the_nodes() -> None:
 def test_heads_weigh_as_encoders_do_by_a_rule_that_takes_steps(rule: str) -> None:
     run = federation(num_classes=C, feature_dim=D, aggregation=AggregationConfig(weights=rule, afl_groups="node"))
     server = FedCodeStrategy(run, FedCodeParams(global_model="average_heads"), lambda *numbers: None)
-    metrics = {RECEIVED_LOSS: (3.0, 1.0), LOCAL_RECEIVED: (2.0, 2.0), LOCAL_TRAINED: (0.5, 1.9)}
+    metrics = [
+        {RECEIVED_LOSS: 3.0, LOCAL_RECEIVED: 2.0, LOCAL_TRAINED: 0.5},
+        {RECEIVED_LOSS: 1.0, LOCAL_RECEIVED: 2.0, LOCAL_TRAINED: 1.9},
+    ]
     for number in (1, 2):
         server._training = phase(Training, [node(0), node(1)], server_round=number)
-        updates = [
-            replace(update(ONES, ALL, index=i, head=float(i)), metrics={name: of[i] for name, of in metrics.items()})
-            for i in range(2)
-        ]
+        updates = []
+        for i in range(2):
+            head = {"head-weight": np.full((C, D), i, np.float32), "head-bias": np.full(C, -i, np.float32)}
+            updates.append(replace(update(ONES, ALL, index=i, **head), metrics=metrics[i]))
         weights = server.node_weights(updates)
         server.merge_knowledge(updates)
-        np.testing.assert_allclose(server.knowledge["head-weight"], np.full((C, D), weights[1]), rtol=1e-6)
+        assert_allclose(server.knowledge["head-weight"], np.full((C, D), weights[1]), rtol=1e-6)
     assert weights[0] > weights[1]

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn.metrics.pairwise import cosine_similarity
 from support import ask, federation, node
@@ -45,17 +43,6 @@ def test_merging_against_scikit_learn(tau: float) -> None:
         wanted = softmax(cosine_similarity(members.astype(float)).sum(axis=1) / tau) @ members
         np.testing.assert_allclose(by_similarity(members, tau), wanted, rtol=1e-5)
     assert not by_similarity(np.zeros((3, 2), np.float32), tau).any()
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([0.001, 0.1, 10.0]))
-def test_it_lies_among_the_members_whatever_their_order_and_length_of_all(seed: int, n: int, tau: float) -> None:
-    rng = np.random.default_rng(seed)
-    members = rng.uniform(0.1, 1, (n, 3)).astype(np.float32)
-    result = by_similarity(members, tau)
-    assert (result >= members.min(axis=0) - 1e-6).all() and (result <= members.max(axis=0) + 1e-6).all()
-    np.testing.assert_allclose(by_similarity(members[rng.permutation(n)], tau), result, rtol=1e-5)
-    np.testing.assert_allclose(by_similarity(4 * members, tau), 4 * result, rtol=1e-5)
 
 
 def test_the_mean_takes_each_node_alike() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support import ask, federation, node
 
 from fedshift_core.arrays import Arrays
@@ -55,9 +56,9 @@ def test_rounds_against_the_paper() -> None:
         for name, h_of in h.items():
             h_of -= ALPHA / M * sum(came[i][name].astype(np.float64) - sent[name] for i in who)
             mean = sum(came[i][name].astype(np.float64) for i in who) / len(who)
-            np.testing.assert_allclose(result[name], mean - h_of / ALPHA, rtol=1e-5, atol=1e-6)
+            assert_allclose(result[name], mean - h_of / ALPHA, rtol=1e-5, atol=1e-6)
             assert result[name].dtype == np.float32
-        np.testing.assert_allclose(result[BUFFER], np.mean([came[i][BUFFER] for i in who], axis=0), rtol=1e-6)
+        assert_allclose(result[BUFFER], np.mean([came[i][BUFFER] for i in who], axis=0), rtol=1e-6)
         assert result[COUNT] == np.rint(np.mean([came[i][COUNT] for i in who]))
         assert set(made.state) == {"drift/w", "drift/b"}
         sent = dict(result)
@@ -73,23 +74,20 @@ def test_alpha_by_images_is_sent_to_nodes_that_train() -> None:
 
 @pytest.mark.parametrize("scores", ["cloud", "mean"])
 def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> None:
-    made, plain = server(scores=scores), server()
-    sent = weights(0)
+    made, plain, sent = server(scores=scores), server(), encode(weights(0))
     for server_round in (1, 2):
         came = [weights(10 * server_round + n.index) for n in NODES[:3]]
-        merged = []
+        updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
         for of in (made, plain):
-            of._global = encode(sent)
-            updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
-            of._global = of.merge(updates, [1 / 3] * 3)
-            merged.append(decode(of._global))
-        assert all(np.array_equal(merged[0][name], merged[1][name]) for name in sent)
-        scored = decode(made.scored_weights())
-        assert list(scored) == list(sent)
-        for name in ("w", "b"):
-            wanted = np.mean([c[name] for c in came], axis=0) if scores == "mean" else merged[0][name]
-            np.testing.assert_allclose(scored[name], wanted, rtol=1e-5, atol=1e-6)
-            assert scored[name].dtype == np.float32
-        assert np.array_equal(scored[BUFFER], merged[0][BUFFER])
-        sent = dict(merged[0])
+            of._global = sent
+            of._global = of.merge([*updates], [1 / 3] * 3)
+        merged, trained, scored = (decode(of) for of in (made._global, plain._global, made.scored_weights()))
+        assert list(scored) == list(merged) and merged.keys() == trained.keys()
+        for name, array in trained.items():
+            assert np.array_equal(merged[name], array)
+            mean = scores == "mean" and name in ("w", "b")
+            wanted = np.mean([c[name] for c in came], axis=0) if mean else array
+            assert_allclose(scored[name], wanted, rtol=1e-5, atol=1e-6)
+            assert scored[name].dtype == array.dtype
+        sent = made._global
     assert {key.split("/")[0] for key in made.state} == ({"drift", "mean"} if scores == "mean" else {"drift"})

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support import federation, node
 from torch import nn, optim, tensor
 
@@ -61,8 +62,8 @@ def test_a_merge_against_the_equations(kappa: float) -> None:
     length = math.sqrt(mixed @ mixed / scale**2 + SMALL) + SMALL
     change = (g + kappa * math.sqrt(g @ g / scale**2 + SMALL) / length * mixed) / (1 + kappa**2)
     got = np.concatenate([(arrays[n] - sent[n]).reshape(-1) for n in ("w", "b")])
-    np.testing.assert_allclose(got, 0.7 * change, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(arrays[BUFFER], buffers, rtol=1e-6)
+    assert_allclose(got, 0.7 * change, rtol=1e-4, atol=1e-6)
+    assert_allclose(arrays[BUFFER], buffers, rtol=1e-6)
     assert arrays[COUNT] == counts
     assert [(name, array.dtype) for name, array in arrays.items()] == [(name, a.dtype) for name, a in sent.items()]
 
@@ -89,7 +90,7 @@ def test_gamma_is_sought_as_torch_would() -> None:
             optimizer.step()
             schedule.step()
     assert best is not None
-    np.testing.assert_allclose(least(a, b, radius, params), best, rtol=1e-9)
+    assert_allclose(least(a, b, radius, params), best, rtol=1e-9)
 
 
 def test_updates_of_zeros_move_nothing() -> None:

@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support import ask, new_strategy, node
 from support import update as prototypes_of_node
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedpac import LEAST, FedPACStrategy, Floats, combinations
@@ -41,7 +41,7 @@ def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> Non
     h = np.zeros((3, C, D), np.float32)
     h[2] = 100
     points = combinations(h, np.full(3, 0.1, np.float32))
-    np.testing.assert_allclose(points, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
+    assert_allclose(points, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
     assert ((points == 0) | (points > LEAST)).all()
     np.testing.assert_array_equal(combinations(h[:2], np.zeros(2, np.float32)), np.eye(2))
     np.testing.assert_array_equal(combinations(h[:2], np.full(2, -1, np.float32)), np.eye(2))
@@ -62,11 +62,6 @@ def sent_by(index: int, seed: int = 0) -> Update:
     return Update(plain.node, encode(weights), knowledge, 8, {})
 
 
-def own_head(server: FedPACStrategy, index: int) -> Arrays:
-    sent = server.knowledge_for(node(index), ask())
-    return {name: array for name, array in sent.items() if name.startswith("head/")}
-
-
 def test_each_node_is_sent_its_own_combination_and_nothing_of_the_others() -> None:
     server = new_strategy(FedPACStrategy)
     assert server.knowledge_for(node(0), ask()) == {}
@@ -77,17 +72,17 @@ def test_each_node_is_sent_its_own_combination_and_nothing_of_the_others() -> No
         assert {name: array.shape for name, array in sent.items()} == {
             "prototypes": (2, D), "labels": (2,), "head/weight": (C, D), "head/bias": (C,)
         }  # fmt: skip
-        np.testing.assert_allclose(sent["head/weight"], np.full((C, D), alpha @ [1, 10, 100, 1000]), rtol=1e-6)
-        np.testing.assert_allclose(sent["head/bias"], np.full(C, alpha @ [0, 1, 2, 3]), rtol=1e-6)
-        np.testing.assert_allclose(sent["prototypes"], np.full((2, D), 2.5), rtol=1e-6)
+        assert_allclose(sent["head/weight"], np.full((C, D), alpha @ [1, 10, 100, 1000]), rtol=1e-6)
+        assert_allclose(sent["head/bias"], np.full(C, alpha @ [0, 1, 2, 3]), rtol=1e-6)
+        assert_allclose(sent["prototypes"], np.full((2, D), 2.5), rtol=1e-6)
 
 
 def test_a_node_that_misses_a_round_keeps_its_head() -> None:
     server = new_strategy(FedPACStrategy)
     server.merge_knowledge([sent_by(0), sent_by(2)])
-    before = own_head(server, 2)
+    before = server.knowledge_for(node(2), ask())
     server.merge_knowledge([sent_by(0, seed=1), sent_by(1, seed=1)])
-    after = own_head(server, 2)
-    assert all(np.array_equal(before[name], after[name]) for name in before) and before
-    assert not own_head(server, 3)
+    after, nobodys = (server.knowledge_for(node(index), ask()) for index in (2, 3))
+    for name in ("head/weight", "head/bias"):
+        assert np.array_equal(before[name], after[name]) and name not in nobodys
     assert server.knowledge["nodes"].tolist() == [0, 1, 2]

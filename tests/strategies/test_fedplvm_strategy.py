@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 from flwr.app import ArrayRecord
+from numpy.testing import assert_allclose
 from slow_finch import slow_finch
 from support import check_knowledge, new_strategy, node
 
@@ -24,25 +25,19 @@ def sent_by(rows: list[tuple[float, float]], classes: list[int], counts: list[in
     }  # fmt: skip
 
 
-def update(index: int, knowledge: Arrays) -> Update:
-    return Update(node(index), ArrayRecord(), knowledge, 3, {})
-
-
-def merged(server: FedPLVMStrategy, *knowledge: Arrays) -> dict[int, list[list[float]]]:
-    """Merge; return the global prototypes of each class, sorted."""
-    server.merge_knowledge([update(index, one) for index, one in enumerate(knowledge)])
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    assert labels.tolist() == sorted(labels.tolist())
-    return {int(k): sorted(prototypes[labels == k].round(4).tolist()) for k in np.unique(labels)}
-
-
 def test_classes_come_and_go_with_all_their_clusters() -> None:
     server = strategy()
-    first = merged(server, sent_by([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
-    assert {k: len(rows) for k, rows in first.items()} == {0: 2, 1: 1}
-    assert merged(server, sent_by([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
-    assert merged(server, sent_by([], [])) == {0: first[0], 1: [[7, 7]]}
+    both = [[0, 0.1, 2], [0, 2, 0.1]]
+    for knowledge, wanted in (
+        (sent_by([*TWO_SIDES, (4, 4)], [0] * 6 + [1]), [*both, [1, 4, 4]]),
+        (sent_by([(7, 7)], [1]), [*both, [1, 7, 7]]),
+        (sent_by([], []), [*both, [1, 7, 7]]),
+    ):
+        server.merge_knowledge([Update(node(), ArrayRecord(), knowledge, 3, {})])
+        prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
+        assert (prototypes.dtype, labels.dtype) == (np.float32, np.int64)
+        found = sorted([k, *row] for k, row in zip(labels.tolist(), prototypes.tolist(), strict=True))
+        assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_a_prototype_of_no_image_is_none_and_of_too_many_those_of_the_most_images_are_compared() -> None:
@@ -50,7 +45,7 @@ def test_a_prototype_of_no_image_is_none_and_of_too_many_those_of_the_most_image
     one, other = sent_by(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), sent_by(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
     prototypes, labels = collected([one, other], 3)
     assert labels.tolist() == [0, 0, 0, 1]
-    np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
+    assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
 
 
 def test_clusters_against_finchs_definition() -> None:
@@ -62,4 +57,4 @@ def test_clusters_against_finchs_definition() -> None:
             points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))
         ]
         assert labels.tolist() == [2] * len(wanted)
-        np.testing.assert_allclose(sorted(result.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)
+        assert_allclose(sorted(result.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)

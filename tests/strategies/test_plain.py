@@ -220,21 +220,24 @@ def prototypes(rows: Any) -> Arrays:
     return {"prototypes": np.array(rows), "counts": np.ones(len(rows), int)}
 
 
+GOOD = prototypes(np.ones((C, D), np.float32))
+
+
 @pytest.mark.parametrize(
-    ("reply", "named"),
+    ("weights", "knowledge", "images", "named"),
     [
-        ((WEIGHTS, {}, 1), "prototypes"),
-        ((WEIGHTS, prototypes(np.ones((C, D))), 1), "float32"),
-        ((WEIGHTS, prototypes(np.ones((C + 1, D), np.float32)), 1), "prototypes"),
-        (({**WEIGHTS, "more": np.ones(1)}, {}, 1), "more"),
-        ((WEIGHTS, prototypes(np.ones((C, D), np.float32)), 0), "num-examples"),
-        ((WEIGHTS, {}, -1), "num-examples=-1"),
+        (WEIGHTS, {}, 1, "prototypes"),
+        (WEIGHTS, prototypes(np.ones((C, D))), 1, "float32"),
+        (WEIGHTS, prototypes(np.ones((C + 1, D), np.float32)), 1, "prototypes"),
+        ({**WEIGHTS, "more": np.ones(1)}, {}, 1, "more"),
+        (WEIGHTS, GOOD, 0, "num-examples"),
+        (WEIGHTS, {}, -1, "num-examples=-1"),
     ],
 )
-def test_a_reply_that_does_not_fit_ends_the_run(reply: tuple[Arrays, Arrays, int], named: str) -> None:
+def test_a_reply_that_does_not_fit_ends_the_run(weights: Arrays, knowledge: Arrays, images: int, named: str) -> None:
     def answers(index: int, content: RecordDict) -> tuple[Arrays, Arrays, int]:
-        good = (WEIGHTS, prototypes(np.ones((C, D), np.float32)), 1)
-        return good if index != 2 and named == "prototypes" else reply
+        good = index != 2 and named == "prototypes"
+        return (WEIGHTS, GOOD, 1) if good else (weights, knowledge, images)
 
     with pytest.raises(InconsistentMessageReplies, match=named):
         run(FedProto(), answers)

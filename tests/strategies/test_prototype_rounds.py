@@ -1,11 +1,13 @@
-"""Servers that average prototypes: classes that come and go, what nodes count, and that nothing changes in place."""
+"""Servers that average prototypes: classes that come and go, what nodes and images count, schedules and weights."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from support import after_rounds, new_strategy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import after_rounds, ask, new_strategy, node
 from support import update as prototypes_of_a_node
 
 from fedshift_strategies.base import DomainStrategy
@@ -63,3 +65,35 @@ def test_classes_come_and_go(name: str) -> None:
 def test_each_node_that_has_a_class_counts_once_however_many_images_it_has(name: str) -> None:
     first, second = update([[3, 0], [2, 2], [9, 9]], [30, 1, 0]), update([[11, 0], [9, 9], [9, 9]], [1, 0, 0], 1)
     assert after_rounds(strategy(name), [first, second]) == {0: [7, 0], 1: [2, 2]}
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
+@settings(max_examples=60)
+def test_weighted_mean_against_numpy(seed: int, n: int, scale: float) -> None:
+    """By default, each image counts once, whoever has it."""
+    rng = np.random.default_rng(seed)
+    p = (scale * rng.normal(size=(n, C, D))).astype(np.float32)
+    counts = rng.integers(0, 50, size=(n, C)) * (rng.random(size=(n, C)) < 0.7)
+    p[counts == 0] = 1e6  # what a node sends of a class it does not hold must not matter
+    updates = [update(p[m], counts[m].tolist(), m) for m in range(n)]
+    g = after_rounds(new_strategy(FedProtoStrategy, personal=True), updates)
+    assert list(g) == np.flatnonzero(counts.any(axis=0)).tolist()
+    for k, prototype in g.items():
+        wanted = np.average(p[:, k].astype(np.float64), axis=0, weights=counts[:, k])
+        np.testing.assert_allclose(prototype, wanted, rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_fedproc_nodes_get_the_alpha_of_the_round() -> None:
+    server, of = new_strategy(FedProcStrategy, rounds=4), node()
+    assert server.knowledge_for(of, ask(1)) == server.tell(of, ask(1)) == {}  # round 1: no prototypes
+    server.merge_knowledge([update([[1, 2]] * C, [1] * C)])
+    for server_round, alpha in ((2, 0.75), (3, 0.5), (4, 0.25)):
+        assert set(server.knowledge_for(of, ask(server_round))) == {"prototypes", "labels"}
+        assert server.tell(of, ask(server_round)) == {"alpha": alpha}
+    assert set(server.knowledge) == {"prototypes", "labels"}  # alpha follows from the round, so none is kept
+
+
+def test_fedseproto_averages_weights_by_number_of_images() -> None:
+    """Eq. 16: 3 and 9 images give 1/4 and 3/4."""
+    updates = [update([[1.0, 1.0]] * C, [n] * C, i) for i, n in enumerate((1, 3))]
+    assert new_strategy(FedSeProtoStrategy).weights(updates) == [0.25, 0.75]

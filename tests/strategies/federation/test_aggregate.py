@@ -6,7 +6,7 @@ import numpy as np
 import numpy.ma  # which np.median imports when it is first called, in the midst of what is measured here
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from support import federation
+from support import federation, node
 
 from fedshift.run.engine.inline import InlineGrid
 from fedshift_core.arrays import Arrays
@@ -21,13 +21,6 @@ def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStra
     """Return a strategy, what it asked each of its nodes, and their replies: node i has 10 (i + 1) images."""
     app = ClientApp()
 
-    @app.query()
-    def query(msg: Message, context: Context) -> Message:
-        place = int(str(context.node_config["partition-id"]))
-        fields = {"class-counts": [10 * (place + 1), 0], "num-test": 1, "shared-test": 1}
-        metrics = MetricRecord(fields | {"partition-id": place, "num-partitions": len(records)})
-        return Message(RecordDict({"config": ConfigRecord({"domain": "a"}), "metrics": metrics}), reply_to=msg)
-
     @app.train()
     def train(msg: Message, context: Context) -> Message:
         place = int(str(context.node_config["partition-id"]))
@@ -37,7 +30,9 @@ def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStra
 
     grid = InlineGrid(app, len(records))
     strategy = DomainStrategy(FEDERATION, Params(), lambda *fields: None)
-    strategy.gather(grid)
+    strategy.roster._nodes = {
+        node_id: node(i, (10 * (i + 1), 0), node_id=node_id) for i, node_id in enumerate(grid.get_node_ids())
+    }
     requests = list(strategy.configure_train(1, start, ConfigRecord(), grid))
     return strategy, requests, list(grid.send_and_receive(requests))
 
@@ -48,10 +43,16 @@ def model(value: float) -> Arrays:
     return arrays | {"n": np.array(int(value))}
 
 
-def test_all_nodes_are_sent_one_and_the_same_record() -> None:
-    start = encode(model(1))
-    _, requested, _ = answered([encode(model(0))] * 3, start)
+def test_all_nodes_are_sent_one_record_and_a_reply_that_is_not_what_it_says_is_left_out() -> None:
+    good, evil, start = encode(model(1)), encode(model(1)), encode(model(2))
+    evil["large"] = Array("float32", (256, 512), "numpy.ndarray", evil["large"].data[:-4])
+    strategy, requested, replies = answered([good, evil, good], start)
     assert all(message.content["arrays"] is start for message in requested)
+    average, _ = strategy.aggregate_train(1, replies)
+    assert average is not None
+    assert np.array_equal(decode(average)["large"], model(1)["large"])
+    (reason,) = strategy._result.left_out
+    assert reason == "node 1 (a): large has 524284 bytes, expected 524288 of shape (256, 512) and type float32"
 
 
 def test_memory_holds_one_model_more_than_the_replies() -> None:
@@ -85,14 +86,3 @@ def test_replies_are_let_go_as_they_are_averaged() -> None:
     tracemalloc.stop()
     assert before > 10 * size
     assert after < 2 * size
-
-
-def test_a_reply_that_is_not_what_it_says_is_left_out() -> None:
-    good, evil = encode(model(1)), encode(model(1))
-    evil["large"] = Array("float32", (256, 512), "numpy.ndarray", evil["large"].data[:-4])
-    strategy, _, replies = answered([good, evil, good], encode(model(2)))
-    average, _ = strategy.aggregate_train(1, replies)
-    assert average is not None
-    assert np.array_equal(decode(average)["large"], model(1)["large"])
-    (reason,) = strategy._result.left_out
-    assert reason == "node 1 (a): large has 524284 bytes, expected 524288 of shape (256, 512) and type float32"

@@ -46,35 +46,40 @@ def test_the_median_of_the_nodes_decides() -> None:
 
 def test_images_counts_and_rows_are_scaled_down_alike() -> None:
     given = update(
-        node(0, 900, 100, 0), counts=np.array([900, 1, 0]), prototypes=np.ones((3, 2)), labels=np.arange(1000),
-        features=np.arange(2000).reshape(1000, 2), scores=np.ones((6, 3)),
-    )  # fmt: skip
+        node(0, 900, 100, 0),
+        counts=np.array([900, 1, 0]),
+        prototypes=np.ones((3, 2)),
+        labels=np.arange(1000),
+        features=np.arange(2000).reshape(1000, 2),
+        scores=np.ones((6, 3)),
+    )
     result = weighed(given, 10, DECLARED)
     assert (result.num_examples, result.node.class_counts, result.node.index) == (10, (9, 1, 0), 0)
-    assert result.knowledge["counts"].tolist() == [9, 1, 0]
-    assert result.knowledge["labels"].tolist() == [0, 111, 222, 333, 444, 555, 666, 777, 888, 999]
-    assert (result.knowledge["features"][:, 0] // 2 == result.knowledge["labels"]).all()
-    assert (result.knowledge["prototypes"].shape, result.knowledge["scores"].shape) == ((3, 2), (6, 3))
+    kept = {name: array.tolist() for name, array in result.knowledge.items()}
+    assert kept["counts"] == [9, 1, 0]
+    assert kept["labels"] == [0, *range(111, 1000, 111)]
+    assert kept["features"] == [[2 * label, 2 * label + 1] for label in kept["labels"]]
+    assert (kept["prototypes"], kept["scores"]) == ([[1, 1]] * 3, [[1] * 3] * 6)
     assert given.knowledge["counts"].tolist() == [900, 1, 0]
 
 
-@pytest.mark.parametrize(("tests", "counted"), [((10, 20, 2000), True), ((10, 20, 2001), False)])
-def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(tests: tuple[int, ...], counted: bool) -> None:
+@pytest.mark.parametrize(("last", "counted"), [(2000, 3), (2001, 2)])
+def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(last: int, counted: int) -> None:
+    tests = (10, 20, last)
     nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
     plan, around, result = validated(nodes)
     sent = plan.first()
     assert around.options(nodes[0]) == {"validation": True}
-    assert [len(parts) for parts in sent.values()] == [1, 1, int(counted)]
+    assert [bool(sent[each]) for each in nodes] == [True, True, counted == 3]
+    scan = {"correct/scan": 0, "count/scan": 0, "loss-sum/scan": 1.0}
     replies = []
-    for place, number in enumerate(tests):
-        numbers: dict[str, float] = {"num-examples": 1, "validation-correct": number, "validation-count": number}
-        if sent[nodes[place]]:
-            numbers |= {"correct/scan": 0, "count/scan": number, "loss-sum/scan": 1.0}
-        replies.append(reply(nodes[place], numbers))
+    for of, number in zip(nodes, tests, strict=True):
+        numbers = {"num-examples": 1, "validation-correct": number, "validation-count": number}
+        replies.append(reply(of, numbers | (scan | {"count/scan": number} if sent[of] else {})))
     assert plan.read(replies) == []
     around.finish()
     assert result.shown["validation"] == {"scan": 100.0}
-    assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    assert plan.tally()._sums["scan"][1] == sum(tests[:counted])
 
 
 def validated(nodes: list[Node]) -> tuple[Evaluation, Around, RoundResult]:

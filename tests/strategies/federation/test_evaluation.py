@@ -41,13 +41,17 @@ def places(questions: Questions) -> dict[int, list[tuple[int, int]]]:
 
 
 def reply(node: Node, **values: Any) -> Message:
-    """Return an answer; the first ``_`` of a name stands for a ``/``."""
+    """Return an answer; an error where it has no values."""
     identify_process()
     question = Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate")
     if not values:
         return Message(Error(code=2, reason="broken"), reply_to=question)
-    named = {name.replace("_", "/", 1): value for name, value in values.items()}
-    return Message(RecordDict({"metrics": MetricRecord(named)}), reply_to=question)
+    return Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=question)
+
+
+def scores(domain: str, correct: int, count: int) -> dict[str, Any]:
+    """Return what a node says of a domain's test images; a loss of 0.5 each."""
+    return {f"correct/{domain}": correct, f"count/{domain}": count, f"loss-sum/{domain}": 0.5 * count}
 
 
 THREE, TWO = ("scan", "texture", "scan"), ("scan", "scan")
@@ -57,35 +61,35 @@ REAL = {"shared": False}
 @pytest.mark.parametrize(
     ("domains", "of", "how", "asked"),
     [
-        (THREE, {}, {}, "0 scan, 1 texture"),  # in simulation one node scores a small test set
-        (THREE, REAL, {}, "0 scan, 1 texture, 2 scan"),  # each its own part
-        (THREE, {}, {"personal": True}, "0 scan, 1 texture, 2 scan"),
-        (THREE, {}, {"own_tests": True}, "0 scan, 1 texture, 2 scan"),
-        (THREE, {}, {"personal": True, "silent": {0, 1}}, "2 scan"),  # a silent node's domain is nobody else's
-        (THREE, {}, {"personal": True, "everywhere": True, "silent": {1}}, "0 scan, 0 texture, 2 scan, 2 texture"),
-        (TWO, {}, {}, "0 scan, 1 texture"),  # a domain that is held out goes to one node
-        (TWO, {}, {"personal": True}, "0 scan, 0 texture, 1 scan, 1 texture"),  # or to all
-        (TWO, {}, {"own_tests": True}, "0 scan, 0 texture, 1 scan, 1 texture"),
-        (("scan",), REAL, {}, "0 scan"),  # a real node is never asked for a foreign domain
-        (("scan",), {**REAL, "num_test": 0}, {}, ""),
+        (THREE, {}, "", "0 scan, 1 texture"),  # in simulation one node scores a small test set
+        (THREE, REAL, "", "0 scan, 1 texture, 2 scan"),  # each its own part
+        (THREE, {}, "personal", "0 scan, 1 texture, 2 scan"),
+        (THREE, {}, "own_tests", "0 scan, 1 texture, 2 scan"),
+        (THREE, {}, "personal silent", "0 scan, 2 scan"),  # a silent node's domain is nobody else's
+        (THREE, {}, "personal everywhere silent", "0 scan, 0 texture, 2 scan, 2 texture"),
+        (TWO, {}, "", "0 scan, 1 texture"),  # a domain that is held out goes to one node
+        (TWO, {}, "personal", "0 scan, 0 texture, 1 scan, 1 texture"),  # or to all
+        (TWO, {}, "own_tests", "0 scan, 0 texture, 1 scan, 1 texture"),
+        (("scan",), REAL, "", "0 scan"),  # a real node is never asked for a foreign domain
+        (("scan",), {**REAL, "num_test": 0}, "", ""),
     ],
 )
-def test_who_is_asked_for_which_domain(
-    domains: tuple[str, ...], of: dict[str, Any], how: dict[str, Any], asked: str
-) -> None:
-    questions = Evaluation(DOMAINS, nodes(*domains, **of), **{"personal": False, **how}).first()
+def test_who_is_asked_for_which_domain(domains: tuple[str, ...], of: dict[str, Any], how: str, asked: str) -> None:
+    ways: dict[str, Any] = {"personal": False} | dict.fromkeys(how.split(), True)
+    ways |= {"silent": {1}} if "silent" in how else {}
+    questions = Evaluation(DOMAINS, nodes(*domains, **of), **ways).first()
     found = sorted(f"{node.index} {part.domain}" for node, parts in questions.items() for part in parts)
     assert ", ".join(found) == asked
 
 
 @pytest.mark.parametrize("trained_only", [True, False])
 def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_only: bool) -> None:
-    two = nodes("scan", "scan")
+    two = nodes(*TWO)
     evaluation = Evaluation(("scan",), two, personal=True, trained_only=trained_only)
     evaluation.first()
     heard: list[int] = []
-    lost, kept = ({"correct_scan": right, "count_scan": 9, "loss-sum_scan": 1.0} for right in (0, 9))
-    answers = [reply(two[0], **lost, **{"started-anew": 1}), reply(two[1], **kept)]
+    lost = scores("scan", 0, 9) | {"started-anew": 1}
+    answers = [reply(two[0], **lost), reply(two[1], **scores("scan", 9, 9))]
     assert evaluation.read(answers, lambda node, metrics: heard.append(node.index)) == []
     assert heard == [0, 1]
     assert evaluation.replacements() == {}
@@ -93,24 +97,21 @@ def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_on
 
 
 def test_parts_of_a_domain_add_up() -> None:
-    both = nodes("scan", "scan", shared=False, num_test=10)
+    both = nodes(*TWO, shared=False, num_test=10)
     evaluation = Evaluation(DOMAINS, both, personal=False)
     evaluation.first()
-    replies = [
-        reply(both[0], correct_scan=3, count_scan=10, **{"loss-sum_scan": 4.0}),
-        reply(both[1], correct_scan=9, count_scan=10, **{"loss-sum_scan": 2.0}),
-    ]
+    replies = [reply(node, **scores("scan", correct, 10)) for node, correct in zip(both, (3, 9), strict=True)]
     assert evaluation.read(replies) == []
     assert evaluation.tally().accuracy() == {"scan": 60.0, "texture": None}
-    assert evaluation.tally().loss() == {"scan": 0.3, "texture": None}
+    assert evaluation.tally().loss() == {"scan": 0.5, "texture": None}
     assert evaluation.replacements() == {}  # nobody holds texture, and no node sees foreign images
 
 
 def test_a_failing_node_is_replaced_until_nobody_is_left() -> None:
-    three = nodes("scan", "texture", "scan")
+    three = nodes(*THREE)
     evaluation = Evaluation(DOMAINS, three, personal=False)
     evaluation.first()
-    good = reply(three[1], correct_texture=1, count_texture=9, **{"loss-sum_texture": 9.0})
+    good = reply(three[1], **scores("texture", 1, 9))
     assert evaluation.read([reply(three[0]), good]) == [(three[0], "broken")]
     assert places(evaluation.replacements()) == {2: [(0, 9)]}
     assert evaluation.read([]) == [(three[2], "no answer in time")]
@@ -128,20 +129,18 @@ def divided(*domains: str, num_test: int = LARGE, **more: Any) -> tuple[list[Nod
     return some, Evaluation(DOMAINS, some, **{"personal": False, "batch": 4, **more})
 
 
-def scored(node: Node, *domains: str, correct: int = 1, count: int = LARGE // 2) -> Message:
-    values = [{f"correct_{d}": correct, f"count_{d}": count, f"loss-sum_{d}": 0.5 * count} for d in domains]
-    return reply(node, **{key: value for one in values for key, value in one.items()})
+def scored(node: Node, domain: str, correct: int = 1, count: int = LARGE // 2) -> Message:
+    return reply(node, **scores(domain, correct, count))
 
 
 @given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
 def test_parts_are_whole_batches_and_cover_every_image_once(images: int, batch: int, number: int) -> None:
     cuts = divide(images, batch, number)
-    assert cuts[0][0] == 0 and cuts[-1][1] == images
-    assert all(stop == start for (_, stop), (start, _) in pairwise(cuts))
-    assert all(start % batch == 0 for start, _ in cuts)
-    assert len(cuts) <= number
+    edges = [0, *(stop for _, stop in cuts)]
+    assert cuts == [*pairwise(edges)] and edges[-1] == images
+    assert all(start % batch == 0 for start in edges[:-1])
     batches = [-(-(stop - start) // batch) for start, stop in cuts]
-    assert max(batches) - min(batches) <= 1
+    assert len(cuts) <= number and max(batches) - min(batches) <= 1
     assert len(cuts) == 1 or min(batches) >= MIN_BATCHES
 
 
@@ -159,17 +158,18 @@ FIRST, SECOND, WHOLE = (0, LARGE // 2), (LARGE // 2, LARGE), (0, LARGE)
 @pytest.mark.parametrize(
     ("domains", "how", "parts"),
     [
-        ((*THREE, "scan"), {}, {0: [FIRST], 2: [SECOND], 1: [WHOLE]}),
-        (TWO, {}, {0: [FIRST, SECOND], 1: [SECOND, FIRST]}),  # one that is held out, among all nodes
-        (THREE, {"divisible": False}, {0: [WHOLE], 1: [WHOLE]}),
-        (THREE, {"personal": True}, {0: [WHOLE], 1: [WHOLE], 2: [WHOLE]}),
-        (THREE, {"own_tests": True}, {0: [WHOLE], 1: [WHOLE], 2: [WHOLE]}),
+        ((*THREE, "scan"), {}, [[FIRST], [WHOLE], [SECOND], []]),
+        (TWO, {}, [[FIRST, SECOND], [SECOND, FIRST]]),  # one that is held out, among all nodes
+        (THREE, {"divisible": False}, [[WHOLE], [WHOLE], []]),
+        (THREE, {"personal": True}, [[WHOLE]] * 3),
+        (THREE, {"own_tests": True}, [[WHOLE]] * 3),
     ],
 )
 def test_a_large_test_set_is_divided_where_the_parts_add_up(
-    domains: tuple[str, ...], how: dict[str, Any], parts: dict[int, list[tuple[int, int]]]
+    domains: tuple[str, ...], how: dict[str, Any], parts: list[list[tuple[int, int]]]
 ) -> None:
-    assert places(divided(*domains, **how)[1].first()) == parts
+    questions = places(divided(*domains, **how)[1].first())
+    assert [questions.get(index, []) for index in range(len(parts))] == parts
 
 
 def test_a_failed_part_goes_to_another_node_even_one_that_has_answered() -> None:
@@ -187,15 +187,14 @@ def test_a_failed_part_goes_to_another_node_even_one_that_has_answered() -> None
 
 def test_each_part_is_tried_with_every_node_once_then_the_domain_is_missing() -> None:
     _, evaluation = divided("scan", "scan", "scan")
-    tried: list[tuple[int, tuple[int, int]]] = []
+    tried: list[tuple[int, int]] = []
     questions = evaluation.first()
     while questions:
         for node, parts in questions.items():
-            scan = [(part.start, part.stop) for part in parts if part.domain == "scan"]
+            scan = [part.start for part in parts if part.domain == "scan"]
             assert len(scan) <= 1  # an answer has one place for a domain
-            tried += [(node.index, place) for place in scan]
-        replies = [scored(node, "texture") for node, parts in questions.items() if parts[0].domain == "texture"]
-        evaluation.read(replies)
+            tried += [(node.index, start) for start in scan]
+        evaluation.read([scored(node, "texture") for node, parts in questions.items() if parts[0].domain == "texture"])
         questions = evaluation.replacements()
     assert len(tried) == len(set(tried)) >= 3
     assert {index for index, _ in tried} == {0, 1, 2}
@@ -220,12 +219,12 @@ def answered(lie: dict[str, Any]) -> str:
     evaluation = Evaluation(DOMAINS, one, personal=False, scores=("global",))
     evaluation.first()
     heard: list[Node] = []
-    right = {"correct/scan": 3, "count/scan": 9, "loss-sum/scan": 4.5, "other-correct/global/scan": 2}
-    came = reply(one[0], **{name: value for name, value in (right | lie).items() if value is not None})
+    right = scores("scan", 3, 9) | {"other-correct/global/scan": 2} | lie
+    came = reply(one[0], **{name: value for name, value in right.items() if value is not None})
     problems = evaluation.read([came], lambda node, metrics: heard.append(node))
-    assert evaluation.tally().accuracy()["scan"] == (None if problems else 100 * 3 / 9)
-    assert heard == ([] if problems else one)
-    assert len(came.content) == (0 if problems else 1)  # what is not used is let go
+    accuracy = evaluation.tally().accuracy()["scan"]
+    # What is not used is let go.
+    assert (accuracy, heard, len(came.content)) == ((None, [], 0) if problems else (100 * 3 / 9, one, 1))
     return problems[0][1] if problems else ""
 
 
@@ -273,9 +272,9 @@ def test_a_validation_part_is_as_large_as_was_announced(announced: int, correct:
     evaluation.first()
     assert around.options(node) == {"validation": True}
     more = {"validation-correct": correct, "validation-count": count, "validation-loss-sum": 6.0}
-    problems = evaluation.read([reply(node, correct_scan=3, count_scan=9, **{"loss-sum_scan": 4.0}, **more)])
+    problems = evaluation.read([reply(node, **scores("scan", 3, 9), **more)])
     assert [named in why for _, why in problems] == ([True] if named else [])
     around.finish()
-    for name, value in (("validation", 100.0), ("validation_loss", 1.5)):
-        assert scoring.result.shown[name]["scan"] == (None if named else value)
-    assert evaluation.tally().accuracy()["scan"] == (None if named else 100 / 3)  # nothing of it is used
+    shown = [scoring.result.shown[name]["scan"] for name in ("validation", "validation_loss")]
+    # Nothing of it is used.
+    assert [*shown, evaluation.tally().accuracy()["scan"]] == ([None] * 3 if named else [100.0, 1.5, 100 / 3])
