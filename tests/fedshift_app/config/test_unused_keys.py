@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 from refusals import refused
+from words import config as config_of
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -23,12 +24,12 @@ NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 def test_every_recipes_values_reach_their_keys(method: str) -> None:
     """Of each parameter its own value, typed."""
     spec = registry.get(method)
-    config = resolve({"method": method, "set": NETWORK})
+    config = config_of(f"method={method} {NETWORK}")
     for key in spec.parameters:
         if recipes.moved(spec, key) and isinstance(target := recipes.targets_of(spec, key)[0], str):
             value = recipes.value_of(config, target)
             if value is not recipes.NOTHING:
-                resolve({"method": method, "set": f"{NETWORK} method.{key}={json.dumps(value)}"})
+                config_of(f"method={method} {NETWORK} method.{key}={json.dumps(value)}")
 
 
 def test_what_a_key_needs_are_values_that_another_key_can_have() -> None:
@@ -66,9 +67,9 @@ def test_options_of_a_kind_have_three_spellings(section: str, kind: str, options
     """Flat, nested in a file, and nested on the command line: one configuration."""
     words = [f"{section}.{kind}.{word.replace(': ', '=')}" for word in options.split(", ")]
     flat = " ".join(words).replace(f"{kind}.name", kind).replace(f" {section}.{kind}.", f" {section}.")
-    expected = resolve({"set": flat})
-    assert resolve({"set": f"'{section}.{kind}={{{options}}}'"}) == expected
-    assert resolve({"set": " ".join(words)}) == resolve({"set": " ".join(reversed(words))}) == expected
+    expected = config_of(flat)
+    assert config_of(f"'{section}.{kind}={{{options}}}'") == expected
+    assert config_of(f"{' '.join(words)}") == config_of(f"{' '.join(reversed(words))}") == expected
     content = read_yaml(CONF / "experiments" / "handwritten.yaml")
     content[section] = content.get(section, {}) | {kind: parse(f"{{{options}}}")}
     file = tmp_path / "handwritten.yaml"
