@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import write_run
 from support import ROOT, Run
+from words import config as config_of
 
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
@@ -72,7 +73,7 @@ def test_every_form_of_a_comparison_and_the_report(runs: dict[str, Run]) -> None
 def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
     domains = ("photo", "art_painting", "cartoon", "sketch")
     for seed, (name, gain) in product(range(3), (("fedavg", 0.0), (NAME, 5.0))):
-        config = resolve({"experiment": "fedseproto-pacs", "method": name, "seed": seed})
+        config = config_of(f"fedseproto-pacs method={name} seed={seed}")
         write_run(tmp_path / f"{name}{seed}", config, dict.fromkeys(domains, 50 + seed + gain + seed * gain / 100))
     checked = claims([tmp_path])
     (claim,) = [one for one in checked.claims if one.table == "fedseproto.table2pacs"]

@@ -2,20 +2,21 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, Killed, ListeningGrid, Run
+from traffic import changing
+from words import config as config_of
 
 from fedshift.run.launch import runner
 from fedshift_app import server_app
-from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
@@ -41,22 +42,18 @@ def flipped(sent: Arrays, trained: Arrays) -> Arrays:
 def lying(lie: Lie) -> type[ListeningGrid]:
     """Return a grid in which one node lies about its weights."""
 
-    class Grid(ListeningGrid):
-        def pass_on(self, request: Message, reply: Message) -> Message:
-            config = request.content.config_records["config"]
-            training = request.metadata.message_type == MessageType.TRAIN
-            if training and config["node-index"] == LIAR:
-                sent, values = (decode(message.content.array_records["arrays"]) for message in (request, reply))
-                reply.content["arrays"] = encode(values | lie(sent, values))
-            return reply
+    def change(message: Message, reply: Message) -> Message:
+        sent, values = (decode(of.content.array_records["arrays"]) for of in (message, reply))
+        reply.content["arrays"] = encode(values | lie(sent, values))
+        return reply
 
-    return Grid
+    return changing(change, "train", [LIAR])
 
 
 @functools.cache
 def initial() -> Arrays:
     """Return the weights before the first round."""
-    return decode(run_build.prepare(resolve({"set": SHORT}), "inline")[0])
+    return decode(run_build.prepare(config_of(SHORT), "inline")[0])
 
 
 def final(run: Run) -> Arrays:
@@ -71,7 +68,7 @@ def apart(one: Arrays, other: Arrays) -> float:
 @pytest.fixture(scope="session")
 def honest(shared_run: InlineRun) -> Arrays:
     """Return the weights after two rounds in which nobody lies, by the plain average."""
-    return final(shared_run(nodes=5, rounds=2, set=SHORT))
+    return final(shared_run(f"nodes=5 rounds=2 {SHORT}"))
 
 
 def off_course(run: Run, honest: Arrays) -> float:
@@ -82,40 +79,43 @@ def off_course(run: Run, honest: Arrays) -> float:
 # --- federation.max_update -------------------------------------------------------------------------
 
 
+def check_left_out(run: Run, honest: Arrays) -> Iterator[str]:
+    """Yield why the liar was left out in each round; the others came as far as without it."""
+    assert off_course(run, honest) < 1
+    for line in run.rounds:
+        assert line["nodes"] == HONEST
+        (left_out,) = line["left_out"]
+        assert left_out.startswith("node 1 (scan): ")
+        yield left_out
+
+
 def test_one_huge_reply_neither_fails_the_run_nor_its_resume(
     run_inline: InlineRun, honest: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Averaged, 9e5 would leave weights from which every honest node's reply is above max_value."""
-    grid = lying(everywhere)
-    whole = run_inline(nodes=5, rounds=2, set=SHORT, grid=grid)
-    for line in whole.rounds:
-        assert line["nodes"] == HONEST
-        (left_out,) = line["left_out"]
-        assert left_out.startswith("node 1 (scan): ") and "federation.max_updat" in left_out
-    assert off_course(whole, honest) < 1
-    call = server_app.Progress.__call__
+    given: dict[str, Any] = {"nodes": 5, "rounds": 2, "set": SHORT, "grid": lying(everywhere)}
+    whole = run_inline(**given)
+    assert all("federation.max_updat" in left_out for left_out in check_left_out(whole, honest))
+    call, cut = server_app.Progress.__call__, whole.folder.parent / "cut"
 
     def killed(self: Any, result: Any, weights: Any) -> None:
         call(self, result, weights)
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(server_app.Progress, "__call__", killed)
-        with pytest.raises(Killed):
-            run_inline(nodes=5, rounds=2, set=SHORT, grid=grid, output_dir=str(whole.folder.parent / "cut"))
-    (folder,) = (whole.folder.parent / "cut").iterdir()
+    monkeypatch.setattr(server_app.Progress, "__call__", killed)
+    with pytest.raises(Killed):
+        run_inline(**given, output_dir=str(cut))
+    monkeypatch.setattr(server_app.Progress, "__call__", call)
+    (folder,) = cut.iterdir()
     resumed = Run(runner.run_inline({"resume": str(folder)}, 5))
     assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
 
 
 def test_a_node_that_goes_far_from_the_others_is_left_out(run_inline: InlineRun, honest: Arrays) -> None:
-    run = run_inline(nodes=5, rounds=2, set=SHORT, grid=lying(flipped))
-    for line in run.rounds:
-        assert line["nodes"] == HONEST
-        (left_out,) = line["left_out"]
+    run = run_inline(f"nodes=5 rounds=2 {SHORT}", grid=lying(flipped))
+    for left_out in check_left_out(run, honest):
         bound = re.search(r"allowed for its images is ([\d.]+) at most", left_out)
         assert bound and 10 <= float(bound[1]) < 20, left_out  # more than 10 where honest nodes learn little yet
-    assert off_course(run, honest) < 1
 
 
 # --- announced images, and a model that goes bad -----------------------------------------------------
@@ -124,21 +124,17 @@ def test_a_node_that_goes_far_from_the_others_is_left_out(run_inline: InlineRun,
 def announcing(images: int, times: float) -> type[ListeningGrid]:
     """Return a grid in which one node announces so many images of a class, and goes so far the other way."""
 
-    class Grid(ListeningGrid):
-        def pass_on(self, request: Message, reply: Message) -> Message:
-            kind, liar = request.metadata.message_type, request.metadata.dst_node_id == 1000 + LIAR
-            if liar and kind == MessageType.QUERY and images:
-                reply.content.metric_records["metrics"]["class-counts"] = [images] * 10
-            if liar and kind == MessageType.TRAIN:
-                sent, values = (decode(message.content.array_records["arrays"]) for message in (request, reply))
-                reply.content["arrays"] = encode(
-                    {name: sent[name] - times * (values[name] - sent[name]) for name in sent}
-                )
-                if images:
-                    reply.content.metric_records["metrics"]["num-examples"] = 10 * images
-            return reply
+    def change(message: Message, reply: Message) -> Message:
+        said = reply.content.metric_records.get("metrics", {})
+        if "class-counts" in said:
+            said["class-counts"] = [images] * 10
+        if message.metadata.message_type == "train":
+            sent, values = (decode(of.content.array_records["arrays"]) for of in (message, reply))
+            reply.content["arrays"] = encode({name: sent[name] - times * (values[name] - sent[name]) for name in sent})
+            said["num-examples"] = 10 * images
+        return reply
 
-    return Grid
+    return changing(change, nodes=[LIAR])
 
 
 LONGER = "train.epochs=5 allocation.share=0.2 train.lr=0.03 dataset.domains=[scan] evaluate.every=9 evaluate.last=1"
@@ -154,7 +150,7 @@ def test_a_run_outlasts_a_node_that_announces_ten_million_images(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """It is within all bounds, and the honest nodes are those that come to numbers which are not."""
-    run = run_inline(nodes=5, rounds=8, set=settings, grid=announcing(images, times))
+    run = run_inline(f"nodes=5 rounds=8 {settings}", grid=announcing(images, times))
     assert f"{counts} (federation.max_images)" in caplog.text
     (left_out,) = [line for one in run.rounds for line in one["left_out"] if "moved the average by" in line]
     assert left_out.startswith("node 1 (scan): ")
@@ -164,21 +160,21 @@ def test_a_run_outlasts_a_node_that_announces_ten_million_images(
 
 def test_honest_nodes_that_diverge_by_themselves_end_the_run_as_ever(run_inline: InlineRun) -> None:
     with pytest.raises(FederationError, match=r"^round \d: no node"):
-        run_inline(nodes=5, rounds=8, set=f"{SOONER} train.lr=100")
+        run_inline(f"nodes=5 rounds=8 {SOONER} train.lr=100")
 
 
 # --- aggregation.robust ----------------------------------------------------------------------------
 
 
 def test_the_plain_average_is_led_astray_by_what_no_bound_holds_back(run_inline: InlineRun, honest: Arrays) -> None:
-    run = run_inline(nodes=5, rounds=2, set=f"{SHORT} {UNBOUNDED}", grid=lying(flipped))
+    run = run_inline(f"nodes=5 rounds=2 {SHORT} {UNBOUNDED}", grid=lying(flipped))
     assert run.rounds[1]["nodes"] == [0, 1, 2, 3, 4]
     assert off_course(run, honest) > 20
 
 
 @pytest.mark.parametrize(("rule", "lie"), [*zip(RULES, [everywhere, flipped] * 2, strict=True)])
 def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, honest: Arrays) -> None:
-    run = run_inline(nodes=5, rounds=2, set=f"{SHORT} {UNBOUNDED} aggregation.robust={rule}", grid=lying(lie))
+    run = run_inline(f"nodes=5 rounds=2 {SHORT} {UNBOUNDED} aggregation.robust={rule}", grid=lying(lie))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4]] * 2
     assert off_course(run, honest) < 1.5
 
@@ -190,5 +186,5 @@ def test_too_few_nodes_are_reported_before_the_first_round(
     settings: str, nodes: int, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     with refused(FederationError, "aggregation.robust=", f"found {2 if 'median' in settings else 4}"):
-        run_inline(nodes=nodes, rounds=1, set=f"{SHORT} aggregation.robust={settings}")
+        run_inline(f"nodes={nodes} rounds=1 {SHORT} aggregation.robust={settings}")
     assert not (tmp_path / "runs").exists()

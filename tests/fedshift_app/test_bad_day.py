@@ -1,11 +1,12 @@
 """Nodes and servers that die, sleep, come back and lie: real processes of Flower on loopback."""
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
-from support import ROOT, InlineRun, Run
+from support import ROOT, InlineRun, Run, until
 
 from fedshift.run.launch import local_superlink, processes, runner
 from fedshift.site.deploy import demo as deploy_demo
@@ -75,17 +76,15 @@ class Federation:
     def __init__(self, home: Path, flower: processes.Group, folders: list[exporting.NodeFolder]) -> None:
         self.home, self.flower, self.folders = home, flower, folders
         self.port = processes.free_port()
-        self._started = 0
+        self._started = itertools.count(1)
         self._processes: dict[str, psutil.Process] = {}
         self._names: dict[int, str] = {}
 
     def start_superlink(self) -> None:
-        self._started += 1
-        self._superlink = f"superlink-{self._started}"
-        self._start(
-            self._superlink, processes.command("flower-superlink"), "--insecure", "--host", "127.0.0.1",
-            "--port", str(self.port), "--database", str(self.home / "state.db"),
-        )  # fmt: skip
+        self._superlink = f"superlink-{next(self._started)}"
+        database = str(self.home / "state.db")
+        command = [processes.command("flower-superlink"), "--insecure", "--host", "127.0.0.1"]
+        self._start(self._superlink, *command, "--port", str(self.port), "--database", database)
         self.flower.wait_for_http(self._superlink, f"http://127.0.0.1:{self.port}/health")
 
     def start_node(self, index: int, lies: str = "", domain: str = "") -> str:
@@ -93,19 +92,17 @@ class Federation:
 
         It is now the one of its index, unless it claims another domain.
         """
-        self._started += 1
-        name = f"supernode-{index}-{self._started}"
+        name = f"supernode-{index}-{next(self._started)}"
         self.marks(index).mkdir(exist_ok=True)
-        result = f"{self.folders[index].node_config} threads=1 {deploy_demo.OPEN_POLICY}"
+        config = f"{self.folders[index].node_config} threads=1 {deploy_demo.OPEN_POLICY}"
         if domain:
-            result = result.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
+            config = config.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
         else:
             self._names[index] = name
-        self._start(
-            name, sys.executable, "-m", "fedshift.site.deploy.supernode", "--insecure",
-            "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", result,
-            env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": f"{self.home / 'hand'}:{ROOT}"},
-        )  # fmt: skip
+        path = f"PYTHONPATH={self.home / 'hand'}:{ROOT}"
+        command = ["env", f"MARKS={self.marks(index)}", f"LIES={lies}", path, sys.executable, "-m"]
+        command += ["fedshift.site.deploy.supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
+        self._start(name, *command, "--port", str(processes.free_port()), "--node-config", config)
         log = self.flower.log(name)
         self.wait(lambda: "SuperNode ID" in log.read_text(errors="replace"), f"node {index} to register")
         return name
@@ -146,29 +143,21 @@ class Federation:
     def marks(self, index: int) -> Path:
         return self.home / f"marks-{index}"
 
-    def submit(
-        self, *dotted: str, method: str = "fedavg", rounds: int = 0, resumed: "Running | None" = None
-    ) -> "Running":
-        for index in range(len(self.folders)):
-            for mark in self.marks(index).glob("*"):
-                mark.unlink()
+    def submit(self, *dotted: str, resumed: "Running | None" = None, **flat: Any) -> "Running":
+        for mark in self.home.glob("marks-*/*"):
+            mark.unlink()
         (self.home / "status.json").unlink(missing_ok=True)
-        result = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
         if resumed is not None:
             return Running(self, resumed.output, {"resume": str(resumed.folder)})
         output = self.home / f"runs-{time.monotonic_ns()}"
-        return Running(self, output, {"rounds": rounds, "method": method, "set": result, "output-dir": str(output)})
+        given = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
+        return Running(self, output, {"method": "fedavg", "set": given, "output-dir": str(output)} | flat)
 
-    def wait(self, until: Any, what: str, seconds: float = LIMIT) -> None:
-        deadline = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-            time.sleep(0.1)
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        assert until(done, LIMIT), f"waited {LIMIT:.0f} s for {what}"
 
-    def _start(self, name: str, command: str, *arguments: str, env: dict[str, str] | None = None) -> None:
-        words = ["env", *(f"{key}={value}" for key, value in (env or {}).items())] if env else []
-        started = self.flower.start(name, [*words, command, *arguments])
-        self._processes[name] = psutil.Process(started.pid)
+    def _start(self, name: str, *command: str) -> None:
+        self._processes[name] = psutil.Process(self.flower.start(name, [*command]).pid)
 
 
 class Running:
@@ -176,19 +165,18 @@ class Running:
 
     def __init__(self, federation: Federation, output: Path, config: dict[str, Any]) -> None:
         self.federation, self.output = federation, output
-        home = federation.home
+        home, flower = federation.home, federation.flower
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "127.0.0.1:{federation.port}"\ninsecure = true\n'
         )
         overrides = home / "run-config.toml"
         overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
         self._log = home / f"{time.monotonic_ns()}.log"
+        command = [processes.command("flwr"), "run", str(runner.APP), "x", "--stream", "--run-config", str(overrides)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [processes.command("flwr"), "run", str(runner.APP), "x", "--stream", "--run-config", str(overrides)],
-                cwd=federation.flower.folder, env=federation.flower.env, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                command, cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     @property
     def screen(self) -> str:
@@ -202,13 +190,19 @@ class Running:
         self.federation.wait((self.federation.marks(index) / mark).exists, f"node {index}: {mark}\n{self.screen}")
 
     def end(self) -> dict[str, Any]:
-        """Wait for the end and return what the ServerApp says of it; check what must hold after any end."""
+        """Wait for the end and return what the ServerApp says of it; check what must hold after any end.
+
+        Each round is there once and whole, with a checkpoint of the last, in which all is finite.
+        """
         try:
             self.process.wait(LIMIT)
         finally:
             self.process.kill()
+        numbers = [line["round"] for line in self.rounds]
+        assert numbers == [*range(1, len(numbers) + 1)]
+        weights = load_file(self.folder / "checkpoint" / f"weights-{len(numbers):05d}.safetensors")
+        assert all(np.isfinite(array).all() for array in weights.values())
         status = self.federation.home / "status.json"
-        self.check_folder()
         return json.loads(status.read_text()) if status.is_file() else {}
 
     @property
@@ -219,15 +213,6 @@ class Running:
     @property
     def rounds(self) -> list[dict[str, Any]]:
         return Run(self.folder).rounds
-
-    def check_folder(self) -> None:
-        """Each round once and whole, a checkpoint of the last, nothing in it that is not finite."""
-        numbers = [line["round"] for line in self.rounds]
-        if numbers == [0]:  # of a run without rounds, which has no checkpoint
-            return
-        assert numbers == list(range(1, len(numbers) + 1))
-        weights = load_file(self.folder / "checkpoint" / f"weights-{numbers[-1]:05d}.safetensors")
-        assert all(np.isfinite(array).all() for array in weights.values())
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +303,7 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     again = federation.submit(resumed=run)
     assert again.end()["state"] == "completed"
     assert f"continues after round {done} of 4" in again.screen
-    undisturbed = run_inline(method="fedbn", nodes=3, rounds=4, set=f"{SETTINGS} {settings}")
+    undisturbed = run_inline(f"method=fedbn nodes=3 rounds=4 {SETTINGS} {settings}")
     assert Run(run.folder).results["weights_sha256"] == undisturbed.results["weights_sha256"]
     assert [line["accuracy"] for line in run.rounds] == [line["accuracy"] for line in undisturbed.rounds]
 

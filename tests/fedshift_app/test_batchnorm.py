@@ -1,16 +1,19 @@
 """``evaluate.bn``: the same weights scored with BatchNorm's statistics in several ways, and which of them are kept."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from killing import killing, only, outcome, resume, start
 from refusals import refused
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, Run, changed, drawn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from traffic import asked, changing
 
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
@@ -19,9 +22,11 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import statistics
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
+from fedshift_datasets.base import ImageSet
 
 QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
 ALL = "evaluate.bn=[averaged,retaken,own,batch]"
@@ -34,20 +39,17 @@ def kept(run: Run) -> checkpoints.Checkpoint:
 
 
 def test_further_statistics_are_reported_after_the_first_and_change_nothing(finished_run: InlineRun) -> None:
-    plain = finished_run(rounds=2, set=QUICK)
-    run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
-    assert run.results["weights_sha256"] == plain.results["weights_sha256"]
+    plain, run = (finished_run(f"rounds=2 {given}") for given in (QUICK, f"{QUICK} {ALL}"))
+    for key in ("weights_sha256", "scored_with"):
+        assert run.results[key] == plain.results[key]
     for one, other in zip(plain.rounds, run.rounds, strict=True):
         assert (one["accuracy"], one["test_loss"]) == (other["accuracy"], other["test_loss"])
-        assert "others" not in one
-        assert set(other["others"]) == set(WAYS)
-    assert plain.results["scored_with"] == run.results["scored_with"] == "averaged"
+        assert "others" not in one and {*other["others"]} == {*WAYS}
     for way in WAYS:
         by_round = [line["others"][way] for line in run.rounds]
         means = {domain: np.mean([one[domain] for one in by_round]) for domain in by_round[0]}
         assert run.results["others"][way] == pytest.approx(means)
-    different = [run.results["domains"], *run.results["others"].values()]
-    assert all(one != other for i, one in enumerate(different) for other in different[:i])
+    assert len({tuple(of.values()) for of in (run.results["domains"], *run.results["others"].values())}) == 4
 
 
 def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: InlineRun) -> None:
@@ -56,54 +58,47 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
     PyTorch's running variance is that of a sample, n / (n - 1) times ours, of n values a channel: 3600 in the last
     layer. With that taken out both count the same images right.
     """
-    run = finished_run(nodes=2, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256 train.precision=float32")
+    run = finished_run(f"nodes=2 rounds=1 {QUICK} {ALL} images.eval_batch=256 train.precision=float32")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
         client = predictions.client_of(record, record.config, node.domain, node)
         setup.load(record.checkpoint.weights, client, "the checkpoint's")
-        norms = [module for module in client.model.modules() if isinstance(module, nn.BatchNorm2d)]
-        test = client.test_set(node.domain)
+        model = copy.deepcopy(client.model)  # the client's may be the next one's too
+        norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+        test, own = client.test_set(node.domain), statistics.of_moments(*client.take_statistics(1000))
         assert max(len(client.train_set), len(test)) <= 256
-        own = statistics.of_moments(*client.take_statistics(1000))
 
-        def right(images: Any, model: nn.Module = client.model) -> int:
+        def right(images: ImageSet) -> float:
             x = torch.cat([x for x, _ in client.plain_batches(images)])  # noqa: B023
-            return int((model(x)[1].argmax(1) == torch.from_numpy(images.y)).sum())
+            return 100 * float((model(x)[1].argmax(1) == torch.from_numpy(images.y)).float().mean())  # noqa: B023
 
-        def score_with(way: str, domain: str = node.domain, images: int = len(test)) -> float:
-            return float(run.results["others"][way][domain]) * images / 100
-
+        others = {way: scores[node.domain] for way, scores in run.results["others"].items()}
         values: list[int] = []
-        noted = [m.register_forward_pre_hook(lambda _, x: values.append(x[0].numel() // x[0].shape[1])) for m in norms]  # noqa: B023
         with torch.no_grad():
             for norm in norms:
                 norm.train()
-            assert right(test) == pytest.approx(score_with("bn=batch"))
+            assert right(test) == pytest.approx(others["bn=batch"])
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None
-            values.clear()
+                norm.register_forward_pre_hook(lambda _, x: values.append(x[0].numel() // x[0].shape[1]))  # noqa: B023
             right(client.train_set)
             for norm, n in zip(norms, values, strict=True):
-                assert norm.running_var is not None
                 norm.running_var *= (n - 1) / n
-            state = client.model.eval().state_dict()
+            state = model.eval().state_dict()
             for name, result in own.items():
                 torch.testing.assert_close(result, state[name], rtol=5e-5, atol=2e-6)  # of 3600 values, 3e-4 apart
-            assert right(test) == pytest.approx(score_with("bn=own"))
-        for norm, hook in zip(norms, noted, strict=True):  # the model may be the next client's too
-            norm.momentum = 0.1
-            hook.remove()
+            assert right(test) == pytest.approx(others["bn=own"])
 
 
 def test_fewer_nodes_than_domains_have_no_own_statistics_as_first_score(run_inline: InlineRun) -> None:
     with refused(FederationError, "[own,averaged]", "street, sketch"):
-        run_inline(nodes=2, rounds=1, set="model.name=cnn_bn evaluate.bn=[own,averaged]")
+        run_inline("nodes=2 rounds=1 model.name=cnn_bn evaluate.bn=[own,averaged]")
 
 
 def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: InlineRun) -> None:
-    run = run_inline(method="fedbn", rounds=1, set=f"{QUICK} {ALL}")
+    run = run_inline(f"method=fedbn rounds=1 {QUICK} {ALL}")
     assert set(run.results["others"]) == {"bn=own", "bn=batch"}
 
 
@@ -115,15 +110,14 @@ KEEP = "evaluate.bn=[averaged,retaken] model.bn_keep=retaken"
 def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(
     finished_run: InlineRun,
 ) -> None:
-    plain = finished_run(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
-    run = finished_run(rounds=2, set=f"{QUICK} {KEEP}")
-    assert run.results["domains"] == plain.results["domains"]
-    assert run.results["others"] == plain.results["others"]
+    plain, run = (finished_run(f"rounds=2 {QUICK} {keys}") for keys in (KEEP.partition(" ")[0], KEEP))
+    for key in ("domains", "others"):
+        assert run.results[key] == plain.results[key]
     result, before = kept(run), kept(plain)
     assert run.results["weights_sha256"] == weights_hash(result.weights) != plain.results["weights_sha256"]
     assert weights_hash(result.carried_on) == weights_hash(before.weights)
-    changed = {name for name, array in result.weights.items() if not np.array_equal(array, before.weights[name])}
-    assert changed == {f"encoder.{place}.{key}" for place in (1, 5) for key in (BN_MEAN, BN_VAR)}
+    different = changed(result.weights, before.weights)
+    assert different == {f"encoder.{place}.{key}" for place in (1, 5) for key in (BN_MEAN, BN_VAR)}
     assert not list((plain.folder / "checkpoint").glob("averaged-*"))
 
 
@@ -141,27 +135,21 @@ def test_a_run_that_keeps_retaken_statistics_resumes_to_the_same_bits(
 # --- what a node says ---------------------------------------------------------------------------------------------
 
 
-def without_statistics(*nodes: int) -> Any:
-    """Return a grid in which nodes answer without the statistics that they are asked for."""
-
-    class Grid(ListeningGrid):
-        def pass_on(self, asked: Any, reply: Any) -> Any:
-            if asked.content.config_records["config"].get("take-statistics") and asked.metadata.dst_node_id in nodes:
-                del reply.content["knowledge"]
-            return reply
-
-    return Grid
+def without_statistics(message: Message, reply: Message) -> Message:
+    """Answer without the statistics that are asked for."""
+    if asked(message).get("take-statistics"):
+        del reply.content["knowledge"]
+    return reply
 
 
 def test_a_node_whose_statistics_are_no_use_is_left_out_of_them_alone(run_inline: InlineRun) -> None:
     given = f"{QUICK} evaluate.bn=[averaged,retaken]"
-    run = run_inline(rounds=1, grid=without_statistics(1002), set=given)
-    (left_out,) = run.rounds[0]["left_out"]
-    assert left_out.startswith("node 2 (scan): ")
-    assert run.rounds[0]["nodes"] == [0, 1, 2, 3]
-    assert None not in run.rounds[0]["others"]["bn=retaken"].values()
+    (line,) = run_inline(f"rounds=1 {given}", grid=changing(without_statistics, nodes=[2])).rounds
+    (left_out,) = line["left_out"]
+    assert left_out.startswith("node 2 (scan): ") and line["nodes"] == [0, 1, 2, 3]
+    assert None not in line["others"]["bn=retaken"].values()
     with pytest.raises(FederationError, match=r"^round 1: .*node 0 \(scan\)"):
-        run_inline(rounds=1, grid=without_statistics(*range(1000, 1004)), set=given)
+        run_inline(f"rounds=1 {given}", grid=changing(without_statistics))
 
 
 # --- GroupNorm ----------------------------------------------------------------------------------------------------
@@ -170,48 +158,42 @@ def test_a_node_whose_statistics_are_no_use_is_left_out_of_them_alone(run_inline
 def own_models() -> list[str]:
     """Return a method of each way to build a model, with the modules in it."""
     ways = {}
-    for name in registry.METHODS:
-        method = registry.get(name)
-        if method.needs.get("network") == "batchnorm" or name == "fdse":
-            continue
-        ways[method.client_class().build_model.__func__, str(method.defaults.get("modules"))] = name  # type: ignore[attr-defined]
+    for method in registry.listed():
+        if method.needs.get("network") != "batchnorm" and method.name != "fdse":
+            build: Any = method.client_class().build_model
+            ways[build.__func__, str(method.defaults.get("modules"))] = method.name
     return [*ways.values()]
 
 
 @pytest.mark.parametrize("method", own_models())
 def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> None:
-    network = f"{registry.get(method).short} model.name=resnet10"
-    fields = {"experiment": "handwritten", "method": method, "set": f"{network} model.bn=group"}
-    model = setup.initial_model(configuration.resolve(fields))
-    plain = setup.initial_model(configuration.resolve(fields | {"set": network}))
-    assert not [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
+    network = f"{registry.get(method).short} model.name=resnet10 model.bn="
+    plain, model = (initial(network + bn, method=method) for bn in ("average", "group"))
+    kinds = [type(module) for module in model.modules()]
+    assert nn.GroupNorm in kinds and not any(issubclass(kind, nn.BatchNorm2d) for kind in kinds)
     state, before = model.state_dict(), plain.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in state.items())
-    assert set(before) - set(state) == {name for name in before if "running" in name or "num_batches" in name}
+    assert before.keys() - state.keys() == {name for name in before if "running" in name or "num_batches" in name}
+
+
+def initial(settings: str, **flat: Any) -> SplitModel:
+    return setup.initial_model(configuration.resolve({"set": settings} | flat))
 
 
 @pytest.mark.parametrize("network", ["torchvision:mobilenet_v3_small", "timm:mobilenetv3_small_050"])
 def test_group_norm_stands_for_each_batchnorm_of_a_librarys_network(network: str) -> None:
     """The second has activations within its BatchNorm."""
     pytest.importorskip(network.partition(":")[0])
-    given = f"model.name={network} dataset.size=64"
-    plain, model = (
-        setup.initial_model(configuration.resolve({"set": f"{given} model.bn={bn}"})) for bn in ("average", "group")
-    )
+    plain, model = (initial(f"model.name={network} dataset.size=64 model.bn={bn}") for bn in ("average", "group"))
     norms = [m for m in plain.modules() if isinstance(m, _BatchNorm)]
-    put = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
-    assert [(m.num_groups, m.num_channels, m.eps) for m in put] == [(2, m.num_features, m.eps) for m in norms]
-    assert len(norms) >= 20 and not [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    put = [(m.num_groups, m.num_channels, m.eps) for m in model.modules() if isinstance(m, nn.GroupNorm)]
+    assert put == [(2, m.num_features, m.eps) for m in norms]
+    assert len(norms) >= 20 and not any(isinstance(m, _BatchNorm) for m in model.modules())
     kinds = (nn.ReLU, nn.Hardswish, nn.Hardsigmoid)
     acts, before = ([type(m) for m in one.modules() if isinstance(m, kinds)] for one in (model, plain))
     assert acts == before
-    x = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    x = drawn(0, 3, 3, 64, 64)
     for mode in (True, False):
         features, logits = model.train(mode)(x)
         assert features.isfinite().all() and features.std() > 0 and logits.shape == (3, 10)
-    alone, together = model(x[:1])[1], model(x)[1][:1]
-    torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)  # no image depends on the others of its batch
-
-
-# --- compare ------------------------------------------------------------------------------------------------------
+    torch.testing.assert_close(model(x[:1])[1], logits[:1], rtol=1e-3, atol=1e-4)  # no image depends on the others

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
-from PIL import Image
+from image_trees import fill
 from refusals import refused
-from support import InlineRun, ListeningGrid
+from support import InlineRun
 from torch.nn import functional as F
+from traffic import Pair, asked, noting
+from words import config as config_of
 
 import fedshift as fs
 from fedshift.data import init
@@ -26,48 +27,45 @@ from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
-from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
+from fedshift_core.wire.names import CLASS_TOTALS
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
 #: Images of a class in each site's training part: the last ones are rare.
-NUMBERS = (60, 60, 6, 4)
-SITES = ("scan",)
+NUMBERS = {"train": (60, 60, 6, 4), "test": (20,) * 4}
 
 
 def sites(root: Path) -> Path:
     """Write a site of four digits: many zeros and ones, few twos and threes; the test part has all alike."""
     root.mkdir()
-    for site in SITES:
-        for split in ("train", "test"):
-            images = catalog.DATASETS["handwritten"].find(site, split, Source(None)).read()
-            kept = [
-                np.flatnonzero(images.y == k)[: number if split == "train" else 20] for k, number in enumerate(NUMBERS)
-            ]
-            places = np.concatenate(kept)
-            np.savez(root / f"{site}_{split}.npz", x=images.x[places], y=images.y[places], classes=list("0123"))
+    for split, numbers in NUMBERS.items():
+        images = catalog.DATASETS["handwritten"].find("scan", split, Source(None)).read()
+        places = np.concatenate([np.flatnonzero(images.y == k)[:number] for k, number in enumerate(numbers)])
+        np.savez(root / f"scan_{split}.npz", x=images.x[places], y=images.y[places], classes=list("0123"))
     return root
 
 
 # --- what is refused -------------------------------------------------------------------------------
 
 
+def squares(client: Any, batch: Batch) -> dict[str, Any]:
+    return {"x": client.forward(batch.x)[1].square().mean()}
+
+
+def kind_of(**functions: Any) -> type[DomainClient]:
+    return type("Kind", (DomainClient,), functions)
+
+
 def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
-    class Changed(DomainClient):
-        def loss(self, batch: Batch) -> dict[str, Any]:
-            return {"ce": self.forward(batch.x)[1].square().mean()}
-
-    class Quiet(Modules):
-        def terms(self, model: Any, batch: Batch) -> dict[str, Any]:
-            return {}
-
-    assert not Changed.can_weigh_classes() and not Quiet.can_weigh_classes()
-    method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
+    changed = kind_of(loss=squares)
+    quiet = type("Quiet", (Modules,), {"terms": lambda self, model, batch: {}})
+    assert not changed.can_weigh_classes() and not quiet.can_weigh_classes()
+    method = registry.get("fedavg").model_copy(update={"name": "mine", "client": changed})
     for key in ("train.class_weights=balanced", "train.loss=focal"):
         with refused(ConfigError, key, "'mine'", "self.cross_entropy"):
-            needs.check(needs.Case(method, Params(), {}, resolve({"set": key})))
-    needs.check(needs.Case(method, Params(), {}, resolve({"set": "train.sampler=balanced"})))
+            needs.check(needs.Case(method, Params(), {}, config_of(key)))
+    needs.check(needs.Case(method, Params(), {}, config_of("train.sampler=balanced")))
 
 
 class Called(DomainClient):
@@ -90,7 +88,7 @@ class Another(Added):
 
 class InPhases(DomainClient):
     def phases(self, server_round: int) -> list[Phase]:
-        return [Phase(1), Phase(1, loss=lambda batch: {"x": self.forward(batch.x)[1].square().mean()})]
+        return [Phase(1), Phase(1, loss=lambda batch: squares(self, batch))]
 
 
 class OnOthers(DomainClient):
@@ -116,55 +114,46 @@ def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
 # --- what travels ----------------------------------------------------------------------------------
 
 
-Seen = list[tuple[str, Any]]
+def totals(seen: list[Pair], kind: str) -> list[Any]:
+    """Return the numbers by class that messages of a kind carried."""
+    return [asked(m).get(CLASS_TOTALS) for m, _ in seen if m.metadata.message_type == kind]
 
 
-def watching(seen: Seen) -> type[ListeningGrid]:
-    """Return a grid that notes the kind of each message and its numbers by class."""
-
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            seen.append((message.metadata.message_type, message.content.config_records[CONFIG].get(CLASS_TOTALS)))
-            return reply
-
-    return Grid
+FEDERATION = f"{SHORT} train.class_weights=balanced train.class_counts=federation"
 
 
 def test_numbers_of_the_federation_travel_where_they_are_asked_for(run_inline: InlineRun) -> None:
-    seen = Seen()
-    given = f"{SHORT} train.class_weights=balanced train.class_counts=federation"
-    run = run_inline(rounds=1, grid=watching(seen), set=given)
+    seen: list[Pair] = []
+    run = run_inline(f"rounds=1 {FEDERATION}", grid=noting(seen))
     wanted = np.sum([node["class_counts"] for node in run.results["nodes"]], axis=0).tolist()
-    assert {kind for kind, _ in seen} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
-    assert all(totals == (None if kind == MessageType.QUERY else wanted) for kind, totals in seen)
+    assert {*totals(seen, "query")} == {None}
+    told = totals(seen, "train") + totals(seen, "evaluate")
+    assert len(told) > 4 and all(counts == wanted for counts in told)
 
 
 def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tmp_path: Path) -> None:
-    asked = f"{SHORT} train.class_weights=balanced train.class_counts=federation"
-    run = run_inline(rounds=1, set=asked)
+    run = run_inline(f"rounds=1 {FEDERATION}")
     fs.load(run.folder).save(tmp_path / "saved")
     record = reading.read(run.folder, "report")
-    node = record.nodes[0]
-    client = predictions.client_of(record, record.config, node.domain, node, trains=True)
+    client = predictions.client_of(record, record.config, record.nodes[0].domain, record.nodes[0], trains=True)
     counts = np.sum([node.class_counts for node in record.nodes], axis=0)
-    expected = class_loss(record.config.train, counts, client.class_names, client.setup.device)
-    assert expected.weights is not None and client.class_loss.weights is not None
-    assert client.class_loss.weights.tolist() == expected.weights.tolist()
+    expected = class_loss(record.config.train, counts, client.class_names, client.setup.device).weights
+    assert expected is not None and client.class_loss.weights is not None
+    assert client.class_loss.weights.tolist() == expected.tolist()
     assert measuring.measure("fedavg", record.config, len(record.nodes))
     sight = predictions.look(record, None, 20)
     assert len(sight.views) == len(record.config.dataset.domains) and not sight.missing
 
 
 def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline: InlineRun) -> None:
-    seen = Seen()
-    plain = run_inline(rounds=1, grid=watching(seen), set=SHORT)
-    assert {totals for _, totals in seen} == {None}
-    neutral = "train.class_weights=effective train.class_beta=0 train.loss=focal train.focal_gamma=0"
-    same = run_inline(rounds=1, set=f"{SHORT} {neutral}")
+    seen: list[Pair] = []
+    plain = run_inline(f"rounds=1 {SHORT}", grid=noting(seen))
+    assert {*totals(seen, "train"), *totals(seen, "evaluate"), *totals(seen, "query")} == {None}
     ones = ", ".join(f'"{k}": 1' for k in range(10))
-    also = run_inline(rounds=1, set=f"{SHORT} 'train.class_weights={{{ones}}}'")
-    for other in (same, also):
-        assert other.rounds[0]["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
+    neutral = "train.class_weights=effective train.class_beta=0 train.loss=focal train.focal_gamma=0"
+    for given in (neutral, f"'train.class_weights={{{ones}}}'"):
+        (line,) = run_inline(f"rounds=1 {SHORT} {given}").rounds
+        assert line["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
 
 
 @pytest.mark.long
@@ -180,9 +169,8 @@ def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline
     ],
 )
 def test_it_goes_with_what_else_a_run_may_have(typed: str, run_inline: InlineRun) -> None:
-    method, _, given = typed.partition(" ")
     weights = "train.class_weights=effective train.class_counts=federation train.loss=focal"
-    run = run_inline(rounds=2, method=method, set=f"{SHORT} {weights} {given}")
+    run = run_inline(f"rounds=2 {SHORT} {weights} method={typed}")
     assert [line["left_out"] for line in run.rounds] == [[], []]
 
 
@@ -191,34 +179,23 @@ def test_it_goes_with_what_else_a_run_may_have(typed: str, run_inline: InlineRun
 
 def test_rare_classes_are_recognised_more_often(run_inline: InlineRun, tmp_path: Path) -> None:
     """By a margin: with this seed the plain run knows none of the rare classes."""
-    root = sites(tmp_path / "images")
-    keys = "dataset.size=32 model.name=cnn train.precision=float32 train.epochs=2 train.batch_size=16 train.lr=0.03"
-    found = {}
+    keys = f"rounds=5 nodes=2 dataset=folders dataset.data_dir={sites(tmp_path / 'images')} dataset.size=32"
+    keys += " model.name=cnn train.precision=float32 train.epochs=2 train.batch_size=16 train.lr=0.03 evaluate.last=1"
+    found = []
     for given in ("", "train.class_weights=balanced", "train.sampler=balanced"):
-        run = run_inline(
-            "", rounds=5, nodes=2, dataset="folders", set=f"{keys} evaluate.last=1 {given}", **{"data-dir": str(root)}
-        )
-        figures = run.results["figures"]["overall"]
-        recall = figures["per_class"]["recall"]
-        found[given] = (figures["balanced_accuracy"], sum(recall[2:]) / 2)
-    plain, rare = found.pop("")
-    for balanced, of_rare in found.values():
-        assert balanced > plain + 10
-        assert of_rare > rare + 20
+        figures = run_inline(f"{keys} {given}", experiment="").results["figures"]["overall"]
+        found.append((figures["balanced_accuracy"], sum(figures["per_class"]["recall"][2:]) / 2))
+    (plain, rare), *others = found
+    for balanced, of_rare in others:
+        assert balanced > plain + 10 and of_rare > rare + 20
 
 
 def test_init_proposes_weights_where_it_sees_unequal_classes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    numbers = {"north": {"bar": 24, "disc": 4}, "south": {"bar": 10, "disc": 9}}
-    for site, by_class in numbers.items():
-        for kind, number in by_class.items():
-            for split, images in (("train", number), ("test", 1)):
-                folder = tmp_path / "images" / site / split / kind
-                folder.mkdir(parents=True)
-                for i in range(images):
-                    pixels = np.random.default_rng([i, number]).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-                    Image.fromarray(pixels).save(folder / f"{i}.png")
+    for site, bars, discs in (("north", 24, 4), ("south", 10, 9)):
+        fill(tmp_path / "images" / site / "train", {"bar": bars, "disc": discs})
+        fill(tmp_path / "images" / site / "test", {"bar": 1, "disc": 1})
     path = init.init(str(tmp_path / "mine"), [f"data-dir={tmp_path / 'images'}"])
     said = "north has 24 of bar and 4 of disc (ratio 6)"
     assert said in capsys.readouterr().out and said in path.read_text()

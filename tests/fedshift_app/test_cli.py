@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from image_trees import noise_sites
 from PIL import Image
 from refusals import worded
-from support import Command
+from support import Command, Run, image_set
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
@@ -49,11 +50,9 @@ def refuses(fedshift: Command, tmp_path: Path) -> Refuses:
 def write_digits(folder: Path, *domains: str, labels: int = 10) -> Path:
     """Write small npz files of the digits: 40 training and 20 test images for each domain."""
     folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    for domain in domains:
-        for split, number in (("train", 40), ("test", 20)):
-            x = rng.integers(0, 256, (number, 32, 32, 3), np.uint8)
-            np.savez(folder / f"{domain}_{split}.npz", x=x, y=np.arange(number) % labels)
+    for domain, (split, number) in product(domains, (("train", 40), ("test", 20))):
+        images = image_set(number, classes=labels)
+        np.savez(folder / f"{domain}_{split}.npz", x=images.x, y=images.y)
     return folder
 
 
@@ -61,16 +60,17 @@ def write_digits(folder: Path, *domains: str, labels: int = 10) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "expected", "name", "said"),
+    ("command", "expected", "named"),
     [
-        ("datasets", list(catalog.DATASETS), "digits", "mnist, usps, mnistm, svhn, syn"),
-        ("experiments", names("experiments"), "digits-small", "6 nodes"),
+        ("datasets", [*catalog.DATASETS], "digits mnist, usps, mnistm, svhn, syn"),
+        ("experiments", names("experiments"), "digits-small 6 nodes"),
     ],
 )
-def test_lists_have_one_line_each(command: str, expected: list[str], name: str, said: str, fedshift: Command) -> None:
+def test_lists_have_one_line_each(command: str, expected: list[str], named: str, fedshift: Command) -> None:
     ended = fedshift(command)
     assert (ended.code, ended.err) == (0, "")
     lines = {line.split()[0]: line for line in ended.out.splitlines()}
+    name, _, said = named.partition(" ")
     assert [*lines] == expected and said in lines[name]
     assert all(len(line.split()) > 2 for line in lines.values())
 
@@ -133,13 +133,11 @@ def test_a_command_refuses(command: str, refuses: Refuses) -> None:
     refuses(command, *REFUSED[command].split())
 
 
-@pytest.mark.parametrize(
-    "command", ["run digits-small data-dir=data engine=inline", "export digits-small data-dir=data"]
-)
+@pytest.mark.parametrize("command", ["run {} engine=inline", "export {} -o out"])
 def test_broken_files_of_images(command: str, refuses: Refuses, tmp_path: Path) -> None:
     """Nothing is left half done: the first nodes' images are fine."""
     data = write_digits(tmp_path / "data", "mnist", "usps")
-    command += " allocation.share=equal" + (" -o out" if command.startswith("export") else " engine=inline")
+    command = command.format("digits-small data-dir=data allocation.share=equal")
     refuses(command, data, "mnistm", "mnist (train, test), usps (train, test)")
     write_digits(data, "mnistm", labels=12)
     refuses(command, data / "mnistm_train.npz", "0 to 11", "0 to 9")
@@ -151,10 +149,9 @@ def test_broken_files_of_images(command: str, refuses: Refuses, tmp_path: Path) 
     usps.write_bytes(whole)
     for split in ("train", "test"):
         (data / f"mnistm_{split}.npz").unlink()
-        folder = data / "mnistm" / split / "3"
-        folder.mkdir(parents=True)
-        Image.new("RGB", (32, 32)).save(folder / "a.png")
-    broken = folder / "a.png"
+        broken = data / "mnistm" / split / "3" / "a.png"
+        broken.parent.mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(broken)
     broken.write_bytes(broken.read_bytes()[:40])
     refuses(command, broken)
 
@@ -180,12 +177,10 @@ def test_usage_errors(command: str, fedshift: Command, tmp_path: Path) -> None:
 
 
 def test_arguments_are_divided() -> None:
-    flat, launch = parse_arguments([
-        "handwritten", "method=i2pfl", "rounds=3", "seed=0", "nodes=4", "engine=inline", "gpus-per-client=0.5",
-        "set=train.lr=1", "method.tau=0.1", "allocation.counts={scan: 2, sketch: 1}",
-    ])  # fmt: skip
+    typed = "handwritten method=i2pfl rounds=3 seed=0 nodes=4 engine=inline gpus-per-client=0.5 set=train.lr=1"
+    flat, launch = parse_arguments([*typed.split(), "method.tau=0.1", "allocation.counts={scan: 2, sketch: 1}"])
     assert launch == {"nodes": 4, "engine": "inline", "gpus-per-client": 0.5}
-    assert (flat["experiment"], flat["method"], flat["rounds"], flat["seed"]) == ("handwritten", "i2pfl", 3, 0)
+    assert [flat[key] for key in ("experiment", "method", "rounds", "seed")] == ["handwritten", "i2pfl", 3, 0]
     # What was written last counts: dotted arguments come after set=.
     assert flat["set"] == "train.lr=1 method.tau=0.1 'allocation.counts={scan: 2, sketch: 1}'"
     flat, _ = parse_arguments(["handwritten", "method=fedseproto", "model-per-node=[cnn3,cnn2]"])
@@ -193,12 +188,10 @@ def test_arguments_are_divided() -> None:
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     flat, _ = parse_arguments(["a/b.yaml", "data-dir=~/images", "output-dir=../out"])
-    assert flat["experiment"] == str(tmp_path / "a/b.yaml")
-    assert flat["data-dir"] == str(tmp_path / "home/images")
-    assert flat["output-dir"] == str(tmp_path.parent / "out")
+    wanted = [tmp_path / "a/b.yaml", tmp_path / "home/images", tmp_path.parent / "out"]
+    assert [flat[key] for key in ("experiment", "data-dir", "output-dir")] == [*map(str, wanted)]
     assert parse_arguments([])[0]["output-dir"] == str(tmp_path / "runs")
 
 
@@ -207,14 +200,11 @@ def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_preview_writes_a_picture(fedshift: Command, tmp_path: Path) -> None:
     ended = fedshift("preview", "handwritten", "-o", "x.png")
-    assert ended.code == 0
-    assert ended.out.strip() == f"wrote {tmp_path / 'x.png'}"
+    assert (ended.code, ended.out.strip()) == (0, f"wrote {tmp_path / 'x.png'}")
     with Image.open(tmp_path / "x.png") as picture:
         picture.load()
-        assert picture.format == "PNG"
         # Ten classes in a row, two samples of each in four domains, each 32x32 or larger.
-        assert picture.width > 10 * 32
-        assert picture.height > 4 * 2 * 32
+        assert picture.format == "PNG" and picture.width > 10 * 32 and picture.height > 4 * 2 * 32
 
 
 def test_preview_takes_keys_of_prepare_and_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
@@ -247,22 +237,21 @@ def test_preview_names_an_image_that_cannot_be_read_and_goes_on(
 
 
 def test_export_gives_each_node_its_own_domain_and_nobody_else_reads_it(fedshift: Command, tmp_path: Path) -> None:
-    before = os.umask(0)
+    out, before = tmp_path / "out", os.umask(0)
     try:
         ended = fedshift("export", "handwritten", "nodes=4", "-o", "out")
     finally:
         os.umask(before)
     assert ended.code == 0
-    folders = [tmp_path / "out" / f"node-{i}-{domain}" for i, domain in enumerate(DOMAINS)]
-    assert sorted((tmp_path / "out").iterdir()) == folders
+    folders = [out / f"node-{i}-{domain}" for i, domain in enumerate(DOMAINS)]
+    files = [folder / f"{folder.name[7:]}_{split}.npz" for folder in folders for split in ("test", "train")]
+    assert sorted(out.rglob("*")) == sorted([*folders, *files])
     for i, (folder, domain) in enumerate(zip(folders, DOMAINS, strict=True)):
-        assert sorted(path.name for path in folder.iterdir()) == [f"{domain}_test.npz", f"{domain}_train.npz"]
         command = ended.out.splitlines()[i]
         for part in ("fedshift supernode", f'domain="{domain}"', f'data-dir="{folder}"', f"partition-id={i}"):
             assert part in command
-    collected = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
-    assert [path.stat().st_mode & 0o777 for path in collected if path.is_dir()] == [0o700] * 5
-    assert [path.stat().st_mode & 0o777 for path in collected if path.is_file()] == [0o600] * 8
+    assert {path.stat().st_mode & 0o777 for path in (out, *folders)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_export_takes_nothing_of_a_killed_one(fedshift: Command, tmp_path: Path) -> None:
@@ -271,8 +260,8 @@ def test_export_takes_nothing_of_a_killed_one(fedshift: Command, tmp_path: Path)
     left.touch()
     assert fedshift("export", "handwritten", "nodes=4", "-o", "out").code == 0
     node = tmp_path / "out" / "node-0-scan"
-    assert sorted(path.name for path in node.iterdir()) == ["scan_test.npz", "scan_train.npz"]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".part") == [".out.part"]
+    assert {path.name for path in node.iterdir()} == {"scan_test.npz", "scan_train.npz"}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.part"}
 
 
 # --- a whole run ------------------------------------------------------------------------------------------
@@ -284,16 +273,15 @@ def test_inline_run(fedshift: Command, tmp_path: Path) -> None:
     lines = ended.out.splitlines()
     assert next(line for line in lines if line.startswith("round")).startswith("round 1/1")
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("domain")) :]
-    assert [line.split()[0] for line in table[2:6]] == list(DOMAINS)
-    folder = Path(lines[-1].removeprefix("run folder: "))
-    assert [folder] == list((tmp_path / "out").iterdir())
-    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert [line.split()[0] for line in table[2:6]] == [*DOMAINS]
+    run = Run(Path(lines[-1].removeprefix("run folder: ")))
+    assert [run.folder] == [*(tmp_path / "out").iterdir()]
+    config = yaml.safe_load((run.folder / "config.yaml").read_text())
     assert (config["engine"], config["resolved"]["seed"], config["resolved"]["rounds"]) == ("inline", 5, 1)
-    (line,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    results = json.loads((folder / "results.json").read_text())
-    assert results["domains"] == results["final"] == line["accuracy"]
-    assert [node["domain"] for node in results["nodes"]] == [*results["domains"]] == list(DOMAINS)
-    assert [node["num_examples"] for node in results["nodes"]] == [18] * 4  # 5 % of 359 or 360
+    (line,), results = run.rounds, run.results
+    assert results["domains"] == results["final"] == line["accuracy"] and [*results["domains"]] == [*DOMAINS]
+    nodes = [(node["domain"], node["num_examples"]) for node in results["nodes"]]
+    assert nodes == [(domain, 18) for domain in DOMAINS]  # 5 % of 359 or 360
 
 
 def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) -> None:
@@ -304,7 +292,7 @@ def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) ->
     # What was there up to the last full round stays on disk: here the configuration, from which the run can go on.
     (folder,) = (tmp_path / "out").iterdir()
     assert {path.name for path in folder.iterdir()} == {"checkpoint", "config.yaml", "lock", "log.jsonl", "status.json"}
-    assert not list((folder / "checkpoint").glob("round-*"))
+    assert not [*(folder / "checkpoint").glob("round-*")]
 
 
 # --- for scripts ------------------------------------------------------------------------------------------
@@ -312,11 +300,10 @@ def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) ->
 
 def test_json_is_the_last_line_of_a_run_and_of_a_refusal(fedshift: Command) -> None:
     ended = fedshift("run", "handwritten", *QUICK, "workers=1", "--json")
-    (line,) = ended.out.splitlines()
-    content = json.loads(line)
-    results = json.loads((Path(content["folder"]) / "results.json").read_text())
-    assert ended.code == content["exit_code"] == 0 and content["state"] == "completed" and content["rounds"] == 1
-    assert content["scores"]["domains"] == results["domains"] and "round 1/1" in ended.err
+    content = json.loads(ended.out)
+    assert ended.code == content["exit_code"] == 0 and (content["state"], content["rounds"]) == ("completed", 1)
+    domains = Run(Path(content["folder"])).results["domains"]
+    assert content["scores"]["domains"] == domains and "round 1/1" in ended.err
     refusal = fedshift("run", "handwritten", "method=nothing", "--json")
     content = json.loads(refusal.out)
     assert refusal.code == content["exit_code"] == 1 and content["folder"] is None

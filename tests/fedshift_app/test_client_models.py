@@ -2,18 +2,16 @@
 and on validation parts. None of it changes the training.
 """
 
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType, MetricRecord
-from support import ASKED_FOR, InlineRun, ListeningGrid, client_setup, image_set, node_features, shared
+from flwr.app import Message, MetricRecord
+from support import InlineRun, image_set, new_client, same, shared
+from traffic import Pair, asked, changing, noting, numbers
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.models.networks import build
-from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     BN_WAYS,
     CORRECT,
@@ -34,55 +32,27 @@ from fedshift_datasets.base import ImageSet
 TINY = "train.epochs=1 allocation.share=0.1"
 LAST = f"{TINY} evaluate.client_models=last"
 NAMES = ["scan", "texture", "street", "sketch"]
-Change = Callable[[Message, Message], Message | None]
 
 
-class Traffic:
-    """Makes a grid that keeps every message of a run, and may change the replies."""
-
-    def __init__(self, change: Change | None = None) -> None:
-        self.seen: list[tuple[Message, Message]] = []
-        self.change = change
-
-    def make(self, *args: Any) -> ListeningGrid:
-        traffic = self
-
-        class Grid(ListeningGrid):
-            def pass_on(self, message: Message, reply: Message) -> Message | None:
-                traffic.seen.append((message, reply))
-                return reply if traffic.change is None else traffic.change(message, reply)
-
-        return Grid(*args)
-
-    def of(self, kind: str, server_round: int) -> list[tuple[dict[str, Any], Message, Message]]:
-        """Return the config record, question and reply of each message of a kind in a round."""
-        collected = []
-        for requested, reply in self.seen:
-            config = dict(requested.content.config_records["config"])
-            if requested.metadata.message_type == kind and config[SERVER_ROUND] == server_round:
-                collected.append((config, requested, reply))
-        return collected
-
-
-def numbers(message: Message) -> dict[str, Any]:
-    return dict(message.content.metric_records["metrics"])
+def of(seen: list[Pair], kind: str, server_round: int) -> list[Pair]:
+    """Return the messages of a kind in a round, each with its reply."""
+    return [(m, r) for m, r in seen if (m.metadata.message_type, asked(m).get(SERVER_ROUND)) == (kind, server_round)]
 
 
 # --- the node ---------------------------------------------------------------------------------------------
 
 
 def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> DomainClient:
-    configured = client_setup(model, bn=bn, index=0, seed=3, images=ImageConfig(), epochs=1)
     tests = {"own": image_set(17, seed=1), "other": image_set(9, seed=2)}
-    own = {} if validation is None else {"validation": validation}
-    return DomainClient(
-        build(model, 3, 0),
-        configured,
-        Params(),
-        image_set(24),
-        tests.__getitem__,
-        own,
-        features=node_features(*ASKED_FOR),
+    return new_client(
+        DomainClient,
+        model=model,
+        bn=bn,
+        seed=3,
+        train_set=image_set(24),
+        test_set=tests.__getitem__,
+        epochs=1,
+        own_sets={} if validation is None else {"validation": validation},
     )
 
 
@@ -91,11 +61,11 @@ def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_o
     client = make_client(model, bn)
     before = shared(client)
     weights, _, metrics = client.fit(before, {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own", "other"]})
-    assert (metrics[LOCAL_COUNT + "own"], metrics[LOCAL_COUNT + "other"]) == (17, 9)
     # The trained shared weights with what the node keeps to itself make up the same model again.
     again = client.evaluate(weights, {DOMAINS: ["own", "other"]})[2]
-    assert all(metrics[LOCAL_CORRECT + name] == again[CORRECT + name] for name in ("own", "other"))
-    assert any(not np.array_equal(a, b) for a, b in zip(before, weights, strict=True))
+    for name, images in (("own", 17), ("other", 9)):
+        assert (metrics[LOCAL_COUNT + name], metrics[LOCAL_CORRECT + name]) == (images, again[CORRECT + name])
+    assert not same(before, weights)
 
 
 def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
@@ -106,29 +76,29 @@ def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
 
 
-@pytest.mark.parametrize(("ways", "mixed"), [(["averaged"], False), (["batch"], True)])
-def test_a_validation_part_is_mixed_where_scores_go_by_the_batch(ways: list[str], mixed: bool) -> None:
+@pytest.mark.parametrize(("way", "mixed"), [("averaged", False), ("batch", True)])
+def test_a_validation_part_is_mixed_where_scores_go_by_the_batch(
+    way: str, mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part = image_set(40, seed=4)
-    client, seen = make_client("cnn_bn", "average", part), []
-    score = client.score
-    vars(client)["score"] = lambda images, *more: seen.append(images) or score(images, *more)
-    client.evaluate(shared(client), {SERVER_ROUND: 1, DOMAINS: [], VALIDATION: True, BN_WAYS: ways})
-    listed = [image.tobytes() for image in part.x]
-    scored = [image.tobytes() for image in seen[0].x]
+    client = make_client("cnn_bn", "average", part)
+    score = Mock(side_effect=client.score)
+    monkeypatch.setattr(client, "score", score)
+    client.evaluate(shared(client), {SERVER_ROUND: 1, DOMAINS: [], VALIDATION: True, BN_WAYS: [way]})
+    listed, scored = ([image.tobytes() for image in images.x] for images in (part, score.call_args.args[0]))
     assert (scored != listed, sorted(scored)) == (mixed, sorted(listed))
 
 
 def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
-    with_part, without = make_client("cnn", "average", image_set(11, seed=4)), make_client("cnn", "average")
+    part = image_set(11, seed=4)
+    with_part, without = make_client("cnn", "average", part), make_client("cnn", "average")
     requested = {DOMAINS: [], VALIDATION: True}
-    loss, images, metrics = with_part.evaluate(shared(with_part), requested)
-    assert (loss, images) == (0.0, 0)
-    assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM}
-    assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, seed=4))[0], 11)
-    assert metrics[VALIDATION_LOSS_SUM] == with_part.score(image_set(11, seed=4))[1] > 0
+    correct, loss = with_part.score(part)
+    scores = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: 11, VALIDATION_LOSS_SUM: loss}
+    assert with_part.evaluate(shared(with_part), requested) == (0.0, 0, scores) and loss > 0
     assert without.evaluate(shared(without), requested)[2] == {}
     wild = [array * np.float32(1e30) for array in shared(with_part)]  # logits beyond float32
-    assert set(with_part.evaluate(wild, requested)[2]) == {VALIDATION_CORRECT, VALIDATION_COUNT}
+    assert {*with_part.evaluate(wild, requested)[2]} == {VALIDATION_CORRECT, VALIDATION_COUNT}
     assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
 
 
@@ -136,74 +106,61 @@ def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> N
 
 
 def test_off_by_default_and_nothing_of_it_travels(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    run = run_inline(rounds=1, set=TINY, grid=traffic.make)
-    for config, _, reply in traffic.of(MessageType.TRAIN, 1) + traffic.of(MessageType.EVALUATE, 1):
-        assert not {LOCAL_DOMAINS, VALIDATION} & set(config)
+    seen: list[Pair] = []
+    run = run_inline(f"rounds=1 {TINY}", grid=noting(seen))
+    for message, reply in (*of(seen, "train", 1), *of(seen, "evaluate", 1)):
+        assert not {LOCAL_DOMAINS, VALIDATION} & {*asked(message)}
         assert not [name for name in numbers(reply) if name.startswith(("local", "validation"))]
-    assert not {"client_models", "validation", "best_validation"} & (set(run.rounds[0]) | set(run.results))
+    assert not {"client_models", "validation", "best_validation"} & {*run.rounds[0], *run.results}
 
 
 def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    plain = run_inline(rounds=6, nodes=5, set=TINY)
-    run = run_inline(rounds=6, nodes=5, set=LAST, grid=traffic.make)
+    seen: list[Pair] = []
+    plain = run_inline(f"nodes=5 rounds=6 {TINY}")
+    run = run_inline(f"nodes=5 rounds=6 {LAST}", grid=noting(seen))
     assert run.results["weights_sha256"] == plain.results["weights_sha256"]
     assert [untouched(line) for line in run.rounds] == [untouched(line) for line in plain.rounds]
     assert ["client_models" in line for line in run.rounds] == [False] + [True] * 5
-    assert all(LOCAL_DOMAINS not in config for config, _, _ in traffic.of(MessageType.TRAIN, 1))
-    for config, _, reply in traffic.of(MessageType.TRAIN, 2):
-        assert config[LOCAL_DOMAINS] == NAMES
-        result = run.rounds[1]["client_models"]["matrix"][str(config["node-index"])]
-        outcome = numbers(reply)
-        assert result == {name: 100 * outcome[LOCAL_CORRECT + name] / outcome[LOCAL_COUNT + name] for name in NAMES}
-    outcome = run.results["client_models"]
-    assert outcome["averaged_rounds"] == 5
+    assert all(LOCAL_DOMAINS not in asked(message) for message, _ in of(seen, "train", 1))
     lines = [line["client_models"] for line in run.rounds[1:]]
-    for key in ("lta", "gata", "gasa"):
-        assert outcome[key] == pytest.approx(np.mean([line[key] for line in lines]))
+    for message, reply in of(seen, "train", 2):
+        assert asked(message)[LOCAL_DOMAINS] == NAMES
+        said = numbers(reply)
+        right = {name: 100 * said[LOCAL_CORRECT + name] / said[LOCAL_COUNT + name] for name in NAMES}
+        assert lines[0]["matrix"][str(asked(message)["node-index"])] == right
+    outcome = run.results["client_models"]
+    means = {key: np.mean([line[key] for line in lines]) for key in ("lta", "gata", "gasa")}
+    assert {key: outcome[key] for key in means} == pytest.approx(means)
     assert outcome["lta"] == pytest.approx(outcome["gasa"])  # nodes of a domain share its test set
-    assert outcome["gata"] == pytest.approx(np.mean(list(outcome["ata"].values())))
+    assert outcome["gata"] == pytest.approx(np.mean([*outcome["ata"].values()]))
     assert outcome["cprr"] == pytest.approx(100 * outcome["gata"] / outcome["gasa"])
-    assert list(outcome["ata"]) == NAMES
+    assert (outcome["averaged_rounds"], [*outcome["ata"]]) == (5, NAMES)
 
 
 def untouched(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in ("seconds", "client_models")}
 
 
-def of_node(index: int, kind: str, change: Change) -> Change:
-    """Return ``change`` for the replies of one node to one kind of message."""
-
-    def only(message: Message, reply: Message) -> Message | None:
-        config = message.content.config_records["config"]
-        concerned = message.metadata.message_type == kind and config.get("node-index") == index
-        return change(message, reply) if concerned else reply
-
-    return only
-
-
 @pytest.mark.parametrize(
-    ("lie", "trained"),
+    "lie",
     [
-        ({LOCAL_CORRECT + "scan": 91.0}, [1, 2, 3]),
-        ({LOCAL_CORRECT + "scan": float("nan")}, [1, 2, 3]),
-        ({LOCAL_COUNT + "sketch": 91}, [1, 2, 3]),
-        ({}, [0, 1, 2, 3]),  # it says nothing: its weights count
+        {LOCAL_CORRECT + "scan": 91.0},
+        {LOCAL_CORRECT + "scan": float("nan")},
+        {LOCAL_COUNT + "sketch": 91},
+        {},  # it says nothing: its weights count
     ],
 )
 def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
-    lie: dict[str, float], trained: list[int], run_inline: InlineRun
+    lie: dict[str, float], run_inline: InlineRun
 ) -> None:
     def change(message: Message, reply: Message) -> Message:
         said = {name: value for name, value in numbers(reply).items() if lie or not name.startswith("local")}
         reply.content["metrics"] = MetricRecord(said | lie)
         return reply
 
-    run = run_inline(rounds=1, set=LAST, grid=Traffic(of_node(0, MessageType.TRAIN, change)).make)
-    (line,) = run.rounds
-    assert line["nodes"] == trained
-    assert list(line["client_models"]["matrix"]) == ["1", "2", "3"]
+    (line,) = run_inline(f"rounds=1 {LAST}", grid=changing(change, "train", [0])).rounds
+    assert line["nodes"] == [0, 1, 2, 3][bool(lie) :]
+    assert [*line["client_models"]["matrix"]] == ["1", "2", "3"]
     assert line["left_out"][0].startswith("node 0 (scan): ") and next(iter(lie), "own model") in line["left_out"][0]
     assert not [name for name in line["losses"] if name.startswith("local")]
 
@@ -212,18 +169,14 @@ def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
 
 
 def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: InlineRun) -> None:
-    traffic = Traffic()
-    whole = run_inline(rounds=8, set=TINY)
-    run = run_inline(rounds=8, set=f"{TINY} evaluate.every=2", grid=traffic.make)
-    assert [len(traffic.of(MessageType.EVALUATE, number)) for number in range(1, 9)] == [0, 4, 0, 4, 4, 4, 4, 4]
-    for line, same in zip(run.rounds, whole.rounds, strict=True):
-        left_out = line["round"] in (1, 3)
+    seen: list[Pair] = []
+    whole = run_inline(f"rounds=8 {TINY}")
+    run = run_inline(f"rounds=8 {TINY} evaluate.every=2", grid=noting(seen))
+    assert [len(of(seen, "evaluate", number)) for number in range(1, 9)] == [0, 4, 0, 4, 4, 4, 4, 4]
+    for line, other in zip(run.rounds, whole.rounds, strict=True):
         for key in ("accuracy", "avg", "test_loss"):
-            assert line[key] == (None if left_out else same[key])
-        assert line["losses"] == same["losses"]
+            assert line[key] == (None if line["round"] in (1, 3) else other[key])
+        assert line["losses"] == other["losses"]
     for key in ("weights_sha256", "domains", "avg", "std", "final", "rounds", "averaged_rounds", "bytes_up"):
         assert run.results[key] == whole.results[key]
     assert run.results["best_test"]["round"] not in (1, 3)
-
-
-# --- the round chosen on validation parts -----------------------------------------------------------------

@@ -8,21 +8,22 @@ import fnmatch
 import functools
 import itertools
 import json
+import operator
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, Message
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, Run, flat_gradients, shared
 from torch.utils._python_dispatch import TorchDispatchMode
+from traffic import Pair, asked, noting
 
 from fedshift import testing
 from fedshift.run.engine import inline
@@ -114,47 +115,37 @@ def sends_weights(method: str) -> bool:
     return bool(run_build.prepare(resolved(method), "inline")[0])
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A method's short run, and what was said in it.
+class Recorded(NamedTuple):
+    """A method's short run, its training messages with the answers to them, and what each node kept to itself.
 
-    Attributes:
-        run: The run.
-        asked: The training messages, in their order.
-        replies: The answer to each, without the weights, which the server takes out.
-        memory: What each node kept to itself.
+    The answers are without the weights, which the server takes out.
     """
 
     run: Run
-    asked: list[Message]
-    replies: list[Message]
+    said: list[Pair]
     memory: list[Any]
+
+    @property
+    def asked(self) -> list[Message]:
+        return [message for message, _ in self.said]
+
+    @property
+    def ends(self) -> tuple[tuple[Message, Any], tuple[Message, Any]]:
+        """The first question and the last one, each with the memory of its node; the last node answers last."""
+        return (self.said[0][0], {}), (self.said[-1][0], self.memory[-1])
 
 
 @functools.cache
 def recorded(method: str, base: Path) -> Recorded:
     """Make the method's short run; once in each process, several tests look at it."""
-    requests: list[Message] = []
-    replies: list[Message] = []
-    grids: list[ListeningGrid] = []
-
-    class Grid(ListeningGrid):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            grids.append(self)
-
-        def pass_on(self, question: Message, reply: Message) -> Message:
-            if question.metadata.message_type == MessageType.TRAIN:
-                requests.append(question)
-                replies.append(reply)
-            return reply
-
+    said, grids = list[Pair](), list[Any]()
+    grid = noting(said, "train")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inline, "InlineGrid", Grid)
+        patch.setattr(inline, "InlineGrid", lambda *args: grids.append(grid(*args)) or grids[0])  # type: ignore[func-returns-value]
         flat = short(method) | {"experiment": "handwritten", "output-dir": str(base / "recorded")}
         run = Run(runner.run_inline(flat, NODES))
     memory = [context.state.array_records["memory"] for context in grids[0]._contexts.values()]
-    return Recorded(run, requests, replies, memory)
+    return Recorded(run, said, memory)
 
 
 Record = Callable[[str], Recorded]
@@ -254,62 +245,48 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
 
 
 #: Settings with which other code of a method runs, which repeats as the rest does.
-FORMS = {
-    "feddap": ("method.proto_source=last_epoch",),
-    "fedproto": ("method.proto_source=last_epoch",),
-    "fedseproto": ("method.mi_form=batch_moment", "method.schedule=joint"),
-    "fpl": ("method.proto_source=last_epoch",),
-    "i2pfl": (
-        "method.intra_proto=input_mixup", "method.augproto_scope=epoch",
-        "method.augproto_scope=class_set method.lambda1=1",
-    ),
-}  # fmt: skip
+FORMS = dict.fromkeys(("feddap", "fedproto", "fpl"), "method.proto_source=last_epoch") | {
+    "fedseproto": "method.mi_form=batch_moment, method.schedule=joint",
+    "i2pfl": "method.intra_proto=input_mixup, method.augproto_scope=epoch, "
+    "method.augproto_scope=class_set method.lambda1=1",
+}
 
 
 @of_methods(TRAINING)
 def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hold(method: str, record: Record) -> None:
-    result = record(method)
-    for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
-        server_round = int(str(question.content.config_records["config"]["server-round"]))
-        for form in ("", *FORMS.get(method, ())):
-            fitted = []
-            for noise in range(2):
-                torch.manual_seed(noise)
-                state = torch.get_rng_state()
-                client = _few(_client_for(question, memory, _sections(f"train.batch_size=8 {form}")))
-                if noise and server_round > 1:
-                    before = dict(client.memory)
-                    _fitted(client, question, server_round + 1)
-                    client.memory = before
-                fitted.append(_fitted(client, question, server_round))
-                assert torch.equal(torch.get_rng_state(), state)
-            assert fitted[0] == fitted[1]
+    for (question, memory), form in itertools.product(record(method).ends, {"", *FORMS.get(method, "").split(", ")}):
+        server_round, fitted = asked(question)["server-round"], []
+        for noise in range(2):
+            torch.manual_seed(noise)
+            state = torch.get_rng_state()
+            client = _few(_client_for(question, memory, _sections(f"train.batch_size=8 {form}")))
+            if noise and server_round > 1:
+                before = dict(client.memory)
+                _fitted(client, question, server_round + 1)
+                client.memory = before
+            fitted.append(_fitted(client, question, server_round))
+            assert torch.equal(torch.get_rng_state(), state)
+        assert fitted[0] == fitted[1]
 
 
 @of_methods([name for name in METHODS if name != "fedavg"])
 def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record: Record) -> None:
-    result = record(method)
-    fields: dict[str, float] = {}
-    for line in result.run.rounds:
-        fields |= line["losses"]
-    terms = METHODS[method].terms
-    assert set(fields) == {"loss", *["loss/ce"] * METHODS[method].trains, *(f"loss/{term}" for term in terms)}
-    assert all(fields[f"loss/{term}"] > 0 for term in terms)
-    # The last node answers last.
-    gradients = _gradients(result.asked[0], {}) | _gradients(result.asked[-1], result.memory[-1])
+    result, terms = record(method), METHODS[method].terms
+    fields: dict[str, float] = functools.reduce(operator.or_, (line["losses"] for line in result.run.rounds))
+    assert {*fields} == {"loss", *["loss/ce"] * METHODS[method].trains, *(f"loss/{term}" for term in terms)}
+    gradients = functools.reduce(operator.or_, itertools.starmap(_gradients, result.ends))
     for term in terms:
-        assert np.abs(gradients[term]).max() > 0
-        assert np.isfinite(gradients[term]).all()
+        assert fields[f"loss/{term}"] > 0 and 0 < np.abs(gradients[term]).max() < np.inf
 
 
 @of_methods(METHODS)
 def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Record) -> None:
-    result = record(method)
-    assert not any(line["left_out"] for line in result.run.rounds)
+    run, travels = record(method).run, registry.travels(METHODS[method])
+    assert not any(line["left_out"] for line in run.rounds)
+    testing.check_declared(METHODS[method], run.folder)
     contributes = METHODS[method].strategy_class().contributes
-    testing.check_declared(METHODS[method], result.run.folder)
-    assert bool(contributes) == ("up: " in registry.travels(METHODS[method]))
-    assert all(described({name: shape}) in registry.travels(METHODS[method]) for name, shape in contributes.items())
+    assert bool(contributes) == ("up: " in travels)
+    assert all(described({name: shape}) in travels for name, shape in contributes.items())
 
 
 #: What a method sends or tells with a setting that is not its default.
@@ -319,9 +296,9 @@ WITH_A_SETTING = {"fedcode": {"head-weight", "head-bias"}, "feddyn": {"alpha"}, 
 @of_methods(name for name in METHODS if registry.METHODS.origin(name) == OURS)
 def test_what_nodes_are_sent_is_what_the_strategy_declares(method: str, record: Record) -> None:
     """Nodes refuse other names; each that is declared is sent, or told, in a run of two rounds."""
-    strategy, asked = METHODS[method].strategy_class(), record(method).asked
-    sent = {name for message in asked for name in message.content.array_records["knowledge"]}
-    told = {name for message in asked for name in WorkRequest.from_record(message.content).scalars}
+    strategy, messages = METHODS[method].strategy_class(), record(method).asked
+    sent = {name for message in messages for name in message.content.array_records["knowledge"]}
+    told = {name for message in messages for name in WorkRequest.from_record(message.content).scalars}
     idle: set[str] = set()
     for names, patterns in ((sent, declared(strategy, "sends")), (told, declared(strategy, "tells"))):
         assert patterns is not None
@@ -363,11 +340,11 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
     run = run_inline(nodes=NODES, **short(method, odd))
     assert not run.rounds[-1]["left_out"]
     for line in run.rounds:
-        assert all(value is not None and np.isfinite(value) for value in line["losses"].values()), line["losses"]
-    files = sorted((run.folder / "checkpoint").glob("*-00002.safetensors"))
-    assert {"knowledge-00002", "weights-00002"} <= {file.stem for file in files}
-    for file in files:  # and the server's state, where the method has any
-        assert all(np.isfinite(array).all() for array in load_file(file).values())
+        assert np.isfinite(np.array([*line["losses"].values()], float)).all(), line["losses"]
+    files = {file.stem: load_file(file) for file in (run.folder / "checkpoint").glob("*-00002.safetensors")}
+    assert {"knowledge-00002", "weights-00002"} <= {*files}
+    for arrays in files.values():  # and the server's state, where the method has any
+        assert all(np.isfinite(array).all() for array in arrays.values())
 
 
 def client_of(index: int, config: RunConfig) -> DomainClient:
@@ -376,66 +353,54 @@ def client_of(index: int, config: RunConfig) -> DomainClient:
     return setup.make_client(config, setup.place(config, context, setup.SIMULATION), index)
 
 
+def _finite(client: DomainClient, arrays: list[Any], metrics: Mapping[str, Any]) -> bool:
+    """Tell whether all that a client sends and keeps are numbers."""
+    kept = (*arrays, *client.memory.values(), *client.contribution().values(), *metrics.values())
+    return all(np.isfinite(array).all() for array in kept)
+
+
 @of_methods(TRAINING)
 def test_a_node_with_one_image_trains(method: str) -> None:
     client = client_of(0, resolved(method))
     client.train_set = client.train_set.select(np.array([3]))
-    state = client.model.state_dict()
-    arrays, examples, metrics = client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
-    assert examples == 1
-    assert all(np.isfinite(value) for value in metrics.values()), metrics
-    assert all(
-        np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *client.contribution().values()]
-    )
+    arrays, examples, metrics = client.fit(shared(client), {"server-round": 1})
+    assert examples == 1 and _finite(client, arrays, metrics)
 
 
 @of_methods(TRAINING)
 def test_a_node_of_one_class_trains_in_each_precision(method: str, record: Record) -> None:
     """With what the server and the node's memory hold after a round."""
-    result = record(method)
-    weights = result.asked[-1].content.array_records["arrays"]
+    question, memory = record(method).ends[1]
     for precision in ("float32", "bf16"):
-        train = {"precision": precision, "arithmetic": ""}
-        client = _client_for(result.asked[-1], result.memory[-1], {"train": train})
+        client = _client_for(question, memory, {"train": {"precision": precision, "arithmetic": ""}})
         images = client.train_set.select(np.flatnonzero(client.train_set.y == client.train_set.y[0]))
         client.train_set = images
-        arrays, _, metrics = client.fit([weights[name].numpy() for name in client.shared_names], {"server-round": 2})
-        sent = client.contribution()
-        assert all(np.isfinite(value) for value in metrics.values()), metrics
-        assert all(np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *sent.values()])
-        assert all(array.dtype != np.float64 for array in arrays)
-        if "counts" in sent and METHODS[method].strategy_class().contributes["counts"] == ("C",):
-            assert sent["counts"].tolist() == np.bincount(images.y, minlength=client.model.num_classes).tolist()
+        arrays, _, metrics = client.fit(_weights(client, question), {"server-round": 2})
+        assert _finite(client, arrays, metrics) and not any(array.dtype == np.float64 for array in arrays)
+        counts = client.contribution().get("counts")
+        if counts is not None and METHODS[method].strategy_class().contributes["counts"] == ("C",):
+            assert counts.tolist() == np.bincount(images.y, minlength=client.model.num_classes).tolist()
 
 
 def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return the gradient of each loss term with respect to all trained weights, in a row, over all local epochs."""
     client = _client_for(message, memory)
-    record = message.content.config_records["config"]
     client.take([array.numpy() for array in message.content.array_records["arrays"].values()])
-    phases = client._prepare_round(int(str(record["server-round"])))
+    phases = client._prepare_round(asked(message)["server-round"])
     with torch.no_grad():  # as after some steps: FedProx's term has no gradient where the round starts
         for parameter in client.model.parameters():
             parameter.mul_(1.01)
     client.model.train()
     x = torch.from_numpy(client.train_set.x[:32]).permute(0, 3, 1, 2).float() / 255
     y = torch.from_numpy(client.train_set.y[:32])
-    content = {}
-    epoch = 0
-    for phase in phases:
+    content: dict[str, np.ndarray[Any, Any]] = {}
+    for epoch, phase in enumerate(one for one in phases for _ in range(one.epochs)):
         client._phase = phase
         for name, parameter in client.model.named_parameters():
             parameter.requires_grad_(phase.learns(name))
-        for _ in range(phase.epochs):
-            client.start_epoch(epoch)
-            epoch += 1
-            terms = client.terms_of(Batch(x, y, epoch, x.flip(3)))
-            trained = [parameter for parameter in client.model.parameters() if parameter.requires_grad]
-            for name, term in terms.items():
-                grads = torch.autograd.grad(  # a term may be of the head alone
-                    term, trained, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-                content[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
+        client.start_epoch(epoch)
+        slopes = flat_gradients(client, Batch(x, y, epoch + 1, x.flip(3)))
+        content |= {name: slope for name, (_, slope) in slopes.items()}
     return content
 
 
@@ -473,17 +438,12 @@ def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: 
         return terms
 
     monkeypatch.setattr(DomainClient, "_train", counted)
-    result = record(method)
-    for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
-        reads.clear()
+    for question, memory in record(method).ends:
         for size in (8, 16):  # two steps an epoch and one
-            client = _few(
-                _client_for(question, memory, {"train": {"batch_size": size}, **READS_OWN_DRAWS.get(method, {})})
-            )
-            weights = [array.numpy() for array in question.content.array_records["arrays"].values()]
-            client.fit(weights, {"server-round": question.content.config_records["config"]["server-round"]})
-        assert reads[0] == reads[1]
-        assert 0 < reads[0] < 12
+            own = READS_OWN_DRAWS.get(method, {})
+            client = _few(_client_for(question, memory, {"train": {"batch_size": size}, **own}))
+            client.fit(_weights(client, question), {"server-round": asked(question)["server-round"]})
+        assert 0 < reads.pop() == reads.pop() < 12
 
 
 def _few(client: DomainClient) -> DomainClient:
@@ -502,31 +462,33 @@ def _sections(text: str, *only: str) -> dict[str, dict[str, Any]]:
     return sections
 
 
+def _weights(client: DomainClient, message: Message) -> list[Any]:
+    """Return a message's weights in a client's order; a form's network may have fewer."""
+    record = message.content.array_records["arrays"]
+    return [record[name].numpy() for name in client.shared_names]
+
+
 def _fitted(client: DomainClient, message: Message, server_round: int) -> list[Any]:
     """Train a client from a message's weights; return what it sends, bytes for arrays."""
-    record = message.content.array_records["arrays"]
-    arrays = [record[name].numpy() for name in client.shared_names]  # a form's network may have fewer
-    trained, examples, metrics = client.fit(arrays, {"server-round": server_round})
-    return [
-        examples,
-        metrics,
-        [a.tobytes() for a in trained],
-        {k: a.tobytes() for k, a in client.contribution().items()},
-    ]
+    trained, examples, metrics = client.fit(_weights(client, message), {"server-round": server_round})
+    contributed = {k: a.tobytes() for k, a in client.contribution().items()}
+    return [examples, metrics, [a.tobytes() for a in trained], contributed]
 
 
 def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> DomainClient:
     """Return the client that the message is for, ready for it, with some settings changed."""
-    sent = message.content.config_records["config"]
-    layers = json.loads(str(sent["run"]))
-    for section, keys in changed.items():
-        layers[section] |= keys
+    sent = asked(message)
+    layers = json.loads(sent["run"])
+    for section, values in changed.items():
+        layers[section] |= values
     layers = validating.sections_of_run({"resolved": layers})  # with the parameters of a recipe in their sections
-    index = int(str(sent["node-index"]))
+    index = sent["node-index"]
     context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
-    config, where = setup.open_message(ConfigRecord(dict(sent) | {"run": json.dumps(layers)}), context)
+    config, where = setup.open_message(ConfigRecord(sent | {"run": json.dumps(layers)}), context)
     client = setup.make_client(config, where, index)
-    knowledge = {name: array.numpy() for name, array in message.content.array_records["knowledge"].items()}
-    kept = {name: array.numpy() for name, array in memory.items()}
+    knowledge, kept = (
+        {name: array.numpy() for name, array in of.items()}
+        for of in (message.content.array_records["knowledge"], memory)
+    )
     client.prepare(RoundInputs(knowledge, WorkRequest.from_record(message.content).scalars, kept))
     return client

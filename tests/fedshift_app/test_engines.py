@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from support import ROOT, InlineRun, Run
+from support import ROOT, InlineRun, Run, until
 
 from fedshift.run.launch import processes
 
@@ -57,23 +56,19 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def flower_processes(mark: str) -> set[int]:
-    """Return the ids of all processes of Flower or Ray that the test has started."""
-    result = set()
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        with contextlib.suppress(psutil.Error):
-            if re.search(STARTED, words) and process.environ().get(MARK) == mark:
-                result.add(process.info["pid"])
-    return result
+def left_behind(mark: str) -> bool:
+    """Tell whether processes of Flower or Ray that the test has started stay."""
 
+    def there() -> list[int]:
+        result = []
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(process.info["cmdline"] or [])
+                if re.search(STARTED, words) and process.environ().get(MARK) == mark:
+                    result.append(process.pid)
+        return result
 
-def left_behind(mark: str) -> set[int]:
-    """Return the test's processes of Flower after a moment to let the last ones go."""
-    deadline = time.monotonic() + 10
-    while (left := flower_processes(mark)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return left
+    return not until(lambda: not there(), 10)
 
 
 FEW = "allocation.share=0.1"  # for methods that pass an image through the network more than once
@@ -124,13 +119,10 @@ RUNS = {
 
 def in_three_engines(nodes: int, folder: Path, *words: str) -> dict[str, Run]:
     """Return a run's results by engine, of equal weights."""
-    command = ("run", "handwritten", f"nodes={nodes}", "report=false")
-    runs = {
-        "inline": finished(fedshift(*command, "engine=inline", *words, cwd=folder)),
-        "simulation": finished(fedshift(*command, *words, cwd=folder)),
-        "deployment": finished(fedshift("deploy-demo", *words, cwd=folder)),
-    }
-    assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
+    run = ("run", "handwritten", f"nodes={nodes}", "report=false")
+    commands = {"inline": (*run, "engine=inline"), "simulation": run, "deployment": ("deploy-demo",)}
+    runs = {name: finished(fedshift(*command, *words, cwd=folder)) for name, command in commands.items()}
+    assert [run.results["engine"] for run in runs.values()] == [*runs]
     assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
     return runs
 
@@ -148,7 +140,7 @@ def test_three_engines_agree_bit_for_bit(typed: str, mark: str, tmp_path: Path) 
 def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_path: Path, run_inline: InlineRun) -> None:
     """Simulation against the same run: ``tests/fedshift_app/flower``; all three with private parts: the test above."""
     requested = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
-    inline = run_inline(method="i2pfl", nodes=2, rounds=1, set=requested)
+    inline = run_inline(f"method=i2pfl nodes=2 rounds=1 {requested}")
     deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={requested}", cwd=tmp_path))
     assert deployment.results["engine"] == "deployment"
     assert deployment.results["weights_sha256"] == inline.results["weights_sha256"]
@@ -162,15 +154,14 @@ def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_pat
 def test_masks_of_secure_sums_cancel_in_three_engines(method: str, mark: str, tmp_path: Path) -> None:
     """A SuperNode starts a process for each message: what its stages share is in Flower's ``context.state`` alone."""
     more = ["federation.secure_sums=on", "dataset.domains=[scan,texture,sketch]", "train.epochs=1", "rounds=2"]
-    runs = in_three_engines(3, tmp_path, *more, f"method={method}")
-    lines = {name: timeless(run) for name, run in runs.items()}
-    sizes = {
-        name: [[line["secure_sums"].pop(key) for key in ("bytes_up", "bytes_down")] for line in of_run]
-        for name, of_run in lines.items()
-    }
-    assert lines["inline"] == lines["simulation"] == lines["deployment"]
-    assert sizes["inline"] == sizes["simulation"] < sizes["deployment"]  # real nodes sign
-    assert [line["secure_sums"]["nodes"] for line in lines["deployment"]] == [3, 3]
+    inline, simulation, deployment = map(timeless, in_three_engines(3, tmp_path, *more, f"method={method}").values())
+    sizes = [
+        [[line["secure_sums"].pop(key) for key in ("bytes_up", "bytes_down")] for line in of_run]
+        for of_run in (inline, simulation, deployment)
+    ]
+    assert inline == simulation == deployment
+    assert sizes[0] == sizes[1] < sizes[2]  # real nodes sign
+    assert [line["secure_sums"]["nodes"] for line in deployment] == [3, 3]
     assert not left_behind(mark)
 
 
@@ -208,7 +199,7 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
     (folder,) = (tmp_path / "plain").iterdir()
     assert f"run folder: {folder}" in output
     plain = Run(folder)
-    same = run_inline(nodes=2, rounds=2, set="dataset.domains=[scan,sketch] train.epochs=1")
+    same = run_inline("nodes=2 rounds=2 dataset.domains=[scan,sketch] train.epochs=1")
     assert plain.results["engine"] == "simulation"
     assert plain.results["weights_sha256"] == same.results["weights_sha256"]
     assert timeless(plain) == timeless(same)
@@ -218,12 +209,11 @@ def test_the_bundle_holds_the_app_and_nothing_else() -> None:
     bundle = build_fab_from_disk(ROOT)
     assert len(bundle) < 3_200_000  # code alone, not compressed; Flower Hub takes 10 MB
     names = zipfile.ZipFile(BytesIO(bundle)).namelist()
-    tops = {name.split("/")[0] for name in names}
-    allowed = {"fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf", "README.md", "LICENSE"}
-    assert tops - {"pyproject.toml", ".info"} == allowed
+    code = {"fedshift_app", "strategies", "clients", "datasets", "fedshift_core"}
+    tops = {name.split("/")[0] for name in names} - {"pyproject.toml", ".info"}
+    assert tops == {*code, "conf", "README.md", "LICENSE"}
     assert {Path(name).suffix for name in names} <= {".py", ".yaml", ".md", ".toml", ""}
-    assert "conf/experiments/handwritten.yaml" in names
     assert not any(part.startswith("test") for name in names for part in Path(name).parts)
-    for top in ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core"):
-        for path in (ROOT / top).rglob("*.py"):  # Flower leaves out files called test_*
-            assert str(path.relative_to(ROOT)) in names
+    # Flower leaves out files called test_*.
+    files = {str(path.relative_to(ROOT)) for top in code for path in (ROOT / top).rglob("*.py")}
+    assert {"conf/experiments/handwritten.yaml", *files} <= {*names}

@@ -1,5 +1,7 @@
 """The papers' experiments: each says what its paper says. The numbers here are copied from the papers by hand."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,15 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 from support import InlineRun
+from words import config as config_of
 
 from fedshift.lab.tables.papers import printed
 from fedshift_app.config.keys import as_requested, flat
-from fedshift_app.config.resolving import CONF, names, resolve
+from fedshift_app.config.resolving import CONF, names
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.params import ContrastParams
 from fedshift_datasets import catalog
-from fedshift_datasets.partition.splits import node_parts
+from fedshift_datasets.partition.splits import Parts, node_parts
 from fedshift_datasets.sets import office, pacs
 
 #: Of each experiment: nodes by domain, each node's share, the table of the paper, what differs from its family.
@@ -63,8 +66,10 @@ fedicon-: {epochs: 5, batch: 32, model: cnn, momentum: 0.0, weight_decay: 5.0e-4
 fedicon-domainnet: {rounds: 20, model: resnet18, size: 64}
 fedseproto-: {model: cnn3}
 """)
-TRAIN = {"mnist": 60000, "usps": 7291, "svhn": 73257, "syn": 25000, "mnistm": 59001}
-FEDBN = {"mnist": 0.012384, "usps": 0.101906, "svhn": 0.010142, "syn": 0.02972, "mnistm": 0.012593}
+TRAIN: dict[str, int] = yaml.safe_load("{mnist: 60000, usps: 7291, svhn: 73257, syn: 25000, mnistm: 59001}")
+FEDBN: dict[str, float] = yaml.safe_load(
+    "{mnist: 0.012384, usps: 0.101906, svhn: 0.010142, syn: 0.02972, mnistm: 0.012593}"
+)
 PAPERS = ("f2dc-", "fedcode-", "i2pfl-", "fedicon-", "fedseproto-")
 CLASS_COUNTS = {"pacs": pacs.CLASS_COUNTS, "office-caltech10": office.CLASS_COUNTS}
 
@@ -96,44 +101,56 @@ def test_every_experiment_of_a_paper_is_in_this_table() -> None:
 
 @pytest.mark.parametrize("experiment", STATED)
 def test_nodes_and_training_are_the_papers(experiment: str) -> None:
-    config, stated = resolve({"experiment": experiment}), dict[str, Any]()
+    config, stated = config_of(experiment), dict[str, Any]()
     for words, shared in FAMILIES.items():
         stated |= shared if words in experiment else {}
-    stated |= STATED[experiment]
-    held, train, allocation = dealt(config), config.train, config.allocation
-    assert {domain: held.count(domain) for domain in held} == stated["nodes"]
-    expected = {domain: FEDBN[domain] for domain in TRAIN} if stated["share"] == "fedbn" else stated["share"]
-    assert allocation.share == expected
-    assert (config.rounds, train.epochs, train.batch_size) == (stated["rounds"], stated["epochs"], stated["batch"])
-    assert (train.lr, train.momentum, train.weight_decay) == (0.01, stated["momentum"], stated["weight_decay"])
-    assert (config.model.name, config.dataset.size) == (stated["model"], stated["size"])
-    assert (config.federation.participation, train.precision) == (1, "float32")
-    assert raw(experiment).get("paper") == stated["table"]
-    assert set(held) | set(allocation.held_out) == set(config.dataset.domains)
-    left_out = {"mnistm"} if config.dataset.name == "digits" else set()
-    assert set(config.dataset.domains) == set(catalog.get(config.dataset.name).domains) - left_out
+    stated |= STATED[experiment] | {"lr": 0.01, "participation": 1, "precision": "float32"}
+    stated |= {"share": FEDBN} if stated["share"] == "fedbn" else {}
+    held, train, of, known = dealt(config), config.train, config.allocation, config.dataset
+    assert stated == {
+        "nodes": {domain: held.count(domain) for domain in held},
+        "share": of.share,
+        "table": raw(experiment).get("paper"),
+        "rounds": config.rounds,
+        "epochs": train.epochs,
+        "batch": train.batch_size,
+        "model": config.model.name,
+        "size": known.size,
+        "momentum": train.momentum,
+        "weight_decay": train.weight_decay,
+        "lr": train.lr,
+        "participation": config.federation.participation,
+        "precision": train.precision,
+    }
+    assert {*held} | {*of.held_out} == {*known.domains}
+    assert {*catalog.get(known.name).domains} - {*known.domains} == ({"mnistm"} if known.name == "digits" else set())
 
 
 @pytest.mark.parametrize("experiment", [name for name in names("experiments") if not name.startswith(PAPERS)])
 def test_other_experiments_leave_the_precision_to_the_machine(experiment: str) -> None:
-    assert resolve({"experiment": experiment}).train.precision == "auto"
+    assert config_of(experiment).train.precision == "auto"
+
+
+def parts_of(config: RunConfig, nodes: int | None = None) -> Iterator[tuple[str, NDArray[np.int64], Parts]]:
+    """Yield of each node its domain, the labels that its domain has, and its parts."""
+    held, classes = dealt(config, nodes), len(catalog.get(config.dataset.name).classes)
+    for index, domain in enumerate(held):
+        labels = labels_of(config, domain)
+        yield domain, labels, node_parts(config.allocation, held, index, labels, classes, config.seed)
 
 
 @pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["dataset"]["name"] in CLASS_COUNTS])
 def test_the_published_numbers_of_images_are_enough(experiment: str) -> None:
-    config = resolve({"experiment": experiment})
-    held = dealt(config)
-    classes = len(catalog.get(config.dataset.name).classes)
-    for index, domain in enumerate(held):
-        labels = labels_of(config, domain)
-        parts = node_parts(config.allocation, held, index, labels, classes, config.seed)
+    config = config_of(experiment)
+    before: Counter[str] = Counter()  # the fourth node of a domain at 30 % takes the tenth that is left
+    for domain, labels, parts in parts_of(config):
         if config.allocation.class_coverage:
-            assert set(labels[parts.train]) == set(range(classes))
+            assert {*labels[parts.train]} == {*range(len(catalog.get(config.dataset.name).classes))}
         assert (len(parts.test) > 0) == experiment.startswith("fedcode-")
         if isinstance(config.allocation.share, float):
-            before = held[:index].count(domain)  # the fourth node of a domain at 30 % takes the tenth that is left
             size = int(config.allocation.share * len(labels))
-            assert len(parts.train) == min(size, len(labels) - before * size)
+            assert len(parts.train) == min(size, len(labels) - before[domain])
+            before[domain] += size
 
 
 #: ``int(percent * length)`` of each domain's training images; of a domain that runs out, what is left.
@@ -148,24 +165,23 @@ i2pfl-office: {caltech: [179, 3], amazon: [153, 2], webcam: [47, 1], dslr: [25, 
 
 @pytest.mark.parametrize("experiment", HELD)
 def test_nodes_hold_as_many_images_as_the_authors_code_gives_them(experiment: str) -> None:
-    config = resolve({"experiment": experiment})
-    held, classes = dealt(config), len(catalog.get(config.dataset.name).classes)
     content: dict[str, list[int]] = {}
-    for index, domain in enumerate(held):
-        parts = node_parts(config.allocation, held, index, labels_of(config, domain), classes, 0)
+    for domain, _, parts in parts_of(config_of(experiment)):
         content.setdefault(domain, []).append(len(parts.train))
     wanted = HELD[experiment].items()
     assert content == {domain: [images] * nodes + rest for domain, (images, nodes, *rest) in wanted}
 
 
 FAMILY = [name for name in STATED if name.startswith(("f2dc-", "i2pfl-", "fedseproto-")) and "hetero" not in name]
-PROTO = {"share_weights": True, "lambda_proto": 1, "reduction": "mse_mean", "prototype_mean": "plain"}
+PROTO = yaml.safe_load(
+    "{share_weights: true, lambda_proto: 1, reduction: mse_mean, prototype_mean: plain, proto_source: last_epoch}"
+)
 PROTO |= {"proto_source": "last_epoch"}
 
 
 def has(experiment: str, method: str, **values: Any) -> bool:
     """Tell whether a method has these values in an experiment."""
-    return values.items() <= resolve({"experiment": experiment, "method": method}).method.items()
+    return values.items() <= config_of(f"{experiment} method={method}").method.items()
 
 
 @pytest.mark.parametrize("experiment", FAMILY)
@@ -187,45 +203,43 @@ def test_baselines_have_the_values_of_the_fpl_familys_code(experiment: str) -> N
 def test_values_of_single_experiments() -> None:
     """FedICON states FedProx's mu (A.3); FedCode states none, so each baseline has its own paper's."""
     different = "fedseproto-digits-heterogeneous"  # so that MOON, FedProx and FPL are not in its table
-    assert resolve({"experiment": different, "method": "fedproto"}).model.per_node == ("cnn3", "cnn2")
+    assert config_of(f"{different} method=fedproto").model.per_node == ("cnn3", "cnn2")
     assert has(different, "fedproto", **PROTO | {"share_weights": False})
     for experiment in STATED:
         if experiment.startswith(("fedicon-", "fedcode-")):
             assert has(experiment, "fedprox", mu=0.01) and has(experiment, "moon", mu=1)
     for experiment in ("f2dc-digits", "i2pfl-digits", "i2pfl-out-digits"):  # as the authors' code mirrors them
-        assert resolve({"experiment": experiment}).images.flip
+        assert config_of(experiment).images.flip
 
 
 @pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["allocation"].get("held_out")])
 def test_any_domain_can_be_held_out(experiment: str) -> None:
-    domains = resolve({"experiment": experiment}).dataset.domains
+    domains = config_of(experiment).dataset.domains
     if experiment == "fedicon-cifar10-attribute":  # the other one is a test set only
         domains = ("cifar10.1",)
     for domain in domains:
-        config = resolve({"experiment": experiment, "set": f"allocation.held_out=[{domain}]"})
+        config = config_of(f"{experiment} allocation.held_out=[{domain}]")
         assert set(dealt(config)) == set(config.dataset.domains) - {domain}
 
 
 def test_shift_of_test_images() -> None:
-    kinds = {"covariate": "corruption", "table8": "corruption", "domain": "domain", "out": "domain"}
-    kinds |= {"lie": "corruption", "attribute": "attribute"}
+    kinds = dict.fromkeys(("covariate", "table8", "lie"), "corruption") | {"attribute": "attribute"}
+    kinds |= dict.fromkeys(("domain", "out"), "domain")
     for experiment in STATED:
-        shift = resolve({"experiment": experiment}).shift
+        shift = config_of(experiment).shift
         ending = "out" if "-out-" in experiment else experiment.rpartition("-")[2]
         assert (shift.name, shift.severity) == (kinds.get(ending, "none"), 5), experiment
 
 
 @pytest.mark.parametrize("nodes", [5, 20, 80])
 def test_fedicon_divides_the_same_images_among_5_to_80_nodes(nodes: int) -> None:
-    config = resolve({"experiment": "fedicon-scale"})
-    held = dealt(config, nodes)
+    config, table_1 = config_of("fedicon-scale"), config_of("fedicon-digit5-covariate")
+    held, one = dealt(config, nodes), dealt(table_1)
     assert {held.count(domain) for domain in config.dataset.domains} == {nodes // 5}
-    table_1 = resolve({"experiment": "fedicon-digit5-covariate"})
     for domain, images in TRAIN.items():
         labels = np.zeros(images, np.int64)
         parts = [node_parts(config.allocation, held, i, labels, 10, 0).train for i in range(nodes) if held[i] == domain]
         assert {len(part) for part in parts} <= {743 * 5 // nodes, 743 * 5 // nodes + 1}
-        one = dealt(table_1)
         of_table_1 = node_parts(table_1.allocation, one, one.index(domain), labels, 10, 0).train
         assert np.array_equal(np.sort(np.concatenate(parts)), of_table_1)
 
@@ -233,36 +247,36 @@ def test_fedicon_divides_the_same_images_among_5_to_80_nodes(nodes: int) -> None
 @pytest.mark.parametrize("experiment", [name for name in names("experiments") if name.startswith("fedicon-")])
 def test_fedicon_trains_its_classifier_5_and_50_epochs(experiment: str) -> None:
     assert has(experiment, "fedicon", classifier_epochs=5, personal_epochs=50)
-    config = resolve({"experiment": experiment, "method": "fedicon"})
+    config = config_of(f"{experiment} method=fedicon")
     more = 0 if experiment == "fedicon-table8-without-lie" else config.method["classifier_rounds"]
-    assert config.rounds == resolve({"experiment": experiment}).rounds + more
+    assert config.rounds == config_of(experiment).rounds + more
 
 
 NO_GIS, NO_TTA = "method.gis=false", "method.tta=false"
 #: Rows of Table 8 by method and settings: without LIE, and with it.
-ROWS_OF_TABLE_8 = {
+ROWS_OF_TABLE_8: dict[str, dict[str, str]] = {
     "-without-lie": {
-        ("local", ""): "none (Local)",
-        ("fedavg", ""): "GIS (FedAvg)",
-        ("fedicon", f"{NO_GIS} {NO_TTA}"): "none (Local)",
-        ("fedicon", NO_TTA): "GIS (FedAvg)",
-        ("fedicon", NO_GIS): "TTA",
-        ("fedicon", ""): "GIS+TTA",
+        "local": "none (Local)",
+        "fedavg": "GIS (FedAvg)",
+        f"fedicon {NO_GIS} {NO_TTA}": "none (Local)",
+        f"fedicon {NO_TTA}": "GIS (FedAvg)",
+        f"fedicon {NO_GIS}": "TTA",
+        "fedicon": "GIS+TTA",
     },
     "": {
-        ("fedicon", f"{NO_GIS} {NO_TTA}"): "LIE",
-        ("fedicon", NO_TTA): "LIE+GIS",
-        ("fedicon", NO_GIS): "LIE+TTA",
-        ("fedicon", ""): "LIE+GIS+TTA (FedICON)",
+        f"fedicon {NO_GIS} {NO_TTA}": "LIE",
+        f"fedicon {NO_TTA}": "LIE+GIS",
+        f"fedicon {NO_GIS}": "LIE+TTA",
+        "fedicon": "LIE+GIS+TTA (FedICON)",
     },
 }
 
 
 @pytest.mark.parametrize("ending", ROWS_OF_TABLE_8)
 def test_each_row_of_table_8_has_a_command(ending: str) -> None:
-    lie = resolve({"experiment": "fedicon-digit5-covariate", "method": "fedicon"}).images
-    for (method, settings), row in ROWS_OF_TABLE_8[ending].items():
-        config = resolve({"experiment": f"fedicon-table8{ending}", "method": method, "set": settings})
+    lie = config_of("fedicon-digit5-covariate method=fedicon").images
+    for typed, row in ROWS_OF_TABLE_8[ending].items():
+        config = config_of(f"fedicon-table8{ending} method={typed}")
         result = printed.get("fedicon.table8").standing(as_requested(flat(config.model_dump(mode="json"))))
         assert result is not None and result.row.method == row
         assert config.images.draws_real_values is (ending == "")
@@ -303,7 +317,7 @@ def test_i2pfl_has_its_own_numbers_for_each_data_set(experiment: str) -> None:
 
 def test_cifar_is_tested_on_both_test_sets_with_the_labels_of_each_node() -> None:
     """Table 4: the original test set and CIFAR-10.1; on both, a client's test labels follow its training labels."""
-    config = resolve({"experiment": "fedicon-cifar10-attribute"})
+    config = config_of("fedicon-cifar10-attribute")
     assert config.dataset.domains == ("cifar10", "cifar10.1")
     assert config.allocation.label_skew == 0.1  # the second concentration of its table
-    assert {name for name in STATED if resolve({"experiment": name}).shift.label_mix == "own"} == {config.experiment}
+    assert {name for name in STATED if config_of(name).shift.label_mix == "own"} == {config.experiment}

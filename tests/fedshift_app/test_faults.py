@@ -1,17 +1,18 @@
 """Nodes that fail: left out and named; the run goes on, and ends with an error only when none is left."""
 
 import errno
-import json
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from refusals import refused
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid
+from support import InlineRun, Run, listening
+from traffic import asked, changing, failed, lost
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
@@ -28,32 +29,13 @@ SHORT = "train.epochs=1 allocation.share=0.05"
 Change = Callable[[Message, Message], Message | None]
 
 
-def _grid(kind: str, bad: tuple[int, ...], change: Change, first_round: int = 1) -> Any:
-    """Return a grid in which ``change`` is applied to the replies of kind ``kind`` of the nodes ``bad``."""
+def _rewrite(edit: Callable[[Any], dict[str, Any]]) -> Change:
+    """Return what makes something else of a reply's arrays: ``edit`` is given the first one."""
 
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            config = message.content.config_records["config"]
-            concerned = message.metadata.message_type == kind and config.get("node-index") in bad
-            if concerned and int(str(config["server-round"])) >= first_round:
-                return change(message, reply)
-            return reply
-
-    return Grid
-
-
-def _raise(message: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=message)
-
-
-def _vanish(message: Message, reply: Message) -> None:
-    return None
-
-
-def _rewrite(edit: Callable[[dict[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]) -> Change:
     def change(message: Message, reply: Message) -> Message:
         arrays = {name: a.numpy() for name, a in reply.content.array_records["arrays"].items()}
-        reply.content["arrays"] = ArrayRecord({name: Array(a) for name, a in edit(arrays).items()})
+        new = arrays | edit(arrays[FIRST])
+        reply.content["arrays"] = ArrayRecord({name: Array(a) for name, a in new.items() if a is not None})
         return reply
 
     return change
@@ -61,8 +43,7 @@ def _rewrite(edit: Callable[[dict[str, np.ndarray[Any, Any]]], dict[str, np.ndar
 
 def _metrics(**changes: Any) -> Change:
     def change(message: Message, reply: Message) -> Message:
-        fields = {name.replace("_", "-"): value for name, value in changes.items()}
-        reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | fields)
+        reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | changes)
         return reply
 
     return change
@@ -73,47 +54,38 @@ def _gift(message: Message, reply: Message) -> Message:
     return reply
 
 
-def _scream(message: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=message)
-
-
 DOMAINS = ("scan", "texture", "street", "sketch")
 FIRST = "encoder.0.weight"
-BROKEN: dict[str, Change] = {
-    "raises": _raise,
-    "vanishes": _vanish,
-    "NaN": _rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], np.nan)}),
-    "shape": _rewrite(lambda a: a | {FIRST: a[FIRST][:1]}),
-    "type": _rewrite(lambda a: a | {FIRST: a[FIRST].astype(np.float64)}),
-    "lacks a name": _rewrite(lambda a: {k: v for k, v in a.items() if k != FIRST}),
-    "huge": _rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], 1e30)}),
-    "says too much": _scream,
-    "counts too much": _metrics(num_examples=10**8),
-    "counts infinitely": _metrics(num_examples=float("inf")),
-    "another metric": _metrics(evil=1.0),
-    "a loss of its own": _metrics(**{"loss/mine": 1.0}),
-    "an endless loss": _metrics(loss=float("inf")),
-    "a list": _metrics(loss=[1.0] * 1000),
-    "another record": _gift,
-    "another name": _rewrite(lambda a: a | {"evil": np.zeros(3)}),
-}
+BROKEN: tuple[Change, ...] = (
+    failed("RuntimeError: out of memory"),
+    failed("\x1b[2J\nfaked line: all is well\n" + "x" * 100_000),
+    lost,
+    NAN := _rewrite(lambda a: {FIRST: np.full_like(a, np.nan)}),
+    _rewrite(lambda a: {FIRST: a[:1]}),
+    _rewrite(lambda a: {FIRST: a.astype(np.float64)}),
+    _rewrite(lambda a: {FIRST: None}),
+    _rewrite(lambda a: {FIRST: np.full_like(a, 1e30)}),
+    _rewrite(lambda a: {"evil": np.zeros(3)}),
+    _metrics(**{"num-examples": 10**8}),
+    _metrics(**{"num-examples": float("inf")}),
+    _metrics(evil=1.0),
+    _metrics(**{"loss/mine": 1.0}),
+    _metrics(loss=float("inf")),
+    _metrics(loss=[1.0] * 1000),
+    _gift,
+)
 
 
 def test_broken_nodes_are_left_out_and_named(run_inline: InlineRun, capsys: Any) -> None:
     """Each in a way of its own, next to four honest ones, in the round after as well."""
-    faults = dict(enumerate(BROKEN.values(), 4))
-
-    def change(message: Message, reply: Message) -> Message | None:
-        return faults[int(str(message.content.config_records["config"]["node-index"]))](message, reply)
-
-    run = run_inline(rounds=2, nodes=4 + len(faults), set=SHORT, grid=_grid(MessageType.TRAIN, tuple(faults), change))
+    faults = dict(enumerate(BROKEN, 4))
+    grid = changing(lambda message, reply: faults[asked(message)["node-index"]](message, reply), "train", faults)
+    run = run_inline(f"nodes={4 + len(faults)} rounds=2 {SHORT}", grid=grid)
     shown = capsys.readouterr().out
     for line in run.rounds:
         assert line["nodes"] == [0, 1, 2, 3]
         nodes = [text.partition(": ")[0] for text in line["left_out"]]
-        assert sorted(nodes, key=lambda node: int(node.split()[1])) == [
-            f"node {index} ({DOMAINS[index % 4]})" for index in faults
-        ]
+        assert {*nodes} == {f"node {index} ({DOMAINS[index % 4]})" for index in faults} and len(nodes) == len(faults)
         assert all(text.isprintable() and len(text) < 600 for text in line["left_out"])
         assert all(f"round 1: {node} " in shown for node in nodes)
         assert None not in line["accuracy"].values()
@@ -122,19 +94,16 @@ def test_broken_nodes_are_left_out_and_named(run_inline: InlineRun, capsys: Any)
 
 
 def test_the_others_are_averaged_as_if_the_broken_node_had_not_been_asked(run_inline: InlineRun) -> None:
-    broken = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), BROKEN["NaN"]))
-    gone = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), _vanish))
+    broken, gone = (run_inline(f"rounds=1 {SHORT}", grid=changing(fault, "train", [2])) for fault in (NAN, lost))
     assert broken.results["weights_sha256"] == gone.results["weights_sha256"]
 
 
 def test_when_none_is_left_the_run_fails_and_keeps_what_was_done(run_inline: InlineRun, tmp_path: Path) -> None:
-    grid = _grid(MessageType.TRAIN, (0, 1, 2, 3), _raise, first_round=3)
     with pytest.raises(FederationError, match=r"^round 3: ") as caught:
-        run_inline(rounds=4, set=SHORT, grid=grid)
+        run_inline(f"rounds=4 {SHORT}", grid=changing(BROKEN[0], "train", rounds=[3, 4]))
     assert str(caught.value).count("out of memory") == 1  # said once, for all four
     (folder,) = (tmp_path / "runs").iterdir()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2]
+    assert [line["round"] for line in Run(folder).rounds] == [1, 2]
     assert (folder / "checkpoint" / "weights-00002.safetensors").is_file()
     assert not (folder / "results.json").exists()
 
@@ -152,18 +121,15 @@ def test_a_simulated_node_without_memory_is_counted_as_lost(
     error: Exception, work: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What else runs on the machine decides that, and with it the run's numbers: it is degraded, not completed."""
+    works = getattr(DomainClient, work)
 
-    def fails(*given: Any) -> None:
-        raise error
+    def fails(client: DomainClient, *given: Any) -> Any:
+        if client.setup.index == 2:
+            raise error
+        return works(client, *given)
 
-    class Grid(ListeningGrid):
-        def _answer(self, message: Message) -> Message:
-            with monkeypatch.context() as patch:
-                if message.content.config_records["config"].get("node-index") == 2:
-                    patch.setattr(DomainClient, work, fails)
-                return super()._answer(message)
-
-    run = run_inline(rounds=1, nodes=8, set=SHORT, grid=Grid)
+    monkeypatch.setattr(DomainClient, work, fails)
+    run = run_inline(f"nodes=8 rounds=1 {SHORT}")
     (reason,) = run.rounds[0]["left_out"]
     assert reason.startswith("node 2 (street): ") and reason.endswith(f"{type(error).__name__}: {error}")
     assert run.results["lost"] == {"1": [2]}
@@ -171,38 +137,31 @@ def test_a_simulated_node_without_memory_is_counted_as_lost(
 
 
 def test_a_real_nodes_disk_and_memory_are_its_own() -> None:
-    error, simulated, real = (
-        OSError(errno.ENOSPC, "full"),
-        make_context(1, {"partition-id": 0}, {}),
-        make_context(1, GOOD, {}),
-    )
-    assert reasons.of(error, simulated)[0] == names.DISK_FAILED
-    for error_of in (error, MemoryError(), StorageError("full"), ForgottenError("gone")):
-        assert reasons.of(error_of, real)[0] == names.RAISED
-    assert reasons.of(ValueError("its own"), simulated)[0] == names.RAISED
+    simulated, real = (make_context(1, given, {}) for given in ({"partition-id": 0}, GOOD))
+    errors = (OSError(errno.ENOSPC, "full"), MemoryError(), StorageError("full"), ForgottenError("gone"))
+    assert {reasons.of(error, real)[0] for error in errors} == {names.RAISED}
+    assert [reasons.of(one, simulated)[0] for one in (errors[0], ValueError())] == [names.DISK_FAILED, names.RAISED]
 
 
 DIVIDED = f"{SHORT} images.eval_batch=4"  # 90 test images in 23 batches: two parts
 
 
-@pytest.mark.parametrize(("settings", "bad", "fault"), [(SHORT, 0, _raise), (DIVIDED, 4, _vanish)])
+@pytest.mark.parametrize(("settings", "bad", "fault"), [(SHORT, 0, BROKEN[0]), (DIVIDED, 4, lost)])
 def test_a_failed_part_of_a_test_set_is_scored_by_another_node_of_the_domain(
     settings: str, bad: int, fault: Change, run_inline: InlineRun
 ) -> None:
-    whole = run_inline(rounds=1, nodes=8, set=settings)
-    replaced = run_inline(rounds=1, nodes=8, set=settings, grid=_grid(MessageType.EVALUATE, (bad,), fault))
-    for scores in ("accuracy", "test_loss"):
-        assert replaced.rounds[0][scores] == whole.rounds[0][scores]
-    assert replaced.rounds[0]["left_out"][0].startswith(f"node {bad} (scan): ")
+    (whole,) = run_inline(f"nodes=8 rounds=1 {settings}").rounds
+    (replaced,) = run_inline(f"nodes=8 rounds=1 {settings}", grid=changing(fault, "evaluate", [bad])).rounds
+    assert (replaced["accuracy"], replaced["test_loss"]) == (whole["accuracy"], whole["test_loss"])
+    assert replaced["left_out"][0].startswith(f"node {bad} (scan): ")
 
 
 def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (1,), _raise))
-    assert run.rounds[0]["accuracy"]["texture"] is None
-    assert run.results["domains"]["texture"] is None
-    assert run.results["missing"] == ["texture"]
-    assert run.results["avg"] is run.rounds[0]["avg"] is None
-    assert run.results["unscored"] == {"texture": [1]} and run.results["lost"] == {"1": [1]}
+    run = run_inline(f"rounds=1 {SHORT}", grid=changing(BROKEN[0], "evaluate", [1]))
+    (line,), results = run.rounds, run.results
+    assert line["accuracy"]["texture"] is results["domains"]["texture"] is results["avg"] is line["avg"] is None
+    said = [results[key] for key in ("missing", "unscored", "lost")]
+    assert said == [["texture"], {"texture": [1]}, {"1": [1]}]
 
 
 FLOODS: dict[str, dict[str, Any]] = {
@@ -214,13 +173,7 @@ FLOODS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: InlineRun, capsys: Any) -> None:
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            if message.content.config_records["config"].get("node-index") == 0:
-                reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | FLOODS[flood])
-            return reply
-
-    run = run_inline(rounds=1, set=f"{SHORT} profile=true", grid=Grid)
+    run = run_inline(f"rounds=1 {SHORT} profile=true", grid=changing(_metrics(**FLOODS[flood]), nodes=[0], rounds=[1]))
     (line,) = run.rounds
     assert [result.split(":")[0] for result in line["left_out"]] == ["node 0 (scan)"] * 2
     assert all(result.isprintable() and len(result) < 200 for result in line["left_out"])
@@ -236,30 +189,19 @@ def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: 
 
 def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun) -> None:
     kept: list[Message] = []
+    number = itertools.count()
 
-    class Grid(ListeningGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-            request = list(messages)
-            for message in request:  # as Flower does
-                vars(message.metadata)["_message_id"] = f"{len(self.sent)}-{message.metadata.dst_node_id}"
-                self.sent.append(message.metadata.message_id)
-            return super().send_and_receive(request, timeout=timeout)
+    def named(message: Message) -> None:  # as Flower does
+        vars(message.metadata)["_message_id"] = str(next(number))
 
-        def pass_on(self, request: Message, reply: Message) -> Message | None:
-            config = request.content.config_records["config"]
-            if request.metadata.message_type != MessageType.TRAIN or config["node-index"] != 2:
-                return reply
-            if config["server-round"] == 1:  # the server takes the weights out of the one that it gets
-                again = Message(RecordDict(dict(reply.content)), reply_to=request)
-                kept.append(again)
-                return reply
-            return kept[0]
+    def again(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type != "train" or asked(message)["node-index"] != 2:
+            return reply
+        # The server takes the weights out of the one that it gets.
+        kept.append(Message(RecordDict(dict(reply.content)), reply_to=message))
+        return reply if len(kept) == 1 else kept[0]
 
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self.sent: list[str] = []
-
-    run = run_inline(rounds=2, set=SHORT, grid=Grid)
+    run = run_inline(f"rounds=2 {SHORT}", grid=listening(again, named))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3]]
     assert [text.partition(":")[0] for text in run.rounds[1]["left_out"]] == ["node 2 (street)"]
 
@@ -277,8 +219,8 @@ GOOD = {"domain": "scan", "data-dir": "/somewhere", "partition-id": 3}
 
 def test_a_real_nodes_place_comes_from_its_node_config() -> None:
     where = _place(GOOD)
-    assert (where.domain, where.partition_id, where.shared) == ("scan", 3, False)
-    assert where.source.data_dir == Path("/somewhere")
+    given = (where.domain, where.partition_id, where.shared, where.source.data_dir)
+    assert given == ("scan", 3, False, Path("/somewhere"))
 
 
 @pytest.mark.parametrize(
@@ -303,20 +245,20 @@ def _place(node_config: dict[str, Any]) -> Place:
 
 def test_private_parts_that_diverged_are_not_kept(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is left out once and comes back with what it had before."""
-    train = DomainClient._trained
-    had: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
+    train, had = DomainClient._trained, dict[int, dict[str, Any]]()
 
     def diverging(client: DomainClient, call: Call) -> Any:
-        if client.setup.index == 1:
-            had[call.server_round] = dict(client.memory)
+        if client.setup.index != 1:
+            return train(client, call)
+        had[call.server_round] = dict(client.memory)
         result = train(client, call)
-        if (client.setup.index, client.server_round) == (1, 2):
+        if client.server_round == 2:
             name = next(name for name, array in client.memory.items() if array.dtype.kind == "f")
             client.memory[name] = np.full_like(client.memory[name], np.nan)
         return result
 
     monkeypatch.setattr(DomainClient, "_trained", diverging)
-    run = run_inline(method="fedbn", rounds=3, set=f"{SHORT} model.name=cnn_bn")
+    run = run_inline(f"method=fedbn rounds=3 {SHORT} model.name=cnn_bn")
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
     assert run.rounds[1]["left_out"][0].startswith("node 1 (texture): ")
     assert had[2] and all((had[3][name] == array).all() for name, array in had[2].items())

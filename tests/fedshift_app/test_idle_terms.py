@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support import InlineRun
 from torch import Tensor
+from words import config as config_of
 
 from fedshift_app.config import registry
-from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build, initial_model
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.trainer import LocalTrainer
@@ -35,45 +35,37 @@ def some(names: Any) -> list[Any]:
 @pytest.fixture
 def gradients(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> Gradients:
     """Return a function that makes a short run and returns whether each own term had a gradient, step by step."""
+    seen: dict[str, set[bool]] = {}
+    plain = LocalTrainer.terms_of
+
+    def recorded(self: LocalTrainer, batch: Batch) -> dict[str, Tensor]:
+        terms = plain(self, batch)
+        for name, term in terms.items():
+            seen.setdefault(name, set()).add(term.requires_grad)
+        return terms
 
     def of_run(method: str, more: str) -> dict[str, set[bool]]:
-        seen: dict[str, set[bool]] = {}
-        plain = LocalTrainer.terms_of
-
-        def recorded(self: LocalTrainer, batch: Batch) -> dict[str, Tensor]:
-            terms = plain(self, batch)
-            for name, term in terms.items():
-                seen.setdefault(name, set()).add(term.requires_grad)
-            return terms
-
-        with monkeypatch.context() as patch:
-            patch.setattr(LocalTrainer, "terms_of", recorded)
-            given = f"{SHORT} {METHODS[method].short} {more}"
-            run_inline(nodes=2, rounds=2, method=method, set=given)
+        seen.clear()
+        run_inline(f"method={method} nodes=2 rounds=2 {SHORT} {METHODS[method].short} {more}")
         return {name: values for name, values in seen.items() if name != "ce"}
 
+    monkeypatch.setattr(LocalTrainer, "terms_of", recorded)
     return of_run
 
 
 def line_of(method: str, more: str) -> str:
-    config = resolve({"experiment": "handwritten", "method": method, "set": f"{METHODS[method].short} {more}"})
+    config = config_of(f"method={method} {METHODS[method].short} {more}")
     return build.idle_terms_line(config, initial_model.plain(config).model)
 
 
 @pytest.mark.parametrize("method", some(name for name in METHODS if name not in REFUSED))
 def test_a_method_declares_which_terms_have_no_gradient(method: str, gradients: Gradients) -> None:
-    m = METHODS[method]
-    frozen = gradients(method, FROZEN)
-    if method in OF_LAYERS:
-        assert frozen == {}
-    else:
-        assert set(frozen) == set(m.terms)
-        assert {name for name, values in frozen.items() if values == {False}} == set(m.of_features)
-    assert all(values in ({True}, {False}) for values in frozen.values())
+    m, projection = METHODS[method], f"{FROZEN} model.projection=16"
+    idle = {name: {name not in m.of_features} for name in m.terms}
+    assert gradients(method, FROZEN) == ({} if method in OF_LAYERS else idle)
     assert bool(line_of(method, FROZEN)) == bool(m.of_features)
-    projected = gradients(method, f"{FROZEN} model.projection=16")
-    assert {name: {True} for name in m.terms} == projected
-    assert line_of(method, f"{FROZEN} model.projection=16") == ""
+    assert gradients(method, projection) == {name: {True} for name in m.terms}
+    assert line_of(method, projection) == ""
 
 
 @pytest.mark.long
@@ -88,20 +80,21 @@ def test_a_switch_takes_the_term_away(method: str, term: str, switch: str, gradi
     assert term not in line_of(method, more).replace(";", ",").replace(",", " ").split()
 
 
-@pytest.mark.parametrize(
-    ("method", "more", "terms"),
-    [
-        ("fedproto", FROZEN, "proto"),
-        ("fedsa", FROZEN, "anchor, margin"),
-        ("fedproto", "model.freeze=none", ""),
-        ("fedproto", f"{FROZEN} modules=[f2dc]", ""),  # they train, on the way to the features
-        ("fpl", "model.name=resnet10 model.freeze=stages:4", "cpcl, upcr"),
-        ("fpl", "model.name=resnet10 model.freeze=stages:3", ""),
-    ],
-)
-def test_the_line_names_the_terms(method: str, more: str, terms: str) -> None:
-    line = line_of(method, more)
-    assert bool(line) == bool(terms) and terms in line
+#: A method and settings, with the terms that are named.
+NAMED = {
+    f"fedproto {FROZEN}": "proto",
+    f"fedsa {FROZEN}": "anchor, margin",
+    "fedproto model.freeze=none": "",
+    f"fedproto {FROZEN} modules=[f2dc]": "",  # they train, on the way to the features
+    "fpl model.name=resnet10 model.freeze=stages:4": "cpcl, upcr",
+    "fpl model.name=resnet10 model.freeze=stages:3": "",
+}
+
+
+@pytest.mark.parametrize("typed", NAMED)
+def test_the_line_names_the_terms(typed: str) -> None:
+    line = line_of(*typed.split(" ", 1))
+    assert bool(line) == bool(NAMED[typed]) and NAMED[typed] in line
 
 
 @pytest.mark.parametrize("wrong", [{"of_features": ("other",)}, {"switches": {"mine": "mu"}}])
@@ -115,14 +108,13 @@ def test_only_terms_of_the_method_are_declared(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("typed", ["fedavg", "fpl modules=[mixstyle]", "tent model.name=cnn_bn"])
 def test_a_second_view_that_nothing_reads_is_told(typed: str) -> None:
-    method, _, more = typed.partition(" ")
-    assert repr(method) in build.second_view_line(resolve({"method": method, "set": f"images.views=2 {more}"}))
-    assert not build.second_view_line(resolve({"method": method, "set": more}))
+    told = build.second_view_line(config_of(f"method={typed} images.views=2"))
+    assert repr(typed.split(" ")[0]) in told and not build.second_view_line(config_of(f"method={typed}"))
 
 
 def test_a_method_that_asks_for_a_second_view_and_code_of_others_may_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not build.second_view_line(resolve({"method": "fedicon"}))
+    assert not build.second_view_line(config_of("method=fedicon"))
     monkeypatch.setattr(registry.MODULES, "origin", lambda _: "mine.py")
-    assert not build.second_view_line(resolve({"set": "images.views=2 modules=[mixstyle]"}))
+    assert not build.second_view_line(config_of("images.views=2 modules=[mixstyle]"))
     monkeypatch.setattr(registry.METHODS, "origin", lambda _: "a-package 1.0")
-    assert not build.second_view_line(resolve({"set": "images.views=2"}))
+    assert not build.second_view_line(config_of("images.views=2"))

@@ -3,22 +3,28 @@
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 import yaml
-from flwr.app import MessageType
+from flwr.app import Message
 from killing import killing, resume, start
 from killing import outcome as outcome_of
 from refusals import refused
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, Run
+from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
+from traffic import asked, changing
+from words import config as config_of
 
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
+from fedshift.run.catalog import networks
 from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
@@ -28,6 +34,7 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
 from fedshift_clients.models import networks as build
 from fedshift_clients.models import torchvision_nets
+from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
@@ -41,8 +48,6 @@ SHORT = f"dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 mod
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file as torchvision's own are: its names, a head of 1000 classes."""
-    import torch
-
     torch.manual_seed(5)
     path = tmp_path_factory.mktemp("weights") / "shuffle.safetensors"
     safetensors.torch.save_file(dict(models.get_model("shufflenet_v2_x0_5").state_dict()), path)
@@ -60,21 +65,19 @@ def kept(run: Run, server_round: int) -> Arrays:
 def test_a_frozen_encoder_out_of_a_file_travels_once_and_never_changes(weights: Path, run_inline: InlineRun) -> None:
     had_it: set[tuple[str, int]] = set()
 
-    class Listening(ListeningGrid):
-        def pass_on(self, asked: Any, reply: Any) -> Any:
-            if START in asked.content:
-                had_it.add((asked.metadata.message_type, asked.content.config_records["config"]["server-round"]))
-            return reply
+    def note(message: Message, reply: Message) -> Message:
+        if START in message.content:
+            had_it.add((message.metadata.message_type, asked(message)["server-round"]))
+        return reply
 
-    run = run_inline(rounds=2, grid=Listening, set=f"{SHORT} model.weights={weights} model.freeze=encoder")
-    assert had_it == {(MessageType.TRAIN, 1)}
-    expected = of_file(weights)
-    for server_round in (1, 2):
-        result = kept(run, server_round)
+    run = run_inline(f"rounds=2 {SHORT} model.weights={weights} model.freeze=encoder", grid=changing(note))
+    assert had_it == {("train", 1)}
+    expected, (first, second) = of_file(weights), (kept(run, server_round) for server_round in (1, 2))
+    for result in (first, second):
         assert all(np.array_equal(result[name], array) for name, array in expected.items())
         assert result.keys() - expected.keys() == {"classifier.weight", "classifier.bias"}
-    assert not np.array_equal(kept(run, 1)["classifier.weight"], kept(run, 2)["classifier.weight"])
-    head = {name: array for name, array in kept(run, 1).items() if name not in expected}
+    assert not np.array_equal(first["classifier.weight"], second["classifier.weight"])
+    head = {name: array for name, array in first.items() if name not in expected}
     each, once = (4 * sum(len(array.data) for array in encode(some).values()) for some in (head, expected))
     assert [(line["bytes_down"], line["bytes_up"]) for line in run.rounds] == [(once + each, each), (each, each)]
     record = reading.read(run.folder)
@@ -96,12 +99,12 @@ def test_a_run_goes_on_without_the_file(weights: Path, tmp_path: Path, monkeypat
 
 def test_private_batchnorm_begins_from_the_file(weights: Path) -> None:
     """A node without the file is sent it with round 1."""
-    config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.weights={weights} model.bn=local"}))
+    config, begun = initial_model.begin(config_of(f"{SHORT} model.weights={weights} model.bn=local"))
     initial, federation = run_build.prepare(config, "inline", begun)
-    private = {name for name in of_file(weights) if name not in initial}
-    assert federation.model.start.keys() == private
-    assert not federation.model.frozen
-    assert all(np.array_equal(federation.model.start[name], of_file(weights)[name]) for name in private)
+    private = {name: array for name, array in of_file(weights).items() if name not in initial}
+    start = federation.model.start
+    assert start.keys() == private.keys() and not federation.model.frozen
+    assert all(np.array_equal(start[name], array) for name, array in private.items())
 
 
 # --- on the node -----------------------------------------------------------------------------------
@@ -115,10 +118,13 @@ def frozen_client(config: Any) -> Any:
     return setup.make_client(config, DOMAIN_PLACE, 0)
 
 
-def begin(client: Any, arrays: Arrays, *, sent: bool, changed: dict[str, Any] | None = None) -> None:
-    own = state_store.StateStore(state_folder.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
-    header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (changed or {}))
-    node_payload.begin(client, header, encode(arrays) if sent else None, own)
+def own_store() -> state_store.StateStore:
+    return state_store.StateStore(state_folder.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
+
+
+def begin(client: Any, arrays: Arrays, *, sent: bool, start_digest: str = "") -> None:
+    header = RunHeader("deployment", "{}", start_digest=start_digest or digest(arrays))
+    node_payload.begin(client, header, encode(arrays) if sent else None, own_store())
 
 
 @pytest.fixture
@@ -126,7 +132,7 @@ def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     """The configuration as a node reads it, without the file, and what the server sends once."""
     monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
-    config = resolve({"set": f"{SHORT} model.weights={mine} model.freeze=encoder"})
+    config = config_of(f"{SHORT} model.weights={mine} model.freeze=encoder")
     arrays = run_build.prepare(config, "inline")[1].model.start
     mine.unlink()
     return validating.from_json(config.model_dump_json()), arrays
@@ -134,19 +140,16 @@ def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 def test_a_node_needs_no_file_and_keeps_what_it_was_sent(sent: tuple[Any, Arrays]) -> None:
     config, arrays = sent
-    client = frozen_client(config)
-    begin(client, arrays, sent=True)
     name = next(iter(arrays))
-    assert np.array_equal(client.model.state_dict()[name].numpy(), arrays[name])
+    begin(client := frozen_client(config), arrays, sent=True)
     later = setup.make_client(config, DOMAIN_PLACE, 0)  # of the same process: nothing is read
     assert later.begun == digest(arrays)
     anew = frozen_client(config)  # of another process: from the node's disk
     assert anew.begun == ""
     begin(anew, arrays, sent=False)
-    assert np.array_equal(anew.model.state_dict()[name].numpy(), arrays[name])
-    state_store.StateStore(state_folder.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(
-        1, {"x": np.ones(2)}
-    )
+    for one in (client, anew):
+        assert np.array_equal(one.model.state_dict()[name].numpy(), arrays[name])
+    own_store().remember(1, {"x": np.ones(2)})
     begin(frozen_client(config), arrays, sent=False)  # what is remembered of rounds leaves it alone
 
 
@@ -167,18 +170,19 @@ def test_a_node_that_has_lost_it_says_so(sent: tuple[Any, Arrays]) -> None:
 def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> None:
     config, arrays = sent
     client, (name, *others) = frozen_client(config), arrays
-    for wrong, named in (
-        (arrays | {"evil": np.ones(1)}, "evil"),
-        (arrays | {"classifier.bias": np.ones(10, np.float32)}, "classifier.bias"),
-        (arrays | {name: arrays[name][:1]}, name),
-        (arrays | {name: np.full_like(arrays[name], np.nan)}, name),
-        ({key: arrays[key] for key in others}, name),
+    for named, wrong in (
+        ("evil", np.ones(1)),
+        ("classifier.bias", np.ones(10, np.float32)),
+        (name, arrays[name][:1]),
+        (name, np.full_like(arrays[name], np.nan)),
     ):
         with refused(FedShiftError, named):
-            begin(client, wrong, sent=True)
+            begin(client, arrays | {named: wrong}, sent=True)
+    with refused(FedShiftError, name):
+        begin(client, {key: arrays[key] for key in others}, sent=True)
     for digits, is_sent in (("0" * 64, True), ("../../../etc/passwd", False)):
         with refused(FedShiftError):
-            begin(client, arrays, sent=is_sent, changed={"start_digest": digits})
+            begin(client, arrays, sent=is_sent, start_digest=digits)
     assert client.begun == ""
 
 
@@ -187,16 +191,15 @@ def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> Non
 
 def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) -> None:
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
-    config = resolve({"set": f"{SHORT} model.weights={mine}"})
-    again = tmp_path / "again.yaml"
-    again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
-    assert resolve({"experiment": str(again)}) == config
+    config, again = config_of(f"{SHORT} model.weights={mine}"), {"experiment": str(tmp_path / "again.yaml")}
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
+    assert resolve(again) == config
     mine.write_bytes(b"another")
     with refused(ConfigError, mine):
-        resolve({"experiment": str(again)})
-    assert resolve({"experiment": str(again), "set": "model.weights_sha256=''"}).model.weights_sha256 != ""
+        resolve(again)
+    assert resolve(again | {"set": "model.weights_sha256=''"}).model.weights_sha256 != ""
     mine.unlink()
-    gone = resolve({"experiment": str(again)})  # a run that goes on does not need it; a new one says so
+    gone = resolve(again)  # a run that goes on does not need it; a new one says so
     with refused(ConfigError, mine):
         run_build.prepare(gone, "inline")
 
@@ -204,7 +207,7 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
 def test_a_relative_file_is_next_to_the_experiment(weights: Path, tmp_path: Path) -> None:
     shutil.copy(weights, tmp_path / "w.safetensors")
     experiment = tmp_path / "mine.yaml"
-    result = resolve({"set": SHORT}).model_dump(mode="json")
+    result = config_of(SHORT).model_dump(mode="json")
     sections = {key: result[key] for key in ("dataset", "train", "method", "rounds")}
     experiment.write_text(yaml.safe_dump(sections | {"model": {"name": NETWORK, "weights": "w.safetensors"}}))
     assert resolve({"experiment": str(experiment)}).model.weights == str(tmp_path / "w.safetensors")
@@ -214,19 +217,15 @@ def test_a_relative_file_is_next_to_the_experiment(weights: Path, tmp_path: Path
 def test_weights_that_cannot_be_fetched_are_reported_in_a_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(name: str) -> None:
-        raise error
-
-    monkeypatch.setattr(torchvision_nets, "pretrained", fail)
-    config = resolve({"set": f"{SHORT} model.download=true"})
+    monkeypatch.setattr(torchvision_nets, "pretrained", Mock(side_effect=error))
     with refused(ConfigError, "model.download", NETWORK, error):
-        initial_model.begin(config)
+        initial_model.begin(config_of(f"{SHORT} model.download=true"))
 
 
 def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     state = dict(models.get_model("shufflenet_v2_x0_5").state_dict())
     monkeypatch.setattr(torchvision_nets, "pretrained", lambda name: state)
-    config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.download=true"}))
+    config, begun = initial_model.begin(config_of(f"{SHORT} model.download=true"))
     assert config.model.weights_sha256 == digest({name: tensor.numpy() for name, tensor in state.items()})
     assert len(begun.from_file) == len(state) - 2  # all but the head
     state["fc.bias"] = state["fc.bias"] + 1
@@ -235,19 +234,22 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_network_for_small_images_warns_of_large_ones() -> None:
-    def slow(name: str, size: int) -> str:
-        return initial_model.slow(resolve({"set": f"dataset.size={size} model.name={name}"}))
-
-    assert "15 times" in slow("resnet18", 128) and "7 times" in slow("resnet10", 96)
-    assert slow("resnet10", 64) == slow("torchvision:resnet18", 128) == slow("cnn", 32) == ""
+    said = {
+        typed: initial_model.slow(config_of(f"model.name={typed}"))
+        for typed in (
+            "resnet18 dataset.size=128",
+            "resnet10 dataset.size=96",
+            "resnet10 dataset.size=64",
+            "torchvision:resnet18 dataset.size=128",
+            "cnn dataset.size=32",
+        )
+    }
+    slow, slower, *others = said.values()
+    assert "15 times" in slow and "7 times" in slower and not any(others)
 
 
 def test_the_work_that_the_warning_tells_is_counted() -> None:
     """A network with the stem of small images against torchvision's, multiplications of one image of 128 pixels."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from fedshift_clients.models.catalog import NETWORKS
 
     def work(name: str) -> int:
         model = build.build(name, 7, 0).to("meta").eval()
@@ -256,46 +258,45 @@ def test_the_work_that_the_warning_tells_is_counted() -> None:
         return counter.get_total_flops()
 
     base = work("torchvision:resnet18")
-    assert {name: round(work(name) / base) for name in ("resnet10", "resnet18")} == {
-        name: NETWORKS[name].work for name in ("resnet10", "resnet18")
-    }
+    for name in ("resnet10", "resnet18"):
+        assert round(work(name) / base) == NETWORKS[name].work
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("network", "typed"),
+    "typed",
     [
-        *((NETWORK, typed) for typed in ("fedproto", "f2dc", "fedcode", "fedseproto model.head=mlp train.epochs=2")),
-        *(("timm:mobilenetv3_small_050", typed) for typed in ("f2dc modules.f2dc.insert_after=[3,4]", "fedrcl")),
+        "model.name=timm:mobilenetv3_small_050 method=f2dc modules.f2dc.insert_after=[3,4]",
+        "model.name=timm:mobilenetv3_small_050 method=fedrcl",
+        "method=fedproto",
+        "method=f2dc",
+        "method=fedcode",
+        "method=fedseproto model.head=mlp train.epochs=2",
     ],
 )
-def test_methods_of_prototypes_maps_and_levels_run_on_a_librarys_network(
-    network: str, typed: str, run_inline: InlineRun
-) -> None:
+def test_methods_of_prototypes_maps_and_levels_run_on_a_librarys_network(typed: str, run_inline: InlineRun) -> None:
     """The colon of the name is in results, not in names of files."""
-    pytest.importorskip(network.partition(":")[0])
-    method, _, more = typed.partition(" ")
-    run = run_inline(rounds=1, method=method, set=f"{SHORT} model.name={network} {more}")
-    assert run.results["model"] == network
-    assert np.isfinite(list(run.rounds[0]["losses"].values())).all()
+    if "timm" in typed:
+        pytest.importorskip("timm")
+    run = run_inline(f"rounds=1 {SHORT} {typed}")
+    assert run.results["model"] == config_of(f"{SHORT} {typed}").model.name != "cnn"
+    assert np.isfinite([*run.rounds[0]["losses"].values()]).all()
     assert not [path for path in run.folder.rglob("*") if ":" in path.name]
 
 
 def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun, tmp_path: Path) -> None:
     """It names no file of the machine that it was trained on."""
-    run = run_inline(rounds=1, set=f"{SHORT} model.weights={weights} model.freeze=encoder")
+    run = run_inline(f"rounds=1 {SHORT} model.weights={weights} model.freeze=encoder")
     saving.save(saving.Wanted(run.folder, "safetensors", output=tmp_path / "model"))
-    result = load_file(tmp_path / "model" / "model.safetensors")
-    assert all(np.array_equal(result[name], array) for name, array in of_file(weights).items() if name in result)
-    assert len(set(of_file(weights)) - result.keys()) == 0
-    assert str(weights) not in (tmp_path / "model" / "model.json").read_text()
-    again = resolve({"set": f"{SHORT} model.weights={tmp_path / 'model' / 'model.safetensors'}"})
+    file = tmp_path / "model" / "model.safetensors"
+    result = load_file(file)
+    assert all(np.array_equal(result[name], array) for name, array in of_file(weights).items())
+    assert str(weights) not in file.with_name("model.json").read_text()
+    again = config_of(f"{SHORT} model.weights={file}")
     assert len(initial_model.begin(again)[1].from_file) == len(result)  # our own names, the head too
 
 
 def test_the_command_tells_what_is_in_a_network() -> None:
-    from fedshift.run.catalog import networks
-
     lines = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
     assert lines[2].startswith("| cnn | 64 | 156,160 |") and lines[3].startswith(f"| {NETWORK} | 1024 | ")
     with refused(ConfigError, "cnn", "32x32", "--size 64"):

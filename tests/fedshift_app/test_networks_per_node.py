@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from support import InlineRun
+from words import config as config_of
 
-from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
@@ -16,7 +16,7 @@ TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.shar
 
 
 def config(text: str = TWO) -> RunConfig:
-    return resolve({"method": "fedseproto", "rounds": 2, "set": text})
+    return config_of(f"method=fedseproto rounds=2 {text}")
 
 
 def own_name(cfg: RunConfig, **given: Any) -> str:
@@ -58,7 +58,7 @@ def test_what_a_node_may_not_name() -> None:
 
 def test_only_prototypes_travel(run_inline: InlineRun) -> None:
     settings = f"{TWO} evaluate.client_models=last dataset.domains=[scan,sketch]"
-    run = run_inline(method="fedseproto", nodes=4, rounds=2, set=settings)
+    run = run_inline(f"method=fedseproto nodes=4 rounds=2 {settings}")
     assert run.results["num_parameters"] == 0
     assert run.results["evaluated"] == "personal models"
     header = 128  # of an array in NumPy's format

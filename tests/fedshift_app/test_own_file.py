@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
+from killing import KillAt
 from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, Killed, Run, own_experiment
+from support import ROOT, Run, changed, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner
-from fedshift_app import client_app, server_app
+from fedshift_app import client_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -29,6 +29,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
 from fedshift_app.run import resuming
 from fedshift_core import extensions
+from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
 
@@ -101,39 +102,31 @@ def run(experiment: Path, name: str, **flat: Any) -> Run:
     return Run(runner.run_inline(given, 4))
 
 
+def kept(of: Run, kind: str) -> Arrays:
+    return load_file(of.folder / "checkpoint" / f"{kind}-00003.safetensors")
+
+
 def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> None:
     mine, without = run(experiment, "mine"), run(experiment, "plain", set="method.beta=0")
-    fedavg = run(experiment, "fedavg", method="fedavg")
     assert mine.results["weights_sha256"] != without.results["weights_sha256"]
-    w = [load_file(run.folder / "checkpoint" / "weights-00003.safetensors") for run in (without, fedavg)]
-    for name in w[0]:  # w - (w - mean) is the mean but for rounding
-        np.testing.assert_allclose(w[0][name], w[1][name], atol=1e-5)
-    state = load_file(mine.folder / "checkpoint" / "state-00003.safetensors")
-    assert state.keys() == w[0].keys()
-    assert any(np.abs(array).max() > 0 for array in state.values())
+    one, other = (kept(of, "weights") for of in (without, run(experiment, "fedavg", method="fedavg")))
+    for name in one:  # w - (w - mean) is the mean but for rounding
+        np.testing.assert_allclose(one[name], other[name], atol=1e-5)
+    state = kept(mine, "state")
+    assert state.keys() == one.keys() and any(array.any() for array in state.values())
     assert mine.rounds[-1]["nodes"] == [0, 1, 2, 3]
     assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
 
 
-def test_killed_and_resumed_it_ends_with_the_same_bits(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(experiment, "whole")
-    call = server_app.Progress.__call__
-
-    def killed(self: Any, result: Any, weights: Any) -> None:
-        call(self, result, weights)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(server_app.Progress, "__call__", killed)
-        with pytest.raises(Killed):
-            run(experiment, "cut")
-    (folder,) = (experiment.parent / "cut").iterdir()
-    resumed = Run(runner.run_inline({"resume": str(folder), "output-dir": str(experiment.parent / "cut")}, 4))
+def test_killed_and_resumed_it_ends_with_the_same_bits(experiment: Path, kill_at: KillAt) -> None:
+    whole, cut = run(experiment, "whole"), experiment.parent / "cut"
+    with kill_at("metrics.jsonl:1", "after"):
+        run(experiment, "cut")
+    (folder,) = cut.iterdir()
+    resumed = Run(runner.run_inline({"resume": str(folder), "output-dir": str(cut)}, 4))
     assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
     for kind in ("state", "knowledge"):
-        one, other = (load_file(r.folder / "checkpoint" / f"{kind}-00003.safetensors") for r in (whole, resumed))
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+        assert not changed(kept(whole, kind), kept(resumed, kind))
 
 
 def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,32 +137,35 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
     extensions.forget()
     with pytest.raises(ConfigError, match=r"my_method\.py is not run here"):
         from_json(config)
-    assert "momentum" not in list(registry.METHODS)
-    grid = inline.InlineGrid(client_app.app, 4)
-    result = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
-    content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": result})
-    (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.QUERY)])
-    assert "is not run here" in str(reply.error.reason)
+    assert "momentum" not in [*registry.METHODS]
+    fields = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
+    content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": fields})
+    (reply,) = inline.InlineGrid(client_app.app, 4).send_and_receive([Message(content, 1000, "query")])
+    assert "is not run here" in reply.error.reason
 
 
-def test_a_run_after_an_edit_is_of_the_edited_file(experiment: Path) -> None:
-    file = experiment.parent / "my_method.py"
-    before = run(experiment, "before", rounds=1)
-    build = """    def build_model(cls, plan, params):
+EDITED = FILE.replace(
+    "class Node(DomainClient):\n",
+    """class Node(DomainClient):
+    @classmethod
+    def build_model(cls, plan, params):
         model = super().build_model(plan, params)
         model.classifier.weight.data.mul_(2)
         return model
-"""
-    file.write_text(
-        FILE.replace("class Node(DomainClient):\n", f"class Node(DomainClient):\n    @classmethod\n{build}\n")
-    )
-    after = run(experiment, "after", rounds=1)
-    assert after.results["weights_sha256"] != before.results["weights_sha256"]
-    recorded = [yaml.safe_load((each.folder / "config.yaml").read_text())["versions"] for each in (before, after)]
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:12] for text in (FILE, file.read_text())]
-    assert [versions["plugin my_method.py"] for versions in recorded] == digests
-    file.write_text(FILE)
-    assert run(experiment, "again", rounds=1).results["weights_sha256"] == before.results["weights_sha256"]
+
+""",
+)
+
+
+def test_a_run_after_an_edit_is_of_the_edited_file(experiment: Path) -> None:
+    ends = []
+    for text in (FILE, EDITED, FILE):
+        (experiment.parent / "my_method.py").write_text(text)
+        done = run(experiment, "runs", rounds=1)
+        recorded = yaml.safe_load((done.folder / "config.yaml").read_text())["versions"]["plugin my_method.py"]
+        assert recorded == hashlib.sha256(text.encode()).hexdigest()[:12]
+        ends.append(done.results["weights_sha256"])
+    assert ends[0] == ends[2] != ends[1]
 
 
 def elsewhere(experiment: Path, monkeypatch: pytest.MonkeyPatch, name: str, **flat: Any) -> Path:
@@ -228,19 +224,19 @@ def test_a_folder_cannot_have_other_code_run(
 def test_a_run_goes_on_with_the_code_that_it_began_with(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = elsewhere(experiment, monkeypatch, "first", rounds=1)
     (experiment.parent / "my_method.py").write_text(FILE.replace("0.5", "0.25"))
+    longer, kept = {"resume": str(config.parent), "rounds": 2}, config.read_text()
     with pytest.raises(ConfigError, match="would run code from its folder"):
-        resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
-    other = yaml.safe_load(config.read_text())
+        resuming.resolve(longer, hold=False)
+    other = yaml.safe_load(kept)
     del other["plugins"]  # as if it were of an earlier version, which recorded no code
-    kept = config.read_text()
     config.write_text(yaml.safe_dump(other))
     with pytest.raises(ConfigError, match="a run goes on with the code that it began with"):
-        resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
+        resuming.resolve(longer, hold=False)
     config.write_text(kept)
-    plugins_module.trust({"resume": str(config.parent)})
+    plugins_module.trust(longer)
     extensions.forget()
-    longer, past = resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
-    assert past is not None and longer.plugins[0].startswith(str(config.parent))
+    going_on, past = resuming.resolve(longer, hold=False)
+    assert past is not None and going_on.plugins[0].startswith(str(config.parent))
 
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:
@@ -260,18 +256,15 @@ def test_a_wrong_list_is_reported_in_a_line(plugins: str, experiment: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> None:
-    expected = run(experiment, "inline")
-    env = {name: value for name, value in os.environ.items() if name != plugins_module.ALLOWED} | {
-        "OMP_NUM_THREADS": "1"
-    }
+def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, output = run(experiment, "inline"), experiment.parent / "simulated"
+    monkeypatch.delenv(plugins_module.ALLOWED)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = [str(Path(sys.executable).parent / "fedshift"), "run", str(experiment), "nodes=4", "report=false"]
-    ran = subprocess.run(
-        [*command, f"output-dir={experiment.parent / 'simulated'}"], cwd=ROOT, env=env, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+    command.append(f"output-dir={output}")
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    (folder,) = (experiment.parent / "simulated").iterdir()
+    (folder,) = output.iterdir()
     assert Run(folder).results["weights_sha256"] == expected.results["weights_sha256"]
 
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from refusals import refused
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import InlineRun, Run
+from support import InlineRun, Run, image_set, rng
+from words import config as config_of
 
 from fedshift.data import prepare
-from fedshift.run.launch import runner, worker_count
-from fedshift_app.config import registry, resolving
+from fedshift.run.launch import worker_count
+from fedshift_app.config import registry
 from fedshift_app.node import setup
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
@@ -49,17 +50,10 @@ def weights(run: Run) -> dict[str, Any]:
     return load_file(sorted(run.folder.glob("checkpoint/weights-*.safetensors"))[-1])
 
 
-def pair(run_inline: InlineRun, method: str, settings: str, **flat: Any) -> tuple[Run, Run]:
-    """Return a run that computes frozen parts anew, and one that keeps them."""
-    short = registry.get(method).short
-    off, on = (
-        run_inline(rounds=2, method=method, set=f"{settings} {short} model.precompute={value}", **flat)
-        for value in ("off", "on")
-    )
-    return off, on
-
-
-def check_alike(off: Run, on: Run) -> None:
+def pair(run_inline: InlineRun, method: str, settings: str) -> tuple[Run, Run]:
+    """Return a run that computes frozen parts anew, and one that keeps them, which must be alike."""
+    given = f"rounds=2 method={method} {settings} {registry.get(method).short} model.precompute="
+    off, on = (run_inline(f"{given}{value}") for value in ("off", "on"))
     one, other = weights(off), weights(on)
     assert one.keys() == other.keys()
     for name, array in one.items():
@@ -67,15 +61,23 @@ def check_alike(off: Run, on: Run) -> None:
     assert [line["accuracy"] for line in off.rounds] == [line["accuracy"] for line in on.rounds]
     for before, now in zip(off.rounds, on.rounds, strict=True):
         assert before["losses"] == pytest.approx(now["losses"], rel=1e-5)
+    return off, on
+
+
+def check_same(first: Run, second: Run) -> None:
+    for name, array in weights(first).items():
+        np.testing.assert_array_equal(weights(second)[name], array)
 
 
 def rows_of_stores() -> list[int]:
     return [kept.read(path, check=False).number for path in feature_store.stores()]
 
 
-@pytest.mark.parametrize("method", QUICK)
-def test_kept_features_change_no_result(method: str, run_inline: InlineRun) -> None:
-    check_alike(*pair(run_inline, method, VECTORS, nodes=2))
+@pytest.mark.parametrize(
+    "typed", [*(f"{method} nodes=2 {VECTORS}" for method in QUICK), f"f2dc nodes=2 {MAPS}", f"scaffold nodes=2 {MAPS}"]
+)
+def test_kept_features_and_maps_change_no_result(typed: str, run_inline: InlineRun) -> None:
+    pair(run_inline, *typed.split(" ", 1))
     assert rows_of_stores()
 
 
@@ -83,64 +85,48 @@ def test_kept_features_change_no_result(method: str, run_inline: InlineRun) -> N
 @pytest.mark.parametrize("method", sorted(set(registry.METHODS) - set(QUICK) - set(REFUSED)))
 def test_kept_features_change_no_result_of_any_method(method: str, run_inline: InlineRun) -> None:
     repeats = " method.repeatable_noise=true" if method == "fedpall" else ""
-    check_alike(*pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32{repeats}"))
-
-
-@pytest.mark.parametrize("method", ["f2dc", "scaffold"])
-def test_kept_maps_change_no_result(method: str, run_inline: InlineRun) -> None:
-    check_alike(*pair(run_inline, method, MAPS, nodes=2))
+    pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32{repeats}")
 
 
 def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineRun) -> None:
     ways = "model.name=cnn_bn evaluate.bn=[averaged,retaken,own,batch]"
-    off, on = pair(run_inline, "fedavg", f"{MAPS} {ways}", nodes=2)
-    check_alike(off, on)
-    for before, now in zip(off.rounds, on.rounds, strict=True):
-        assert before["others"] == now["others"]
-        assert set(before["others"]) == {"bn=retaken", "bn=own", "bn=batch"}
+    off, on = pair(run_inline, "fedavg", f"nodes=2 {MAPS} {ways}")
+    assert [line["others"] for line in off.rounds] == [line["others"] for line in on.rounds]
+    assert {*off.rounds[0]["others"]} == {"bn=retaken", "bn=own", "bn=batch"}
 
 
 def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
+    given = f"rounds=1 {VECTORS} model.precompute=on"
+    first = run_inline(given)
     rows = rows_of_stores()
     assert len(rows) == 1
-    log = (first.folder / "log.jsonl").read_text()
     monkeypatch.setattr(FrozenFeatures, "_computed", None)  # it would be called
-    second = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
-    other = run_inline(rounds=1, method="fedproto", set=f"{VECTORS} model.precompute=on train.lr=0.02")
-    assert rows_of_stores() == rows
-    assert "computed once" not in (second.folder / "log.jsonl").read_text() + log
-    for name, array in weights(first).items():
-        np.testing.assert_array_equal(weights(second)[name], array)
-        assert other.results
+    second = run_inline(given)
+    assert run_inline(f"{given} method=fedproto train.lr=0.02").results and rows_of_stores() == rows
+    assert not any("computed once" in (run.folder / "log.jsonl").read_text() for run in (first, second))
+    check_same(first, second)
 
 
 def test_processes_agree_bit_for_bit(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
-    given = f"{MAPS} {views} model.precompute=on"
-    alone = run_inline(rounds=2, set=given)
+    given = f"rounds=2 {MAPS} {views} model.precompute=on"
+    alone = run_inline(given)
     monkeypatch.setenv(worker_count.WORKERS, "2")
-    shared = run_inline(rounds=2, set=given)
+    shared = run_inline(given)
     assert [line["accuracy"] for line in alone.rounds] == [line["accuracy"] for line in shared.rounds]
-    for name, array in weights(alone).items():
-        np.testing.assert_array_equal(weights(shared)[name], array)
+    check_same(alone, shared)
 
 
 def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
-    settings = f"{VECTORS} model.precompute=on"
-    whole = run_inline(rounds=3, method="fedproto", set=settings)
-    begun = run_inline(rounds=2, method="fedproto", set=settings)
-    resumed = Run(runner.run_inline({"resume": str(begun.folder), "set": "rounds=3"}, 4))
-    for name, array in weights(whole).items():
-        np.testing.assert_array_equal(weights(resumed)[name], array)
+    whole, begun = (run_inline(f"rounds={n} method=fedproto {VECTORS} model.precompute=on") for n in (3, 2))
+    check_same(whole, run_inline("", resume=str(begun.folder), rounds=3))
 
 
 FLIPS = ImageConfig(flip=True, crop_padding=2, cached_views=4)
 
 
 def noise(number: int) -> ImageSet:
-    images = np.random.default_rng(0).integers(0, 256, (number, 32, 32, 3), np.uint8)
-    return ImageSet(images, np.zeros(number, np.int64))
+    return image_set(number, classes=1)
 
 
 def frozen(views: ImageConfig = FLIPS, *, name: str = "cnn", threads: int = 1) -> tuple[SplitModel, FrozenFeatures]:
@@ -152,30 +138,24 @@ def frozen(views: ImageConfig = FLIPS, *, name: str = "cnn", threads: int = 1) -
     return model, FrozenFeatures(model, config, views, "float32", torch.channels_last, 32, threads)
 
 
-def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
+def test_an_image_has_the_same_features_in_any_company(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     images, order = noise(19), np.random.default_rng(1).permutation(19)
     for view in (0, 2):
         together = frozen(name="resnet10", threads=2)[1].of(images, view).take(slice(None))
-        (feature_store.root()).rename(tmp_path / f"before-{view}")
+        monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / f"another-{view}"))
+        assert feature_store.stores() == []
         other = frozen(name="resnet10")[1]
         parts = [other.of(images.select(order[start : start + 7]), view).take(slice(None)) for start in range(0, 19, 7)]
         assert torch.equal(torch.cat(parts), together[torch.from_numpy(order)])
-        (feature_store.root()).rename(tmp_path / f"after-{view}")
-    assert feature_store.stores() == []
 
 
 def test_an_epoch_takes_kept_views_by_its_generator() -> None:
-    images, index = noise(40), torch.arange(40)
-    _, features = frozen()
-
-    def drawn(seed: int) -> torch.Tensor:
-        return features.drawn(images, index, torch.Generator().manual_seed(seed))
-
-    assert torch.equal(drawn(1), drawn(1))
-    assert not torch.equal(drawn(1), drawn(2))
+    images, index, (_, features) = noise(40), torch.arange(40), frozen()
+    one, same, other = (features.drawn(images, index, rng(seed)) for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
     views = torch.stack([features.of(images, view).take(index) for view in range(1, 5)])
-    assert (drawn(1) == views).all(dim=2).any(dim=0).all()  # each row is that of one of the image's views
-    assert len({row.numpy().tobytes() for row in views[:, 0]}) > 1
+    assert (one == views).all(dim=2).any(dim=0).all()  # each row is that of one of the image's views
+    assert len(views[:, 0].unique(dim=0)) > 1
 
 
 def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
@@ -192,9 +172,8 @@ def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
 
 
 def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_path: Path) -> None:
-    settings = f"{VECTORS} model.precompute=on model.precompute_gb=0.00001"
     with pytest.raises(FedShiftError, match=r"model\.precompute_gb"):
-        run_inline(rounds=1, set=settings)
+        run_inline(f"rounds=1 {VECTORS} model.precompute=on model.precompute_gb=0.00001")
     assert rows_of_stores() in ([], [0])
     assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
 
@@ -209,25 +188,6 @@ IMAGES, TRAINED_ON = 899, 719
 ONCE = "is computed once for"
 
 
-def _rows() -> int:
-    return sum(rows_of_stores())
-
-
-def _run(run_inline: InlineRun, keys: tuple[str, ...], **flat: Any) -> Run:
-    return run_inline("handwritten", nodes=4, set=" ".join(keys), **flat)
-
-
-def _file_of_weights(folder: Path) -> Path:
-    """Write the weights of an initial model to a file."""
-    model = setup.initial_model(resolving.resolve({"experiment": "handwritten", "seed": 7}))
-    save_file(model.state_dict(), folder / "weights.safetensors")
-    return folder / "weights.safetensors"
-
-
-def _weights(run: Run) -> bytes:
-    return max((run.folder / "checkpoint").glob("weights-*.safetensors")).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("keys", "rows"), [pytest.param(AS_THEY_ARE, IMAGES, marks=pytest.mark.long), (IN_VIEWS, IMAGES + 2 * TRAINED_ON)]
 )
@@ -235,21 +195,20 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     keys: tuple[str, ...], rows: int, run_inline: InlineRun, folder: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    keys = (*keys, f"model.weights={_file_of_weights(tmp_path)}")  # without it each seed has other weights
+    file = tmp_path / "weights.safetensors"  # without it each seed has other weights
+    save_file(setup.initial_model(config_of("seed=7")).state_dict(), file)
+    keys = (*keys, f"model.weights={file}")
     assert prepare.prepare("handwritten", list(keys), as_json=False) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert f"{rows:,} of them computed now" in line and line.endswith(str(folder / "features"))
-    assert _rows() == rows
     for seed in (0, 1):  # which deals other images to the nodes
-        prepared = _run(run_inline, keys, seed=seed)
-        assert _rows() == rows
+        prepared = run_inline(f"seed={seed} {' '.join(keys)}")
+        assert sum(rows_of_stores()) == rows
     said = capsys.readouterr().out
-    assert "round 1/1" in said
-    assert ONCE not in said
+    assert "round 1/1" in said and ONCE not in said
     monkeypatch.setenv(cache.CACHE_DIR, str(folder) + "-2")
-    plain = _run(run_inline, keys, seed=1)
+    check_same(run_inline(f"seed=1 {' '.join(keys)}"), prepared)
     assert ONCE in capsys.readouterr().out
-    assert _weights(plain) == _weights(prepared)
 
 
 def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,20 +220,19 @@ def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(len(index))
         return computed(self, images, index, view)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(FrozenFeatures, "_computed", few)
-        with pytest.raises(KeyboardInterrupt):
-            prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    kept = _rows()
-    assert kept == sum(sizes) > 0
+    monkeypatch.setattr(FrozenFeatures, "_computed", few)
+    with pytest.raises(KeyboardInterrupt):
+        prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
+    assert sum(rows_of_stores()) == sum(sizes) > 0
+    monkeypatch.setattr(FrozenFeatures, "_computed", computed)
     prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert _rows() == IMAGES
+    assert sum(rows_of_stores()) == IMAGES
 
 
 def test_there_must_be_room_before_the_work() -> None:
     with refused(DataError, IMAGES, "model.precompute_gb"):
         prepare.prepare("handwritten", [*AS_THEY_ARE, "model.precompute_gb=0.01"], as_json=False)
-    assert _rows() == 0
+    assert sum(rows_of_stores()) == 0
 
 
 @pytest.mark.parametrize(

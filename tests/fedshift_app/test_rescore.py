@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ def last(run: Run) -> dict[str, Any]:
     return {key: run.rounds[-1].get(key) for key in ("round", "accuracy", "test_loss", "others", "losses", "nodes")}
 
 
+SAME = ("weights_sha256", "evaluated", "rounds", "nodes", "scored_with", "bytes_up", "num_parameters", "final")
+
+
+def config_of(run: Run) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((run.folder / "config.yaml").read_text())
+    return content
+
+
 @pytest.mark.parametrize(
     ("method", "ways"),
     [
@@ -44,18 +53,15 @@ def last(run: Run) -> dict[str, Any]:
     ],
 )
 def test_it_is_what_a_run_of_that_way_scores(finished_run: InlineRun, tmp_path: Path, method: str, ways: str) -> None:
-    plain = finished_run(method=method, rounds=2, set=QUICK)
-    requested = finished_run(method=method, rounds=2, set=f"{QUICK} {ways}")
+    plain, requested = (finished_run(f"method={method} rounds=2 {QUICK} {more}") for more in ("", ways))
     before = hashes(plain.folder)
     [scored] = again(plain, tmp_path / "again", *ways.split())
     assert hashes(plain.folder) == before
     assert requested.rounds[-1]["accuracy"] != plain.rounds[-1]["accuracy"]
     assert last(scored) == last(requested)
-    assert scored.results["final"] == scored.results["domains"] == requested.results["final"]
-    for key in ("weights_sha256", "evaluated", "rounds", "nodes", "scored_with", "bytes_up", "num_parameters"):
-        assert scored.results[key] == requested.results[key]
-    assert scored.rounds[0]["accuracy"] is None
-    content, of_the_other = (yaml.safe_load((run.folder / "config.yaml").read_text()) for run in (scored, requested))
+    assert [scored.results[key] for key in SAME] == [requested.results[key] for key in SAME]
+    assert scored.results["final"] == scored.results["domains"] and scored.rounds[0]["accuracy"] is None
+    content, of_the_other = config_of(scored), config_of(requested)
     assert content["resolved"] | {"train": None} == of_the_other["resolved"] | {"train": None}
     marks = content["scored_again"]
     assert (marks["run"], marks["weights_sha256"]) == (plain.folder.name, plain.results["weights_sha256"])
@@ -64,15 +70,13 @@ def test_it_is_what_a_run_of_that_way_scores(finished_run: InlineRun, tmp_path: 
 def test_many_ways_are_many_runs_and_each_is_done_once(
     finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = finished_run(rounds=1, set=QUICK)
-    to = tmp_path / "again"
+    run, to = finished_run(f"rounds=1 {QUICK}"), tmp_path / "again"
     requested = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
     made = again(run, to, *requested)
     capsys.readouterr()
-    configs = [yaml.safe_load((one.folder / "config.yaml").read_text())["resolved"] for one in made]
-    assert [(c["adapt"]["name"], c["shift"]["severity"]) for c in configs] == [
-        ("none", 1), ("none", 5), ("tent", 1), ("tent", 5)
-    ]  # fmt: skip
+    configs = [config_of(one)["resolved"] for one in made]
+    ways = [(config["adapt"]["name"], config["shift"]["severity"]) for config in configs]
+    assert ways == [*product(("none", "tent"), (1, 5))]
     assert again(run, to, *requested) == []
     assert capsys.readouterr().out.count(": done before: ") == 4
     assert len(again(run, to, "adapt.name=tent", "adapt.lr=0.01", "shift.name=corruption", "shift.severity=5")) == 1
@@ -82,80 +86,72 @@ def test_many_ways_are_many_runs_and_each_is_done_once(
     shutil.copytree(run.folder, to / "trained")
     command.rescore([str(to), f"output-dir={to}", "evaluate.bn=[own]", "jobs=1"])
     assert capsys.readouterr().out.count("\n") == 1
-    assert read_run(made[0].folder / "config.yaml") is None
-    assert read_run(to / "trained" / "config.yaml") is not None
+    assert read_run(made[0].folder / "config.yaml") is None is not read_run(to / "trained" / "config.yaml")
 
 
 def test_the_kept_round_is_scored(finished_run: InlineRun, tmp_path: Path) -> None:
     """With ``keep=best-validation`` that is not the last one; a node's own parts are those of then."""
     own = "keep=best-validation allocation.validation_fraction=0.2 train.lr=0.05"
-    for seed in range(10):
-        run = finished_run(method="fedbn", rounds=4, seed=seed, set=f"{QUICK} {own}")
-        if (chosen := run.results["chosen_round"])["round"] < 4:
-            break
-    else:
-        pytest.fail("the last round was the best for ten seeds")
+    runs = (finished_run(f"method=fedbn rounds=4 seed={seed} {QUICK} {own}") for seed in range(10))
+    run = next(run for run in runs if run.results["chosen_round"]["round"] < 4)
+    chosen = run.results["chosen_round"]
     [scored] = again(run, tmp_path / "again", "evaluate.figures=false")
-    assert scored.results["rounds"] == chosen["round"]
-    assert scored.results["final"] == chosen["domains"]
-    assert scored.results["chosen_round"]["round"] == chosen["round"]
-    assert scored.results["chosen_round"]["validation"] == chosen["validation"]
-    marks = yaml.safe_load((scored.folder / "config.yaml").read_text())["scored_again"]
-    assert (marks["round"], marks["weights_sha256"]) == (chosen["round"], scored.results["weights_sha256"])
+    results, marks = scored.results, config_of(scored)["scored_again"]
+    assert (results["rounds"], results["final"]) == (chosen["round"], chosen["domains"])
+    for key in ("round", "validation"):
+        assert results["chosen_round"][key] == chosen[key]
+    assert (marks["round"], marks["weights_sha256"]) == (chosen["round"], results["weights_sha256"])
 
 
 def test_a_round_chosen_by_validation_that_was_not_scored_again_is_no_result(
     finished_run: InlineRun, tmp_path: Path
 ) -> None:
     """Of the rounds before the last one only what was trained is known: no accuracy, whichever validation says."""
-    run = finished_run(rounds=3, set=f"{QUICK} allocation.validation_fraction=0.2")
-    config, lines = run.folder / "metrics.jsonl", []
-    for number, line in enumerate(config.read_text().splitlines(), 1):
-        content = json.loads(line)
-        content["validation"] = dict.fromkeys(content["validation"], 90.0 if number == 2 else 10.0)
-        lines.append(json.dumps(content))
-    config.write_text("\n".join(lines) + "\n")
+    run = finished_run(f"rounds=3 {QUICK} allocation.validation_fraction=0.2")
+    lines = run.rounds
+    for line in lines:
+        line["validation"] = dict.fromkeys(line["validation"], 90.0 if line["round"] == 2 else 10.0)
+    (run.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (new,) = again(run, tmp_path / "again", "shift.name=none")
-    results = json.loads((new.folder / "results.json").read_text())
-    assert "best_validation" not in results
+    assert "best_validation" not in new.results
     with pytest.raises(ConfigError, match="was not scored so"):
         compare([new.folder], score="validation")
-    assert compare([new.folder], score="final").numbers.rows[0].values["AVG"].mean == pytest.approx(results["avg"])
+    mean = compare([new.folder], score="final").numbers.rows[0].values["AVG"].mean
+    assert mean == pytest.approx(new.results["avg"])
+
+
+#: Arguments that are refused, each with parts of the message.
+REFUSED = {
+    "train.lr=0.5": "train.lr 0.01 0.5",
+    "rounds=2": "rounds 1 2",
+    "method=fedprox": "method",
+    "shift.name=domain": "shift",
+    "shift.severity=9": "shift.severity",
+    "adapt.name=tnet": "tnet",
+    "engine=inline": "engine",
+    "shift.severity=1 shift.severity=2": "shift.severity",
+    "shift.severity=1,": "shift.severity",
+    "jobs=0": "jobs 0",
+}
 
 
 def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = finished_run(rounds=1, set=QUICK)
-    folder, other = str(run.folder), tmp_path / "other"
-    wrong = {
-        "train.lr=0.5": "train.lr 0.01 0.5",
-        "rounds=2": "rounds 1 2",
-        "method=fedprox": "method",
-        "shift.name=domain": "shift",
-        "shift.severity=9": "shift.severity",
-        "adapt.name=tnet": "tnet",
-        "engine=inline": "engine",
-        "shift.severity=1 shift.severity=2": "shift.severity",
-        "shift.severity=1,": "shift.severity",
-        "jobs=0": "jobs 0",
-    }
-    for typed, named in wrong.items():
+    run, other = finished_run(f"rounds=1 {QUICK}"), tmp_path / "other"
+    given = {(str(run.folder), *typed.split(), f"output-dir={other}"): named for typed, named in REFUSED.items()}
+    given |= {("shift.severity=1",): "run folders", (str(tmp_path / "nothing"),): "nothing"}
+    given |= {(str(run.folder.parent.parent),): run.folder.parent.name}
+    for arguments, named in given.items():
         with pytest.raises(ConfigError) as caught:
-            command.rescore([folder, *typed.split(), f"output-dir={other}"])
+            command.rescore([*arguments])
         assert all(part in str(caught.value) for part in named.split())
-    for words, name in (
-        (["shift.severity=1"], "run folders"),
-        ([str(Path(folder).parent.parent)], Path(folder).parent.name),
-        ([str(tmp_path / "nothing")], "nothing"),
-    ):
-        with pytest.raises(ConfigError, match=name):
-            command.rescore(words)
     assert not other.exists()
+    results = "results.json"
     for change, message in (
-        (lambda path: (path / "results.json").unlink(), "fedshift run resume="),
+        (lambda path: (path / results).unlink(), "fedshift run resume="),
         (lambda path: shutil.rmtree(path / "checkpoint"), "rescore: round: 1 "),
         (deployed, "deployment"),
-        (lambda path: (path / "results.json").write_text('{"avg": '), r"results\.json"),
-        (lambda path: (path / "results.json").write_text("{}"), "rounds"),
+        (lambda path: (path / results).write_text('{"avg": '), r"results\.json"),
+        (lambda path: (path / results).write_text("{}"), "rounds"),
     ):
         refuses(run, change, message, tmp_path)
 
@@ -173,7 +169,7 @@ def refuses(run: Run, change: Callable[[Path], object], message: str, tmp_path: 
 
 def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, tmp_path: Path) -> None:
     """Also where an earlier checkpoint is whole; and no other weights than those that the results are of."""
-    run = finished_run(rounds=2, set=QUICK)
+    run = finished_run(f"rounds=2 {QUICK}")
     kept = run.folder / "checkpoint" / "weights-00002.safetensors"
 
     def swap(copy: Path) -> None:
@@ -195,6 +191,6 @@ def deployed(path: Path) -> None:
 
 
 def test_nothing_is_left_where_it_could_not_be_scored(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = finished_run(method="fedbn", rounds=1, set=QUICK)
+    run = finished_run(f"method=fedbn rounds=1 {QUICK}")
     lost = [file.relative_to(run.folder) for file in run.folder.glob("checkpoint/nodes/node-0/*")]
     refuses(run, lambda copy: [(copy / file).unlink() for file in lost], "private parts of round 1", tmp_path)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from support import ROOT
+from support import ROOT, Run
 from typer.testing import CliRunner
+from words import config as config_of
 
 from fedshift import cli
 from fedshift.lab.tables.compare import compare, keep
 from fedshift.lab.tables.results import loading, settings
 from fedshift.run.launch import runner
 from fedshift_app.config import plugins, validating, written
-from fedshift_app.config.resolving import resolve
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
@@ -77,35 +77,32 @@ def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp
     assert numbers.unreadable == () and not any("cannot be read" in warning for warning in numbers.warnings)
     kept = compare(keep([elsewhere], tmp_path / "kept"))
     assert [row.values for row in kept.numbers.rows] == [row.values for row in numbers.rows]
-    page = tmp_path / "page.html"
     for score in ("final", "balanced_accuracy"):
-        assert "mine" in compare([elsewhere], score=score).html(page)
+        assert "mine" in compare([elsewhere], score=score).html(tmp_path / "page.html")
 
 
 @pytest.mark.usefixtures("undrawn_figures")
 @pytest.mark.parametrize(
-    "sections",
+    "text",
     [
-        {"plugins": [], "method": {"name": "of-a-package", "mu": 0.3}},
-        {"plugins": [], "modules": [{"name": "nowhere", "tau": 1}]},
-        {"plugins": [], "adapt": {"name": "nowhere"}},
-        {"plugins": ["/nowhere/gone.py"], "model": {"name": "nowhere"}},
-        {"plugins": [], "dataset": {"name": "nowhere", "domains": ["scan", "street"]}},
+        "{method: {name: of-a-package, mu: 0.3}}",
+        "{modules: [{name: nowhere, tau: 1}]}",
+        "{adapt: {name: nowhere}}",
+        "{plugins: [/nowhere/gone.py], model: {name: nowhere}}",
+        "{dataset: {name: nowhere, domains: [scan, street]}}",
     ],
 )
-def test_what_a_package_brought_need_not_be_here(sections: dict[str, Any], elsewhere: Path) -> None:
+def test_what_a_package_brought_need_not_be_here(text: str, elsewhere: Path) -> None:
+    sections = {"plugins": []} | yaml.safe_load(text)
+    (mine,) = elsewhere.glob("*mine*")
     for folder in elsewhere.iterdir():
-        ours = {key: value for key, value in sections.items() if key != "method" or "mine" in folder.name}
+        ours = {key: value for key, value in sections.items() if key != "method" or folder == mine}
         change(folder, **ours)
-        if (method := ours.get("method")) or "dataset" in ours:
-            file = folder / "results.json"
-            content = json.loads(file.read_text())
-            content["method"] = method["name"] if method else content["method"]
-            content["dataset"] = "nowhere" if "dataset" in ours else content["dataset"]
-            file.write_text(json.dumps(content))
+        said = {key: ours[key]["name"] for key in ("method", "dataset") if key in ours}
+        (folder / "results.json").write_text(json.dumps(Run(folder).results | said))
     table = compare([elsewhere], allow_different=True)
     assert len(table.numbers.rows) == 2 and table.html() and table.csv()
-    result = CliRunner().invoke(cli.app, ["report", str(next(elsewhere.glob("*mine*"))), "images=5"])
+    result = CliRunner().invoke(cli.app, ["report", str(mine), "images=5"])
     assert result.exit_code in (0, 5) and "report.html" in result.stdout, result.output
 
 
@@ -121,16 +118,17 @@ def test_the_remedy_is_never_cut(elsewhere: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> None:
-    shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "broken")
-    (elsewhere / "broken" / "results.json").write_text("{")
-    change(Path(shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "odd")), rounds=-4)
+    (mine,), broken = elsewhere.glob("*mine*"), elsewhere / "broken"
+    change(Path(shutil.copytree(mine, elsewhere / "odd")), rounds=-4)
+    shutil.copytree(mine, broken)
+    (broken / "results.json").write_text("{")
     numbers = compare([elsewhere]).numbers
-    assert len(numbers.rows) == 2 and len(numbers.unreadable) == 2
-    assert "broken: " in numbers.unreadable[0] and "rounds" in numbers.unreadable[1]
+    first, second = numbers.unreadable
+    assert len(numbers.rows) == 2 and "broken: " in first and "rounds" in second
     result = CliRunner().invoke(cli.app, ["compare", str(elsewhere)])
     assert result.exit_code == 1 and "broken" in result.stdout and "fedavg" in result.stdout
     with pytest.raises(ConfigError, match="broken"):  # it was named itself
-        compare([elsewhere / "broken"])
+        compare([broken])
     for folder in elsewhere.glob("own-*"):
         shutil.rmtree(folder)
     with pytest.raises(ConfigError, match="broken"):  # there is nothing else
@@ -149,4 +147,4 @@ def test_the_library_of_a_network_is_not_imported_for_finished_runs(monkeypatch:
     usual = settings.usual_settings.__wrapped__("pacs-pretrained", "pacs", "fedavg")
     assert usual["model.name"] == "timm:tf_efficientnet_lite0"
     with pytest.raises(AssertionError, match="timm_nets"):  # a run that is to start is checked as a whole
-        resolve({"experiment": "pacs-pretrained"})
+        config_of("pacs-pretrained")

@@ -1,16 +1,17 @@
 """Runs with secure sums: the same weights as without, whoever is lost, and what a message may ask."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.app import Message
 from safetensors.numpy import load_file
 from scipy import stats
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, ListeningGrid, Run, listening
+from traffic import asked, changing, failed, numbers
 
 from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
@@ -21,14 +22,12 @@ from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import refuse_sums
-from fedshift_strategies.federation.updates import Update
 
 SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
 ON = f"{SHORT} federation.secure_sums=on"
 MORE = "allocation.share=0.1"  # with which each class has three holders
 RETAKEN = "model.name=cnn_bn evaluate.bn=[retaken,averaged]"
 ROUNDING = 2.0**-22  # of float32 numbers near 1, on top of the bound
-Places = Collection[tuple[str, int]]  # stages and nodes
 
 
 def kept(run: Run, stem: str) -> Arrays:
@@ -41,51 +40,41 @@ def distance(first: Arrays, second: Arrays) -> float:
     return max((float(np.abs(first[n].astype(float) - second[n]).max()) for n in first if first[n].size), default=0.0)
 
 
-def config_of(message: Message) -> ConfigRecord:
-    return message.content.config_records["config"]
-
-
 def place_of(message: Message) -> tuple[str, int]:
     """Return the stage of a message, and the node that it is for."""
-    config, kind = config_of(message), message.metadata.message_type
-    stage = str(config.get(names.SECURE_STAGE, "train" if kind == MessageType.TRAIN else "other"))
-    if kind == MessageType.EVALUATE and names.TAKE_STATISTICS in config:
+    config, kind = asked(message), message.metadata.message_type
+    stage = config.get(names.SECURE_STAGE, kind)
+    if kind == "evaluate" and names.TAKE_STATISTICS in config:
         stage = "answers"
     elif config.get(names.SECURE_PURPOSE, "training") != "training":
         stage = f"answers/{stage}"
-    return stage, int(str(config.get(names.NODE_INDEX, -1)))
-
-
-def listening(change: Callable[[Message, Message], Any], lost: Places = ()) -> Any:
-    """Return a grid that changes replies, and loses some."""
-
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message | None:
-            if place_of(message) in lost:
-                return Message(Error(code=2, reason="lost on the way"), reply_to=message)
-            change(message, reply)
-            return reply
-
-    return Grid
+    return stage, config.get(names.NODE_INDEX, -1)
 
 
 def losing(*lost: tuple[str, int]) -> Any:
-    return listening(lambda message, reply: None, lost)
+    fail = failed("lost on the way")
+    return changing(lambda message, reply: fail(message, reply) if place_of(message) in lost else reply)
 
 
-def asking(change: Callable[[ListeningGrid, Message], Any], replies: list[Message] | None = None) -> Any:
-    """Return a grid that changes messages before they are sent, and notes the replies to those that it changed."""
+def asking(stage: str, change: Callable[[dict[str, Any]], Any], replies: list[Message]) -> Any:
+    """Return a grid that changes the messages of a stage before they are sent, and notes the replies to them."""
+    changed: list[Message] = []
 
-    class Grid(ListeningGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-            requests = list(messages)
-            changed = [change(self, message) is not None for message in requests]
-            answers = super().send_and_receive(requests, timeout=timeout)
-            if replies is not None:
-                replies.extend(reply for reply, other in zip(answers, changed, strict=True) if other)
-            return answers
+    def before(message: Message) -> None:
+        if place_of(message)[0] == stage:
+            change(message.content.config_records["config"])  # type: ignore[arg-type]
+            changed.append(message)
 
-    return Grid
+    def noted(message: Message, reply: Message) -> Message:
+        replies.extend([reply] * any(message is one for one in changed))
+        return reply
+
+    return listening(noted, before)
+
+
+def trained(heard: list[Message]) -> Any:
+    """Return a grid that notes the replies to training as they were sent."""
+    return changing(lambda message, reply: heard.append(copy.deepcopy(reply)) or reply, "train")  # type: ignore[func-returns-value]
 
 
 def ending(run_inline: InlineRun, **flat: Any) -> str:
@@ -109,7 +98,7 @@ OTHER_SUMS = [f"fedproto method.prototype_mean=plain {MORE}", "fedthe", "f2dc", 
 @pytest.mark.parametrize("typed", [*SUMS, *(pytest.param(typed, marks=pytest.mark.long) for typed in OTHER_SUMS)])
 def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: InlineRun) -> None:
     method, _, more = typed.partition(" ")
-    plain, secure = (run_inline(method=method, rounds=1, set=f"{base} {more}") for base in (SHORT, ON))
+    plain, secure = (run_inline(f"method={method} rounds=1 {base} {more}") for base in (SHORT, ON))
     shown = secure.rounds[0]["secure_sums"]
     assert (shown["nodes"], shown["threshold"]) == (4, 3) and 0 < shown["error"] < 1e-6
     assert distance(kept(secure, "weights"), kept(plain, "weights")) <= shown["error"] + ROUNDING
@@ -122,7 +111,7 @@ def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: 
 def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path) -> None:
     """Masks are drawn anew in each run, and cancel; here in one process and in two."""
     given = f"{ON} {RETAKEN} model.bn_keep=retaken"
-    first = run_inline(rounds=2, set=given)
+    first = run_inline(f"rounds=2 {given}")
     flat = {"experiment": "handwritten", "rounds": 2, "set": given, "output-dir": str(tmp_path / "workers")}
     second = Run(runner.run_inline(flat, 4, 2))
     assert distance(kept(first, "weights"), kept(second, "weights")) == 0
@@ -133,41 +122,31 @@ def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path
 def test_the_sum_is_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
     """One node is lost at each stage from which others are; the sum is that of a run that has only the rest."""
     grid = losing(("shares", 0), ("train", 3), ("unmask", 4))
-    secure = run_inline(nodes=10, rounds=1, grid=grid, set=f"{ON} federation.secure_sums_nodes=2")
-    assert (secure.rounds[0]["nodes"], left_out(secure)) == ([1, 2, 4, 5, 6, 7, 8, 9], [0, 4, 3])
-    plain = run_inline(nodes=10, rounds=1, grid=losing(("train", 0), ("train", 3)), set=SHORT)
-    error = secure.rounds[0]["secure_sums"]["error"]
-    assert distance(kept(secure, "weights"), kept(plain, "weights")) <= error + ROUNDING
+    secure = run_inline(f"nodes=10 rounds=1 {ON} federation.secure_sums_nodes=2", grid=grid)
+    (line,) = secure.rounds
+    assert (line["nodes"], left_out(secure)) == ([1, 2, 4, 5, 6, 7, 8, 9], [0, 4, 3])
+    plain = run_inline(f"nodes=10 rounds=1 {SHORT}", grid=losing(("train", 0), ("train", 3)))
+    assert distance(kept(secure, "weights"), kept(plain, "weights")) <= line["secure_sums"]["error"] + ROUNDING
 
 
 def test_a_reply_holds_noise_and_no_number_of_a_single_node(run_inline: InlineRun) -> None:
-    heard: list[Any] = []
-
-    def change(message: Message, reply: Message) -> None:
-        if place_of(message)[0] == "train":
-            arrays = decode(reply.content.array_records["arrays"])
-            assert [*arrays] == ["masked"]
-            assert not reply.content.array_records["knowledge"]
-            assert {*reply.content.metric_records["metrics"]} <= {"num-examples", "kept"}
-            heard.append(arrays["masked"].copy())
-
-    run_inline(method="fedproto", rounds=1, grid=listening(change), set=ON)
+    heard: list[Message] = []
+    run_inline(f"method=fedproto rounds=1 {ON}", grid=trained(heard))
     assert len(heard) == 4
-    assert all(stats.chisquare(np.bincount(masked >> 24, minlength=256)).pvalue > 1e-6 for masked in heard)
+    for reply in heard:
+        arrays = decode(reply.content.array_records["arrays"])
+        assert [*arrays] == ["masked"] and not reply.content.array_records["knowledge"]
+        assert {*numbers(reply)} <= {"num-examples", "kept"}
+        assert stats.chisquare(np.bincount(arrays["masked"] >> 24, minlength=256)).pvalue > 1e-6
 
 
 def test_noise_in_single_steps_goes_with_secure_sums(run_inline: InlineRun) -> None:
     """Each node says what it has spent, as without secure sums; no other number of training leaves it."""
-    heard: list[set[str]] = []
-
-    def change(message: Message, reply: Message) -> None:
-        if place_of(message)[0] == "train":
-            heard.append({*reply.content.metric_records["metrics"]} - {"kept"})
-
+    heard: list[Message] = []
     private = "privacy.name=dp-sgd privacy.noise_multiplier=1 model.name=cnn"
-    run = run_inline(rounds=2, grid=listening(change), set=f"{ON} {private}")
+    run = run_inline(f"rounds=2 {ON} {private}", grid=trained(heard))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2
-    assert heard == [{"num-examples", "epsilon"}] * 8
+    assert [{*numbers(reply)} - {"kept"} for reply in heard] == [{"num-examples", "epsilon"}] * 8
 
 
 # --- nodes that lose their keys, or send false ones ----------------------------------------------------
@@ -179,38 +158,37 @@ def test_a_simulated_node_whose_process_ended_with_its_keys_is_counted_as_lost(
 ) -> None:
     """The sum is of the others, and the run degraded: a worker process was killed, the node did nothing wrong."""
 
-    def forget(grid: Any, message: Message) -> None:
-        if place_of(message) == (stage, 1):
-            grid.context_of(message.metadata.dst_node_id).state.clear()
+    class Grid(ListeningGrid):
+        def before(self, message: Message) -> None:
+            if place_of(message) == (stage, 1):
+                self.context_of(message.metadata.dst_node_id).state.clear()
 
-    run = run_inline(grid=asking(forget), rounds=1, set=ON)
-    assert left_out(run) == [1]
-    assert run.results["lost"] == {"1": [1]}
+    run = run_inline(f"rounds=1 {ON}", grid=Grid)
+    assert (left_out(run), run.results["lost"]) == ([1], {"1": [1]})
 
 
 def test_nodes_that_send_the_same_key_are_named_and_left_out(run_inline: InlineRun) -> None:
     """The other nodes would refuse a sum with them, and so be left out in their place."""
     keys: list[bytes] = []
 
-    def change(message: Message, reply: Message) -> None:
+    def change(message: Message, reply: Message) -> Message:
         stage, node = place_of(message)
         if stage == "keys":
-            config: Any = config_of(reply)
+            config: Any = reply.content.config_records["config"]
             first, second = config[names.SECURE_KEYS]
             keys.append(first)
-            if node == 3:
-                config[names.SECURE_KEYS] = [keys[0], second]
+            config[names.SECURE_KEYS] = [keys[0] if node == 3 else first, second]
+        return reply
 
-    run = run_inline(nodes=5, rounds=1, grid=listening(change), set=ON)
+    run = run_inline(f"nodes=5 rounds=1 {ON}", grid=changing(change))
     assert (run.rounds[0]["nodes"], left_out(run)) == ([1, 2, 4], [0, 3])
 
 
 # --- BatchNorm's statistics --------------------------------------------------------------------------
 
 
-@dataclass
 class Heard:
-    """What passes a run's grid.
+    """Notes what passes a run's grid.
 
     Attributes:
         weights: The weights that are scored.
@@ -218,22 +196,21 @@ class Heard:
         answers: Of replies in place of scores: the names of numbers, and the masked vector; empty where it is none.
     """
 
-    weights: Arrays = field(default_factory=dict)
-    statistics: Arrays = field(default_factory=dict)
-    answers: list[tuple[set[str], Any]] = field(default_factory=list)
+    def __init__(self, *lost: tuple[str, int]) -> None:
+        self.weights, self.statistics, self.answers = Arrays(), Arrays(), list[tuple[set[str], Any]]()
+        self._lost, self._fail = lost, failed("lost on the way")
 
-    def grid(self, *lost: tuple[str, int]) -> Any:
-        def change(message: Message, reply: Message) -> None:
-            if place_of(message)[0] == "answers" and not reply.has_error():
-                assert {*reply.content} == {"knowledge", "metrics"}
-                arrays = decode(reply.content.array_records["knowledge"])
-                numbers = {*reply.content.metric_records["metrics"]}
-                self.answers.append((numbers, arrays.get("masked", np.zeros(0)).copy()))
-            if names.STATISTICS in message.content.array_records:
-                self.statistics = decode(message.content.array_records[names.STATISTICS])
-                self.weights = decode(message.content.array_records["arrays"])
-
-        return listening(change, lost)
+    def __call__(self, message: Message, reply: Message) -> Message:
+        if place_of(message) in self._lost:
+            return self._fail(message, reply)
+        if place_of(message)[0] == "answers" and not reply.has_error():
+            assert {*reply.content} == {"knowledge", "metrics"}
+            arrays = decode(reply.content.array_records["knowledge"])
+            self.answers.append(({*numbers(reply)}, arrays.get("masked", np.zeros(0)).copy()))
+        if names.STATISTICS in message.content.array_records:
+            self.statistics = decode(message.content.array_records[names.STATISTICS])
+            self.weights = decode(message.content.array_records["arrays"])
+        return reply
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -241,8 +218,8 @@ def test_batchnorms_statistics_are_those_of_all_nodes_within_the_bound_and_each_
     rounds: int, run_inline: InlineRun
 ) -> None:
     plain, secure = Heard(), Heard()
-    run_inline(rounds=rounds, grid=plain.grid(), set=f"{SHORT} {RETAKEN}")
-    run = run_inline(rounds=rounds, grid=secure.grid(), set=f"{ON} {RETAKEN}")
+    run_inline(f"rounds={rounds} {SHORT} {RETAKEN}", grid=changing(plain))
+    run = run_inline(f"rounds={rounds} {ON} {RETAKEN}", grid=changing(secure))
     shown = run.rounds[0]["secure_sums"]["answers"]
     assert (shown["nodes"], shown["threshold"]) == (4, 3)
     assert [numbers for numbers, _ in secure.answers] == [{"num-examples"}] * 4
@@ -264,10 +241,11 @@ def test_batchnorms_statistics_are_those_of_all_nodes_within_the_bound_and_each_
 
 
 def test_statistics_are_those_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
-    heard, rest = Heard(), Heard()
-    grid = heard.grid(("answers/shares", 0), ("answers", 3), ("answers/unmask", 4))
-    secure = run_inline(nodes=10, rounds=0, grid=grid, set=f"{ON} {RETAKEN} federation.secure_sums_nodes=2")
-    run_inline(nodes=10, rounds=0, grid=rest.grid(("answers", 0), ("answers", 3)), set=f"{SHORT} {RETAKEN}")
+    heard = Heard(("answers/shares", 0), ("answers", 3), ("answers/unmask", 4))
+    rest = Heard(("answers", 0), ("answers", 3))
+    given = f"{ON} {RETAKEN} federation.secure_sums_nodes=2"
+    secure = run_inline(f"nodes=10 rounds=0 {given}", grid=changing(heard))
+    run_inline(f"nodes=10 rounds=0 {SHORT} {RETAKEN}", grid=changing(rest))
     shown = secure.rounds[0]["secure_sums"]["answers"]
     assert (shown["nodes"], shown["threshold"], left_out(secure)) == (8, 7, [0, 3, 4])
     assert distance(heard.statistics, rest.statistics) <= 1e-4  # of variances up to about 10, in units of 64 squared
@@ -288,22 +266,16 @@ def test_too_few_nodes_for_any_round_are_refused_before_the_first(run_inline: In
     assert "federation.secure_sums_nodes" in text
 
 
-def _again(config: Any) -> None:
-    """Ask for keys of the sum of training once more, in place of those of the second sum."""
-    config[names.SECURE_PURPOSE] = "training"
-
-
-def _scores(config: Any) -> None:
-    """Ask for scores with the shares of a sum."""
-    del config[names.TAKE_STATISTICS], config[names.BN_IMAGES]
+def _without(*keys: str) -> Callable[[Any], Any]:
+    return lambda config: [config.pop(key) for key in keys]
 
 
 def _other(key: str, value: Any) -> Callable[[Any], Any]:
     return lambda config: config.update({key: value})
 
 
-def _without(key: str) -> Callable[[Any], Any]:
-    return lambda config: config.pop(key)
+#: Asks for keys of the sum of training once more, in place of those of the second sum.
+_again = _other(names.SECURE_PURPOSE, "training")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +285,8 @@ def _without(key: str) -> Callable[[Any], Any]:
         ("answers/keys", _again, "once"),
         ("answers/shares", _again, "once, in its order"),
         ("answers/keys", _other(names.SECURE_PURPOSE, "x"), "training, answers"),
-        ("answers", _scores, "can be summed"),
+        # Scores with the shares of a sum.
+        ("answers", _without(names.TAKE_STATISTICS, names.BN_IMAGES), "can be summed"),
         ("train", _without(names.SECURE_TEXTS), "secure-texts"),
         ("train", _other(names.SECURE_SUMS, ["prototypes=total"]), "has no sums"),
         ("train", _other(names.SECURE_NODES, ["1"]), "a list of int"),
@@ -325,36 +298,25 @@ def test_a_node_refuses_a_question_that_would_not_hide_its_answer(
     stage: str, change: Callable[[Any], Any], says: str, run_inline: InlineRun
 ) -> None:
     replies: list[Message] = []
-
-    def changed(_: Any, message: Message) -> bool | None:
-        if place_of(message)[0] != stage.replace("plainly", "train"):
-            return None
-        change(config_of(message))
-        return True
-
     given = SHORT if stage == "plainly" else f"{ON} {RETAKEN}" if "answers" in stage else ON
-    ending(run_inline, rounds=3 if stage == "train" else 1, grid=asking(changed, replies), set=given)
+    grid = asking(stage.replace("plainly", "train"), change, replies)
+    ending(run_inline, rounds=3 if stage == "train" else 1, grid=grid, set=given)
     assert len(replies) == 4 and all(says in reply.error.reason for reply in replies)
 
 
 def test_what_is_no_vector_of_the_round_is_left_out(run_inline: InlineRun) -> None:
-    def change(message: Message, reply: Message) -> None:
-        if place_of(message) == ("train", 1):
-            reply.content["arrays"] = encode({"masked": np.zeros(3, np.uint32)})
+    def change(message: Message, reply: Message) -> Message:
+        reply.content["arrays"] = encode({"masked": np.zeros(3, np.uint32)})
+        return reply
 
-    run = run_inline(rounds=1, grid=listening(change), set=ON)
+    run = run_inline(f"rounds=1 {ON}", grid=changing(change, "train", [1]))
     assert (run.rounds[0]["nodes"], left_out(run)) == ([0, 2, 3], [1])
 
 
-class _Reads(DomainStrategy[Params]):
-    """A method of another package that has a rule of its own and does not say that sums do."""
-
-    def weights(self, updates: list[Update]) -> list[float]:
-        return [1 / len(updates)] * len(updates)
-
-
 def test_a_method_that_does_not_say_that_sums_do_is_refused() -> None:
-    assert "weights" in _Reads.needs_single(Params())
+    """It has a rule of its own."""
+    own = type("Own", (DomainStrategy,), {"weights": lambda self, updates: [1 / len(updates)] * len(updates)})
+    assert "weights" in own.needs_single(Params())
     assert DomainStrategy.needs_single(Params()) == ""
 
 
@@ -366,6 +328,3 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
         assert strategy.sums(params).keys() <= strategy.contributes.keys()
         assert refuse_sums(strategy, strategy.sums(params), method.defaults) == ""
         assert fits.fits_with(method).partition(" ")[0] in ("yes", "no", "with")
-
-
-# --- the costs ------------------------------------------------------------------------

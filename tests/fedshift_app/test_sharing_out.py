@@ -3,89 +3,70 @@
 from typing import Any
 
 import pytest
-from flwr.app import Message, MessageType
-from support import InlineRun, ListeningGrid
+from flwr.app import Message
+from support import InlineRun, ListeningGrid, Run
+from traffic import Pair, asked, noting
 
 from fedshift_strategies.federation import evaluation
 
 #: 90 test images a domain: 23 batches.
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 images.eval_batch=4"
-Sent = list[tuple[str, dict[str, Any]]]
 
 
-class Traffic:
-    """Writes down what every message asks for; may turn round the order of messages and of replies."""
+class Turned(ListeningGrid):
+    """Turns round the order of messages and of replies."""
 
-    def __init__(self, turned: bool = False) -> None:
-        self.sent: Sent = []
-        traffic = self
-
-        class Grid(ListeningGrid):
-            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-                requests = list(messages)
-                for message in requests:
-                    config = message.content.config_records["config"]
-                    traffic.sent.append((message.metadata.message_type, dict(config)))
-                replies = super().send_and_receive(requests[::-1] if turned else requests, timeout=timeout)
-                return replies[1::2] + replies[::2] if turned else replies
-
-        self.grid = Grid
-
-    def evaluated(self) -> list[tuple[int, str, int, int]]:
-        """Return node, domain, start and stop of every part, in the order of sending."""
-        return [
-            (config["node-index"], *part)
-            for kind, config in self.sent
-            if kind == MessageType.EVALUATE
-            for part in zip(config["domains"], config["starts"], config["stops"], strict=True)
-        ]
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        replies = super().send_and_receive([*messages][::-1], timeout=timeout)
+        return replies[1::2] + replies[::2]
 
 
-def _numbers(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "seconds"}
+def evaluated(seen: list[Pair]) -> list[tuple[str, int, int]]:
+    """Return domain, start and stop of every part, in the order of sending."""
+    parts = [[asked(message)[key] for key in ("domains", "starts", "stops")] for message, _ in seen]
+    return [part for of_node in parts for part in zip(*of_node, strict=True)]
+
+
+def check_same(one: Run, other: Run) -> None:
+    """Check that two runs differ in seconds alone."""
+    lines, others = ([line | {"seconds": 0} for line in run.rounds] for run in (one, other))
+    assert lines == others
+    assert one.results["weights_sha256"] == other.results["weights_sha256"]
 
 
 @pytest.mark.parametrize(
-    ("method", "held_out"),
-    [("i2pfl", "allocation.held_out=[sketch]"), pytest.param("fedavg", "", marks=pytest.mark.long)],
+    "typed",
+    ["method=i2pfl allocation.held_out=[sketch]", pytest.param("method=fedavg", marks=pytest.mark.long)],
 )
 def test_many_nodes_give_the_bits_of_one_that_scores_everything(
-    method: str, held_out: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+    typed: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, alone = Traffic(), Traffic()
-    given = {"nodes": 4, "rounds": 2, "method": method, "set": f"{FEW} {held_out}"}
-    parts = run_inline(**given, grid=shared.grid)
+    shared, alone = list[Pair](), list[Pair]()
+    given = f"nodes=4 rounds=2 {FEW} {typed}"
+    parts = run_inline(given, grid=noting(shared, "evaluate"))
     monkeypatch.setattr(evaluation, "MIN_BATCHES", 1000)
-    whole = run_inline(**given, grid=alone.grid)
-    assert [_numbers(line) for line in parts.rounds] == [_numbers(line) for line in whole.rounds]
-    assert parts.results["weights_sha256"] == whole.results["weights_sha256"]
-    assert len(shared.evaluated()) == 2 * 4 and len(alone.evaluated()) == 2 * 2
-    for domain in ("scan", "sketch"):
-        cuts = sorted((start, stop) for _, name, start, stop in shared.evaluated()[:4] if name == domain)
-        assert cuts == [(0, 44), (44, 90)]
+    check_same(parts, run_inline(given, grid=noting(alone, "evaluate")))
+    assert (len(evaluated(shared)), len(evaluated(alone))) == (2 * 4, 2 * 2)
+    wanted = [(domain, *cut) for domain in ("scan", "sketch") for cut in ((0, 44), (44, 90))]
+    assert sorted(evaluated(shared)[:4]) == wanted
 
 
-def test_the_order_of_messages_and_replies_changes_nothing(run_inline: InlineRun) -> None:
-    for method in ("fedavg", "i2pfl"):
-        given = {"nodes": 4, "rounds": 2, "method": method, "set": FEW}
-        forward = run_inline(**given, grid=Traffic().grid)
-        turned = run_inline(**given, grid=Traffic(turned=True).grid)
-        assert [_numbers(line) for line in forward.rounds] == [_numbers(line) for line in turned.rounds]
-        assert forward.results["weights_sha256"] == turned.results["weights_sha256"]
+@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+def test_the_order_of_messages_and_replies_changes_nothing(method: str, run_inline: InlineRun) -> None:
+    given = f"method={method} nodes=4 rounds=2 {FEW}"
+    check_same(run_inline(given), run_inline(given, grid=Turned))
 
 
 def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_inline: InlineRun, capsys: Any) -> None:
-    traffic = Traffic()
-    given = {"nodes": 2, "rounds": 7, "set": FEW.replace("eval_batch=4", "eval_batch=10")}
-    part = run_inline(**given, evaluate_fraction=0.2, grid=traffic.grid)
-    shown = capsys.readouterr().out
-    whole = run_inline(**given)
-    assert part.results["weights_sha256"] == whole.results["weights_sha256"]
+    seen: list[Pair] = []
+    given = f"nodes=2 rounds=7 {FEW.replace('batch=4', 'batch=10')}"
+    part = run_inline(given, evaluate_fraction=0.2, grid=noting(seen, "evaluate"))
+    assert capsys.readouterr().out.count("22.2 %") == 2
+    whole = run_inline(given)
     assert [line.get("evaluated_share") for line in part.rounds] == [round(20 / 90, 4)] * 2 + [None] * 5
     assert [line["accuracy"] for line in part.rounds[2:]] == [line["accuracy"] for line in whole.rounds[2:]]
-    assert {stop - start for _, _, start, stop in traffic.evaluated()[: 2 * 2]} == {20}
+    assert {stop - start for _, start, stop in evaluated(seen)[: 2 * 2]} == {20}
     assert part.results["best_test"]["round"] > 2  # an accuracy on few images must not be the best of a run
     assert (part.results["partly_scored_rounds"], whole.results["partly_scored_rounds"]) == (2, 0)
-    for key in ("domains", "final", "avg", "std"):
+    for key in ("weights_sha256", "domains", "final", "avg", "std"):
         assert part.results[key] == whole.results[key]
-    assert shown.count("22.2 %") == 2

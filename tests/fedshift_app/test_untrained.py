@@ -1,15 +1,16 @@
 """Nodes that have not trained yet: ``evaluate.untrained`` says whether models that nobody has trained are scored."""
 
 import json
+import operator
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 from killing import resume, start
 from support import InlineRun, Run
+from words import config as config_of
 
 from fedshift.lab.grid.rescore import command
-from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 
 SHORT = "train.epochs=1 allocation.share=0.05"
@@ -19,12 +20,8 @@ COUNT = "evaluate.untrained=count"
 
 def late(run: Run) -> list[list[int]]:
     """Return by round the nodes that had trained in no round until then, of four."""
-    had: set[int] = set()
-    collected = []
-    for line in run.rounds:
-        had |= set(line["nodes"])
-        collected.append(sorted(set(range(4)) - had))
-    return collected
+    trained = accumulate(({*line["nodes"]} for line in run.rounds), operator.or_)
+    return [sorted({*range(4)} - had) for had in trained]
 
 
 def lines_of(run: Run) -> list[str]:
@@ -32,36 +29,29 @@ def lines_of(run: Run) -> list[str]:
     return [line["message"] for line in content if line.get("event") == "untrained"]
 
 
-@pytest.mark.parametrize(("method", "more"), [("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
-def test_they_are_left_out_unless_they_count(run_inline: InlineRun, method: str, more: str) -> None:
-    given: dict[str, Any] = {"method": method, "rounds": 2, "seed": 3}
-    out = run_inline(**given, set=f"{HALF} {more}")
-    counted = run_inline(**given, set=f"{HALF} {more} {COUNT}")
+@pytest.mark.parametrize("typed", ["fedbn model.name=cnn_bn", "fedproto"])
+def test_they_are_left_out_unless_they_count(run_inline: InlineRun, typed: str) -> None:
+    out, counted = (run_inline(f"rounds=2 seed=3 {HALF} method={typed} {more}") for more in ("", COUNT))
     assert out.results["weights_sha256"] == counted.results["weights_sha256"]
     missing = late(out)
     assert missing[0] and late(counted) == missing
-    domains = list(out.results["domains"])  # one node of each, in their order
     for run in (out, counted):
         assert [line.get("untrained", []) for line in run.rounds] == missing
         assert run.results["untrained"] == {str(i): nodes for i, nodes in enumerate(missing, 1) if nodes}
+        assert len(lines_of(run)) == sum(map(bool, missing))
+    domains = [*out.results["domains"]]  # one node of each, in their order
     for line, other, nodes in zip(out.rounds, counted.rounds, missing, strict=True):
-        assert [domain for domain in domains if line["accuracy"][domain] is None] == [domains[i] for i in nodes]
         assert None not in other["accuracy"].values()
-        trained = [domain for domain in domains if line["accuracy"][domain] is not None]
-        assert {d: line["accuracy"][d] for d in trained} == {d: other["accuracy"][d] for d in trained}
+        assert line["accuracy"] == other["accuracy"] | {domains[i]: None for i in nodes}
         assert (line["avg"] is None) == bool(nodes)  # over fewer domains it would be another number
-    assert len(lines_of(out)) == len(lines_of(counted)) == sum(map(bool, missing))
 
 
 def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) -> None:
-    run = start(tmp_path / "runs", method="local", rounds=1, seed=3, set=HALF)
-    command.rescore(
-        [str(run.folder), f"output-dir={tmp_path / 'again'}", "evaluate.untrained=leave_out,count", "jobs=1"]
-    )
-    again = sorted((Run(path) for path in (tmp_path / "again").iterdir()), key=lambda one: one.folder.name)
-    assert {one.rounds[-1]["untrained"] == run.rounds[-1]["untrained"] for one in again} == {True}
-    unknown = sorted(sum(value is None for value in one.rounds[-1]["accuracy"].values()) for one in again)
-    assert unknown == [0, 2]
+    run, to = start(tmp_path / "runs", method="local", rounds=1, seed=3, set=HALF), tmp_path / "again"
+    command.rescore([str(run.folder), f"output-dir={to}", "evaluate.untrained=leave_out,count", "jobs=1"])
+    lines = [Run(path).rounds[-1] for path in to.iterdir()]
+    assert all(line["untrained"] == run.rounds[-1]["untrained"] for line in lines)
+    assert sorted([*line["accuracy"].values()].count(None) for line in lines) == [0, 2]
     longer = resume(tmp_path / "runs", rounds=3)
     assert [line.get("untrained", []) for line in longer.rounds] == late(longer)
 
@@ -76,5 +66,5 @@ NO_OWN_PARTS += ["fedproto method.share_weights=true", "tent model.name=cnn_bn"]
 @pytest.mark.parametrize("typed", OWN_PARTS + NO_OWN_PARTS)
 def test_which_methods_have_parts_that_only_a_node_trains(typed: str) -> None:
     method, _, more = typed.partition(" ")
-    config = resolve({"method": method, "set": more})
+    config = config_of(f"method={method} {more}")
     assert setup.has_own_parts(config, setup.initial_model(config)) is (typed in OWN_PARTS)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from support import on_images, refusal_of
+from words import config as config_of
 
 from fedshift_app.config import dotted_keys, registry, resolving
 from fedshift_app.config.arguments import WITHOUT_DOT, parse_arguments
@@ -29,16 +30,16 @@ from fedshift_core.yaml_files import read_yaml
 from fedshift_datasets import catalog
 
 #: A small experiment as a person would write one.
-EXPERIMENT: dict[str, Any] = {
-    "title": "a test",
-    "dataset": {"name": "handwritten"},
-    "model": {"name": "cnn"},
-    "train": {"epochs": 2, "batch_size": 16, "lr": 0.02},
-    "allocation": {"counts": "any"},
-    "method": {"name": "fedavg"},
-    "methods": {"i2pfl": {"tau": 0.3, "alpha": 0.2}},
-    "rounds": 7,
-}
+EXPERIMENT: dict[str, Any] = yaml.safe_load("""
+title: a test
+dataset: {name: handwritten}
+model: {name: cnn}
+train: {epochs: 2, batch_size: 16, lr: 0.02}
+allocation: {counts: any}
+method: {name: fedavg}
+methods: {i2pfl: {tau: 0.3, alpha: 0.2}}
+rounds: 7
+""")
 
 
 def written(folder: Path, **changes: Any) -> str:
@@ -59,19 +60,17 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
     frozen = "-pretrained" in experiment and experiment != "pacs-pretrained-stages"
     for method in on_images(registry.METHODS):
         own, flat = registry.get(method), {"experiment": experiment, "method": method}
-        problem = ""
-        if experiment.endswith("-heterogeneous") and not own.client_class().heterogeneous:
-            problem = "so all nodes need the same network"
-        elif frozen and own.needs.get("network") == "batchnorm":  # none trains
-            problem = "model."
-        elif "model.freeze=encoder" in own.short and "-pretrained" not in experiment:
-            problem = "model.freeze=encoder"
-        if problem:
-            assert problem in refusal_of(ConfigError, resolve, flat)
-            continue
-        config = resolve(flat)
-        assert (config.experiment, config.method["name"]) == (experiment, method)
-        config.params()
+        problems = {
+            "so all nodes need the same network": "-heterog" in experiment and not own.client_class().heterogeneous,
+            "model.": frozen and own.needs.get("network") == "batchnorm",  # none trains
+            "model.freeze=encoder": "model.freeze=encoder" in own.short and "-pretrained" not in experiment,
+        }
+        if any(problems.values()):
+            text = refusal_of(ConfigError, resolve, flat)
+            assert any(problem in text for problem, there in problems.items() if there)
+        else:
+            config = resolve(flat)
+            assert (config.experiment, config.method["name"]) == (experiment, method) and config.params()
 
 
 def test_files_of_conf_are_those_of_methods_and_data_sets_and_experiments_have_titles() -> None:
@@ -120,13 +119,12 @@ def test_layers_of_a_method_lie_one_over_the_other(tmp_path: Path) -> None:
     # conf/methods/i2pfl.yaml: tau 0.07, alpha 0.4, lambda1 10
     path = written(tmp_path, method={"name": "i2pfl", "tau": 0.5}, seed=5)
     config = resolve({"experiment": path})
-    assert config.method["tau"] == 0.5  # method: of the experiment
-    assert config.method["alpha"] == 0.2  # methods: i2pfl: of the experiment
-    assert config.method["lambda1"] == 10.0  # the method's file
+    # method: of the experiment; methods: i2pfl: of the experiment; the method's file
+    assert [config.method[key] for key in ("tau", "alpha", "lambda1")] == [0.5, 0.2, 10.0]
     assert (config.experiment, config.rounds, config.seed) == ("mine", 7, 5)
-    other = resolve({"experiment": path, "rounds": 3, "seed": 0, "method": "fedavg", "data-dir": str(tmp_path)})
+    other = config_of("rounds=3 seed=0 method=fedavg", experiment=path)
     assert other.method == {"name": "fedavg"}  # without the parameters of the other
-    assert (other.rounds, other.seed, other.dataset.data_dir) == (3, 0, str(tmp_path.resolve()))
+    assert (other.rounds, other.seed) == (3, 0)
     over = "rounds=4 seed=2 method.tau=0.9 train.lr=1 images.crop_padding=0 model.name=cnn_bn model.bn=freeze"
     last = resolve({"experiment": path, "rounds": 3, "seed": 1, "method": "i2pfl", "set": over})
     assert (last.rounds, last.seed, last.method["tau"], last.train.lr) == (4, 2, 0.9, 1.0)
@@ -135,24 +133,23 @@ def test_layers_of_a_method_lie_one_over_the_other(tmp_path: Path) -> None:
 
 def test_a_method_asks_for_settings_below_the_experiments_own(tmp_path: Path) -> None:
     # conf/methods/fedicon.yaml: images.views 2, grayscale 0.2
-    requested = resolve({"experiment": written(tmp_path, rounds=20), "method": "fedicon"}).images
-    assert (requested.views, requested.grayscale) == (2, 0.2)
-    assert requested.crop_padding == resolve({"experiment": written(tmp_path, rounds=20)}).images.crop_padding
-    own = written(tmp_path, rounds=20, images={"grayscale": 0.5})
-    assert resolve({"experiment": own, "method": "fedicon"}).images.grayscale == 0.5
-    assert resolve({"experiment": own}).images.views == 1  # of another method it is not asked
-    assert resolve({"experiment": own, "method": "fedicon", "set": "images.grayscale=0"}).images.grayscale == 0
+    def images(words: str, **changes: Any) -> Any:
+        return config_of(words, experiment=written(tmp_path, rounds=20, **changes)).images
+
+    asked, own = images("method=fedicon"), {"images": {"grayscale": 0.5}}
+    assert (asked.views, asked.grayscale, asked.crop_padding) == (2, 0.2, images("").crop_padding)
+    assert images("method=fedicon", **own).grayscale == 0.5
+    assert images("", **own).views == 1  # of another method it is not asked
+    assert images("method=fedicon images.grayscale=0", **own).grayscale == 0
 
 
 def test_an_experiment_may_set_anything_for_one_method(tmp_path: Path) -> None:
-    special = {"rounds": 33, "train": {"momentum": 0.0}, "images": {"flip": True}, "lambda2": 0.5}
-    path = written(tmp_path, methods={"i2pfl": special}, images={"flip": False})
-    plain, changed = resolve({"experiment": path, "method": "fedavg"}), resolve({"experiment": path, "method": "i2pfl"})
+    special = yaml.safe_load("{i2pfl: {rounds: 33, train: {momentum: 0.0}, images: {flip: true}, lambda2: 0.5}}")
+    path = written(tmp_path, methods=special, images={"flip": False})
+    plain, changed = (config_of(f"method={method}", experiment=path) for method in ("fedavg", "i2pfl"))
     assert (changed.rounds, changed.train.momentum, changed.images.flip) == (33, 0.0, True)
-    assert changed.method["lambda2"] == 0.5
-    assert changed.train.lr == plain.train.lr
-    path = written(tmp_path, images={"flip": False})
-    assert plain.model_dump(exclude={"experiment"}) == resolve({"experiment": path}).model_dump(exclude={"experiment"})
+    assert (changed.method["lambda2"], changed.train.lr) == (0.5, plain.train.lr)
+    assert plain == resolve({"experiment": written(tmp_path, images={"flip": False})})
 
 
 def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
@@ -160,7 +157,7 @@ def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
     assert resolve({"experiment": path, "method": "fedseproto"}).model.per_node == ("cnn3", "cnn2")
     for key in ("model-per-node", "model.per_node"):
         text = f"model.name=cnn3 '{key}=[cnn2,cnn3]'"
-        assert resolve({"method": "fedseproto", "set": text}).model.per_node == ("cnn2", "cnn3")
+        assert config_of(f"method=fedseproto {text}").model.per_node == ("cnn2", "cnn3")
 
 
 @pytest.mark.parametrize("flat", [{"dataset": "digits"}, {"set": "dataset.name=digits"}])
@@ -185,7 +182,7 @@ def test_relative_paths_mean_the_folder_where_the_command_was_given(
     path = written(here)
     monkeypatch.chdir(here)
     flat, _ = parse_arguments(["digits-small", "data-dir=images"])
-    assert resolve({"experiment": "mine.yaml"}) == resolve({"experiment": path})
+    assert config_of("mine.yaml") == resolve({"experiment": path})
     monkeypatch.chdir(there)
     assert resolve(flat).dataset.data_dir == str((here / "images").resolve())
 
@@ -200,81 +197,73 @@ def test_profile_can_be_switched_off(typed: list[str], on: bool, tmp_path: Path)
 # --- dotted overrides -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("", {}),
-        ("train.lr=.5 rounds=3", {"train.lr": 0.5, "rounds": 3}),
-        ("a.b=true a.c=false a.d=yes", {"a.b": True, "a.c": False, "a.d": True}),
-        ("'a={scan: 2, sketch: 1}'", {"a": {"scan": 2, "sketch": 1}}),
-        ("a='two words'", {"a": "two words"}),
-        ("a=b=c", {"a": "b=c"}),
-        ("a=", {"a": None}),
-        ("dataset.data-dir=/x-y", {"dataset.data_dir": "/x-y"}),
-        (
-            "dataset.domains=[010,1_1,2024-01-01,12:30,0x10,1e3,on,no,.5]",
-            {"dataset.domains": ["010", "1_1", "2024-01-01", "12:30", "0x10", "1e3", "on", "no", ".5"]},
-        ),
-        ("dataset.public=0.1 allocation.share=1", {"dataset.public": 0.1, "allocation.share": 1}),
-        ("'allocation.counts={010: 2, no: 1}'", {"allocation.counts": {"010": 2, "no": 1}}),
-        ("allocation.counts.north-east=2", {"allocation.counts.north-east": 2}),
-        ("train.class-weights.a.b-c.d.e.f=2", {"train.class_weights.a.b-c.d.e.f": 2}),
-        ("a=1 a=2", {"a": 2}),
-    ],
-)
-def test_parse_set(text: str, parsed: dict[str, Any]) -> None:
-    assert parse_set(text) == parsed
-    # 1 == True and 1 == 1.0 in Python.
-    assert [type(value) for value in parse_set(text).values()] == [type(value) for value in parsed.values()]
+#: What is typed, and the keys in JSON.
+PARSED = {
+    "": "{}",
+    "train.lr=.5 rounds=3": '{"train.lr": 0.5, "rounds": 3}',
+    "a.b=true a.c=false a.d=yes": '{"a.b": true, "a.c": false, "a.d": true}',
+    "'a={scan: 2, sketch: 1}'": '{"a": {"scan": 2, "sketch": 1}}',
+    "a='two words'": '{"a": "two words"}',
+    "a=b=c": '{"a": "b=c"}',
+    "a=": '{"a": null}',
+    "dataset.data-dir=/x-y": '{"dataset.data_dir": "/x-y"}',
+    "dataset.domains=[010,1_1,2024-01-01,12:30,0x10,1e3,on,no,.5]": (
+        '{"dataset.domains": ["010", "1_1", "2024-01-01", "12:30", "0x10", "1e3", "on", "no", ".5"]}'
+    ),
+    "dataset.public=0.1 allocation.share=1": '{"dataset.public": 0.1, "allocation.share": 1}',
+    "'allocation.counts={010: 2, no: 1}'": '{"allocation.counts": {"010": 2, "no": 1}}',
+    "allocation.counts.north-east=2": '{"allocation.counts.north-east": 2}',
+    "train.class-weights.a.b-c.d.e.f=2": '{"train.class_weights.a.b-c.d.e.f": 2}',
+    "a=1 a=2": '{"a": 2}',
+}
+
+
+@pytest.mark.parametrize("text", PARSED)
+def test_parse_set(text: str) -> None:
+    assert json.dumps(parse_set(text)) == PARSED[text]  # 1 == True and 1 == 1.0 in Python, not in JSON
 
 
 # --- a configuration that travels -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "flat",
+    "typed",
     [
-        {"experiment": "digits-small", "data-dir": "/data", "set": "dataset.download=true model.bn=local"},
-        {
-            "set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5, sketch: 1}' "
-            "allocation.held_out=[street]"
-        },
-        {"method": "fedicon", "set": "images.grayscale=0 method.tta_lr=0.5"},
-        {"method": "f2dc-code", "set": "modules.name=f2dc modules.tau=0.5 method.sigma=5"},
-        {"method": "fedavg-ft", "set": "method.ft_epochs=2"},
-        {"method": "fedbn", "set": "method.weighting=samples"},
+        "digits-small dataset.data_dir=/data dataset.download=true model.bn=local",
+        "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5, sketch: 1}' "
+        "allocation.held_out=[street]",
+        "method=fedicon images.grayscale=0 method.tta_lr=0.5",
+        "method=f2dc-code modules.name=f2dc modules.tau=0.5 method.sigma=5",
+        "method=fedavg-ft method.ft_epochs=2",
+        "method=fedbn method.weighting=samples",
     ],
 )
-def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
-    config = resolve(flat)
+def test_the_config_of_a_run_folder_repeats_the_run(typed: str, tmp_path: Path) -> None:
+    config = config_of(typed)
     folder = RunFolder(tmp_path, config, engine="inline", personal=False)
     again = resolve({"experiment": str(folder.path / CONFIG_FILE)})
-    assert again == config
-    assert again.model_dump_json() == config.model_dump_json()
+    assert again == config and again.model_dump_json() == config.model_dump_json()
 
 
 def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), engine="inline", personal=False)
-    path = str(folder.path / CONFIG_FILE)
-    config = resolve({"experiment": path, "method": "i2pfl", "rounds": 3, "set": "method.alpha=0.1"})
+    folder = RunFolder(tmp_path, config_of("method=i2pfl method.tau=0.5"), engine="inline", personal=False)
+    config = config_of("method=i2pfl rounds=3 method.alpha=0.1", experiment=str(folder.path / CONFIG_FILE))
     assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)
 
 
+POSITIVE, SHARE = st.floats(0, exclude_min=True, allow_infinity=False), st.floats(0, 1, exclude_min=True)
+CHOICES: dict[str, list[Any]] = {
+    "model.bn": ["average", "local", "freeze"],
+    "images.flip": [True, False],
+    "dataset.domains": [["scan"], ["texture", "scan", "sketch"]],
+    "dataset.data_dir": ["", "/a folder/ü"],
+    "method.intra_proto": ["feature_mixup", "input_mixup", "none_mixup"],
+}
+NUMBERS = {"train.lr": POSITIVE, "method.tau": POSITIVE, "federation.participation": SHARE}
+NUMBERS |= {"train.epochs": st.integers(1, 10**6), "seed": st.integers(0, 2**63 - 1)}
+NUMBERS |= {"allocation.share": st.just("equal") | SHARE}
 overrides = st.fixed_dictionaries(
-    {},
-    optional={
-        "train.lr": st.floats(0, exclude_min=True, allow_infinity=False),
-        "train.epochs": st.integers(1, 10**6),
-        "seed": st.integers(0, 2**63 - 1),
-        "model.bn": st.sampled_from(["average", "local", "freeze"]),
-        "images.flip": st.booleans(),
-        "federation.participation": st.floats(0, 1, exclude_min=True),
-        "dataset.domains": st.lists(st.sampled_from(["scan", "texture", "street", "sketch"]), min_size=1, unique=True),
-        "allocation.share": st.one_of(st.just("equal"), st.floats(0, 1, exclude_min=True)),
-        "dataset.data_dir": st.sampled_from(["", "/a folder/ü"]),
-        "method.tau": st.floats(0, exclude_min=True, allow_infinity=False),
-        "method.intra_proto": st.sampled_from(["feature_mixup", "input_mixup", "none_mixup"]),
-    },
+    {}, optional=NUMBERS | {key: st.sampled_from(values) for key, values in CHOICES.items()}
 )
 
 
@@ -282,7 +271,7 @@ overrides = st.fixed_dictionaries(
 @given(values=overrides)
 def test_set_puts_every_value_where_it_belongs_and_json_carries_it(values: dict[str, Any]) -> None:
     typed = " ".join(f"'{key}={json.dumps(value)}'" for key, value in values.items())  # JSON is YAML
-    config = resolve({"method": "i2pfl", "set": f"model.name=cnn_bn {typed}"})
+    config = config_of(f"method=i2pfl model.name=cnn_bn {typed}")
     dumped = config.model_dump(mode="json")
     for key, value in values.items():
         assert functools.reduce(lambda inner, part: inner[part], key.split("."), dumped) == value

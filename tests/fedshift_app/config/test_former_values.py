@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from words import config as config_of
 
 from fedshift.lab.grid.sweep import grid, records
 from fedshift_app.config import validating, written
@@ -18,7 +19,7 @@ def read_back(layers: dict[str, Any]) -> RunConfig:
 
 def recorded(text: str) -> dict[str, Any]:
     """Return the sections that a run recorded before ``evaluate.bn_order`` existed."""
-    layers = resolve({"set": f"model.name=cnn_bn {text}"}).model_dump(mode="json")
+    layers = config_of(f"model.name=cnn_bn {text}").model_dump(mode="json")
     del layers["evaluate"]["bn_order"]
     return layers
 
@@ -38,7 +39,7 @@ def test_statistics_of_runs_from_before_are_of_images_as_listed(text: str, order
     assert again.evaluate.bn_order == order
     said = {**layers, "evaluate": {**layers["evaluate"], "bn_order": "shuffled"}}
     assert read_back(said).evaluate.bn_order == "shuffled"
-    assert resolve({"set": f"model.name=cnn_bn {text}"}).evaluate.bn_order == "shuffled"
+    assert config_of(f"model.name=cnn_bn {text}").evaluate.bn_order == "shuffled"
 
 
 def test_a_sweep_takes_a_run_from_before_only_for_what_it_was(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_sweep_takes_a_run_from_before_only_for_what_it_was(tmp_path: Path) ->
     made = records.read_run(file)
     assert made is not None
     listed, shuffled = (
-        grid.identity(resolve({"set": f"model.name=cnn_bn {text} evaluate.bn_order={order}"}), 4)
+        grid.identity(config_of(f"model.name=cnn_bn {text} evaluate.bn_order={order}"), 4)
         for order in ("listed", "shuffled")
     )
     assert made[0] == listed != shuffled

@@ -1,12 +1,12 @@
 """A user's own images in a configuration: names that are read or stated, and travel."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from image_trees import fill
 from refusals import refused
+from words import config as config_of
 
 from fedshift.lab.grid.costs.command import as_sweep
 from fedshift_app.config.arguments import parse_arguments
@@ -36,11 +36,9 @@ def hospital(tmp_path: Path) -> str:
 
 def test_names_are_read_and_written_out(hospital: str, data: Path, tmp_path: Path) -> None:
     config = resolve({"experiment": hospital, "data-dir": str(data)})
-    assert (config.dataset.name, config.dataset.kind) == ("hospital", "folders")
-    assert config.dataset.domains == ("Aachen", "Bonn")
-    assert config.dataset.classes == ("benign", "malignant")
-    known = config.dataset.known()
-    assert (known.name, known.size, known.classes) == ("hospital", 64, config.dataset.classes)
+    of, known = config.dataset, config.dataset.known()
+    assert (of.name, of.kind, of.domains, of.classes) == (known.name, "folders", ("Aachen", "Bonn"), known.classes)
+    assert (known.name, known.size, known.classes) == ("hospital", 64, ("benign", "malignant"))
     assert config.allocation.validation_fraction == 0.1  # of conf/datasets/folders.yaml
     # A node, and whoever runs config.yaml again, needs no data-dir to know them.
     fill(data / "Cologne", {"cyst": 1})
@@ -51,44 +49,42 @@ def test_names_are_read_and_written_out(hospital: str, data: Path, tmp_path: Pat
 
 
 def test_names_that_are_stated_need_no_data_dir(hospital: str, data: Path) -> None:
-    config = resolve({"experiment": hospital, "set": STATED.replace("benign,malignant", "malignant,benign")})
-    assert config.dataset.classes == ("malignant", "benign")
-    one = resolve({"experiment": hospital, "data-dir": str(data), "set": "dataset.domains=[Bonn]"})
+    swapped = config_of(STATED.replace("benign,malignant", "malignant,benign"), experiment=hospital)
+    assert swapped.dataset.classes == ("malignant", "benign")
+    one = config_of(f"dataset.data_dir={data} dataset.domains=[Bonn]", experiment=hospital)
     assert (one.dataset.domains, one.dataset.classes) == (("Bonn",), ("benign", "malignant"))
 
 
 def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
-    given = {"dataset": "folders", "data-dir": str(data), "set": "dataset.size=32"}
-    config = resolve(given)
+    config = config_of(f"dataset=folders dataset.data_dir={data} dataset.size=32")
     assert (config.dataset.name, config.dataset.of, config.dataset.domains) == ("folders", "", ("Aachen", "Bonn"))
-    flat, _ = parse_arguments(
-        ["handwritten", "dataset=folders", f"data-dir={data}", "dataset.size=32", "allocation.validation_fraction=0"]
-    )
-    assert resolve(flat).allocation.validation_fraction == 0
+    typed = f"handwritten dataset=folders data-dir={data} dataset.size=32 allocation.validation_fraction=0"
+    assert resolve(parse_arguments(typed.split())[0]).allocation.validation_fraction == 0
     assert resolve_dataset("folders", str(data), []).classes == ("benign", "malignant")
 
 
-@pytest.mark.parametrize(
-    ("flat", "named"),
-    [
-        ({}, "data-dir"),
-        ({"set": "dataset.of=pacs"}, "dataset.of pacs folders"),
-        ({"set": "dataset.of=x"}, "dataset.of 'x' folders"),
-        ({"dataset": "own"}, "dataset 'own' handwritten"),
-        ({"dataset": "digits", "set": "dataset.classes=[a,b]"}, "dataset.classes digits"),
-        ({"dataset": "digits", "set": "dataset.test_share=0.5"}, "dataset.test_share digits"),
-        ({"set": f"{STATED} dataset.test_share=1"}, "dataset.test_share"),
-        ({"set": STATED.replace("malignant", "BENIGN")}, "benign BENIGN"),
-        ({"set": STATED.replace("Bonn", "'a/b'")}, "dataset.domains 'a/b'"),
-        ({"set": STATED.replace("Bonn", "avg")}, "dataset.domains 'avg' AVG"),
-        ({"set": STATED.replace("Bonn", "Aachen")}, "different domains"),
-        ({"set": f"{STATED} dataset.labels=../x.csv"}, "dataset.labels '../x.csv'"),
-        ({"set": f"{STATED} dataset.labels=/etc/passwd"}, "dataset.labels '/etc/passwd'"),
-    ],
-)
-def test_what_is_wrong_is_reported_in_a_line(hospital: str, flat: dict[str, Any], named: str) -> None:
-    with refused(ConfigError, *named.split()) as caught:
-        resolve({"experiment": hospital} | flat)
+#: Keys over the hospital's, each with parts of the message.
+REFUSED = {
+    "": "data-dir",
+    "dataset.of=pacs": "dataset.of pacs folders",
+    "dataset.of=x": "dataset.of 'x' folders",
+    "dataset=own": "dataset 'own' handwritten",
+    "dataset=digits dataset.classes=[a,b]": "dataset.classes digits",
+    "dataset=digits dataset.test_share=0.5": "dataset.test_share digits",
+    f"{STATED} dataset.test_share=1": "dataset.test_share",
+    STATED.replace("malignant", "BENIGN"): "benign BENIGN",
+    STATED.replace("Bonn", '"a/b"'): "dataset.domains 'a/b'",
+    STATED.replace("Bonn", "avg"): "dataset.domains 'avg' AVG",
+    STATED.replace("Bonn", "Aachen"): "different domains",
+    f"{STATED} dataset.labels=../x.csv": "dataset.labels '../x.csv'",
+    f"{STATED} dataset.labels=/etc/passwd": "dataset.labels '/etc/passwd'",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_what_is_wrong_is_reported_in_a_line(hospital: str, typed: str) -> None:
+    with refused(ConfigError, *REFUSED[typed].split()) as caught:
+        config_of(typed, experiment=hospital)
     assert "\n" not in str(caught.value)
 
 
@@ -98,9 +94,8 @@ def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_
     """The file that ``fedshift init`` wrote there, a run's configuration, or a new experiment."""
     monkeypatch.chdir(tmp_path)
     for name in ("shapes/shapes.yaml", "runs/a run/config.yaml", "two/a.yaml", "two/b.yaml", "images/site/x/1.png"):
-        file = Path(name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
     remedies = {
         "shapes": "shapes/shapes.yaml",
         "runs/a run": "runs/a run/config.yaml; `fedshift run resume='runs/a run'`",
@@ -112,9 +107,8 @@ def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_
             with refused(FedShiftError, [*flat][-1], remedy) as caught:
                 resolve(flat)
             assert remedy in str(caught.value).splitlines()[1]
-    Path("mine.yaml").write_text(
-        Path(hospital).read_text().replace("{name: hospital, of: folders, ", "{name: images, ")
-    )
+    own = Path(hospital).read_text().replace("{name: hospital, of: folders, ", "{name: images, ")
+    Path("mine.yaml").write_text(own)
     with refused(FedShiftError, "(line 2, column 11 of mine.yaml)", remedies["images"]):
         resolve({"experiment": "mine.yaml"})
     with refused(FedShiftError, remedies["shapes"]):

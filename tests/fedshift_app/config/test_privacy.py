@@ -1,18 +1,20 @@
 """Local differential privacy: what a node sends is clipped and noised, and what would get around it is refused."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from refusals import refused
 from safetensors.numpy import load_file
-from support import InlineRun, ListeningGrid, on_images
+from support import InlineRun, on_images
+from traffic import changing, numbers
+from words import config as config_of
 
 from fedshift_app.config import registry
-from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import PrivacyConfig
 from fedshift_clients.base import DomainClient
 from fedshift_core.arrays import Arrays
@@ -24,14 +26,13 @@ PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"
 
 
 def spy(heard: list[Any]) -> Any:
-    class Grid(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message:
-            if message.metadata.message_type == MessageType.TRAIN:
-                # Copies: the server lets the weights go.
-                heard.append((decode(message.content["arrays"]), decode(reply.content["arrays"]), reply))  # type: ignore[arg-type]
-            return reply
+    """Return a grid that notes the weights that each node was sent and those that it sent, copies, and its reply."""
 
-    return Grid
+    def note(message: Message, reply: Message) -> Message:
+        heard.append((*(decode(of.content.array_records["arrays"]) for of in (message, reply)), reply))
+        return reply
+
+    return changing(note, "train")
 
 
 def norm(before: Arrays, after: Arrays) -> float:
@@ -39,15 +40,13 @@ def norm(before: Arrays, after: Arrays) -> float:
 
 
 def test_with_next_to_no_noise_each_update_is_the_clipped_one(run_inline: InlineRun) -> None:
-    plain: list[Any] = []
-    run_inline(rounds=1, set=SHORT, grid=spy(plain))
-    private: list[Any] = []
-    run_inline(rounds=1, set=f"{PRIVATE} privacy.clipping_norm=0.005 privacy.epsilon=1e6", grid=spy(private))
+    plain, private = list[Any](), list[Any]()
+    run_inline(f"rounds=1 {SHORT}", grid=spy(plain))
+    run_inline(f"rounds=1 {PRIVATE} privacy.clipping_norm=0.005 privacy.epsilon=1e6", grid=spy(private))
     assert len(plain) == len(private) == 4
     for (start, free, _), (_, cut, _) in zip(plain, private, strict=True):
         long = norm(start, free)
-        assert long > 0.01
-        assert norm(start, cut) == pytest.approx(0.005, rel=1e-2)
+        assert long > 0.01 and norm(start, cut) == pytest.approx(0.005, rel=1e-2)
         for name in start:
             wanted = start[name] + (free[name] - start[name]) * (0.005 / long)
             np.testing.assert_allclose(cut[name], wanted, atol=1e-6)
@@ -58,32 +57,30 @@ def test_the_noise_has_the_deviation_that_is_reported_and_nothing_travels_next_t
     run_inline: InlineRun, capsys: Any
 ) -> None:
     heard: list[Any] = []
-    cfg = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2.0)
-    run = run_inline(rounds=1, set=f"{PRIVATE} privacy.epsilon=2", grid=spy(heard))
+    noise = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2.0).noise
+    run = run_inline(f"rounds=1 {PRIVATE} privacy.epsilon=2", grid=spy(heard))
     flat = [np.concatenate([(after[name] - start[name]).ravel() for name in start]) for start, after, _ in heard]
     for update in flat:  # the clipped part has norm 0.5 in all
-        assert update.std() == pytest.approx(cfg.noise, rel=0.02)
-    assert abs(float(np.corrcoef(flat[0], flat[1])[0, 1])) < 0.02
+        assert update.std() == pytest.approx(noise, rel=0.02)
+    assert abs(np.corrcoef(flat[0], flat[1])[0, 1]) < 0.02
     weights = load_file(run.folder / "checkpoint" / "weights-00001.safetensors")
     assert all(np.isfinite(array).all() for array in weights.values())
     for _, _, reply in heard:
-        assert list(reply.content.metric_records["metrics"]) == ["num-examples"]
-        assert not reply.content.array_records["knowledge"]
-    assert run.rounds[0]["losses"] == {}
+        assert [*numbers(reply)] == ["num-examples"] and not reply.content.array_records["knowledge"]
     shown = capsys.readouterr().out
-    assert f"{cfg.noise:.3g}" in shown and "loss" not in shown
+    assert run.rounds[0]["losses"] == {} and f"{noise:.3g}" in shown and "loss" not in shown
 
 
 def test_a_model_that_noise_does_not_fit_stops_before_training(run_inline: InlineRun, tmp_path: Path) -> None:
     with refused(ConfigError, "num_batches_tracked", "int64"):
-        run_inline(rounds=1, set="privacy.name=local-dp model.name=cnn_bn")
+        run_inline("rounds=1 privacy.name=local-dp model.name=cnn_bn")
     assert not (tmp_path / "runs").exists()
 
 
 def test_the_noise_is_that_of_the_formula() -> None:
     # sigma = 2 * 0.5 * sqrt(2 ln(1.25e5)) / 1 = sqrt(23.4720...) = 4.84481
-    assert PrivacyConfig(clipping_norm=0.5).noise == pytest.approx(4.84481, rel=1e-5)
-    assert PrivacyConfig(clipping_norm=5, epsilon=10).noise == pytest.approx(4.84481, rel=1e-5)
+    for norm, epsilon in ((0.5, 1), (5, 10)):
+        assert PrivacyConfig(clipping_norm=norm, epsilon=epsilon).noise == pytest.approx(4.84481, rel=1e-5)
 
 
 def test_the_epsilon_of_a_run() -> None:
@@ -105,13 +102,8 @@ def test_every_method_sends_weights_alone_or_is_refused(method: str) -> None:
     """By what it declares: nothing is listed by hand."""
     chosen = registry.get(method)
     able = not (chosen.strategy_class().contributes or chosen.numbers or chosen.client_class().heterogeneous)
-    network = "model.name=cnn_bn" if chosen.needs.get("network") else ""
-    given = {"method": method, "set": f"privacy.name=local-dp {network}"}
-    if able:
-        assert resolve(given).privacy.name == "local-dp"
-    else:
-        with pytest.raises(ConfigError, match=f"does not (fit '{method}'|go with)"):
-            resolve(given)
+    with nullcontext() if able else pytest.raises(ConfigError, match=f"does not (fit '{method}'|go with)"):
+        config_of(f"method={method} privacy.name=local-dp {'model.name=cnn_bn' * bool(chosen.needs.get('network'))}")
 
 
 def test_knowledge_that_a_node_contributes_all_the_same_is_not_sent(
@@ -119,4 +111,4 @@ def test_knowledge_that_a_node_contributes_all_the_same_is_not_sent(
 ) -> None:
     monkeypatch.setattr(DomainClient, "finish_round", lambda self, server_round: {"prototypes": np.ones(3)})
     with pytest.raises(FederationError, match="prototypes would travel"):
-        run_inline(rounds=1, set=PRIVATE)
+        run_inline(f"rounds=1 {PRIVATE}")

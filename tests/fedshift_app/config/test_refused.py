@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from refusals import refused
+from words import config as config_of
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
@@ -176,12 +177,11 @@ def test_arguments_that_are_refused(typed: str) -> None:
     assert str(caught.value).count("\n") <= 1
 
 
-@pytest.mark.parametrize(
-    "flat", [{"lr": 1}, {"resume": "runs/1"}, {"rounds": -7}, {"seed": "x"}], ids=lambda flat: next(iter(flat))
-)
-def test_keys_of_flower_that_are_refused(flat: dict[str, Any]) -> None:
-    with refused(ConfigError, *flat):
-        resolve(flat)
+@pytest.mark.parametrize("typed", ["lr=1", "resume=runs/1", "rounds=-7", "seed=x"])
+def test_keys_of_flower_that_are_refused(typed: str) -> None:
+    key, _, value = typed.partition("=")
+    with refused(ConfigError, key):
+        resolve({key: yaml.safe_load(value)})
 
 
 @pytest.mark.parametrize("text", ["train.lr", "=5", "a=1 b", "'a=1", 'a="[1', "train.lr={", "train.lr=[1"])
@@ -190,39 +190,35 @@ def test_a_text_of_keys_that_is_refused(text: str) -> None:
         resolve({"set": text})
 
 
-def test_a_section_is_no_key() -> None:
-    with refused(ConfigError, "'train'", "train.epochs="):
-        resolve({"set": "train=5"})
-
-
 @pytest.mark.parametrize(
-    ("typed", "finished"),
+    "typed",
     [
-        (f"{SHARE} 'allocation.counts={{scan: 2, sketch: 0}}'", False),
-        (f"{SHARE} allocation.held_out=[texture,street,sketch]", False),
-        (SHARE, True),  # as recorded runs are read
-        (f"{BATCHNORM} evaluate.bn=[averaged,own] allocation.held_out=[street,sketch]", False),
-        (f"{BATCHNORM} evaluate.bn=[own,averaged]", False),
-        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=last", False),
-        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] evaluate.patience=2", False),
-        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[retaken,averaged] keep=best-validation", False),
-        (f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=best-validation", True),
-        ("method=fedicon method.tta_lr=5e-1", False),
-        ("method=fedicon method.tta_jitter=[0.1,0,0,0]", False),
-        ("method=fedicon adapt.lr=0.5 method.tta_lr=0.5", False),
-        ("method=fedicon adapt.tau=0.3 method.tau=0.2", False),
-        ("method=fedicon method.tta_crop_padding=null", False),
-        ("privacy.target_epsilon=null", False),
-        ("server.optimizer=fedavgm server.lr=0.5", False),
-        ("model.bn=average", False),
-        ("model.bn=local modules=[f2dc]", False),
-        ("method=afl aggregation.afl_step=0.2", False),
-        ("method=i2pfl method.inter_proto=finch method.use_ema=false", False),
-        (f"seed={LARGEST_SEED}", False),
+        f"{SHARE} 'allocation.counts={{scan: 2, sketch: 0}}'",
+        f"{SHARE} allocation.held_out=[texture,street,sketch]",
+        f"finished {SHARE}",  # as recorded runs are read
+        f"{BATCHNORM} evaluate.bn=[averaged,own] allocation.held_out=[street,sketch]",
+        f"{BATCHNORM} evaluate.bn=[own,averaged]",
+        f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=last",
+        f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] evaluate.patience=2",
+        f"{BATCHNORM} model.bn_keep=retaken evaluate.bn=[retaken,averaged] keep=best-validation",
+        f"finished {BATCHNORM} model.bn_keep=retaken evaluate.bn=[averaged,retaken] keep=best-validation",
+        "method=fedicon method.tta_lr=5e-1",
+        "method=fedicon method.tta_jitter=[0.1,0,0,0]",
+        "method=fedicon adapt.lr=0.5 method.tta_lr=0.5",
+        "method=fedicon adapt.tau=0.3 method.tau=0.2",
+        "method=fedicon method.tta_crop_padding=null",
+        "privacy.target_epsilon=null",
+        "server.optimizer=fedavgm server.lr=0.5",
+        "model.bn=average",
+        "model.bn=local modules=[f2dc]",
+        "method=afl aggregation.afl_step=0.2",
+        "method=i2pfl method.inter_proto=finch method.use_ema=false",
+        f"seed={LARGEST_SEED}",
     ],
 )
-def test_what_is_close_to_it_is_taken(typed: str, finished: bool) -> None:
-    resolve(parse_arguments(shlex.split(typed))[0], finished=finished)
+def test_what_is_close_to_it_is_taken(typed: str) -> None:
+    words = typed.removeprefix("finished ")
+    resolve(parse_arguments(shlex.split(words))[0], finished=words != typed)
 
 
 # --- experiments ------------------------------------------------------------------------------------------
@@ -242,7 +238,6 @@ methods:
   f2dc: {lambda1: 0.1}
 rounds: 2
 """
-DATASET = "{name: handwritten"
 
 
 @pytest.fixture
@@ -250,37 +245,39 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "mine.yaml"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "column"),
-    [
-        ("lr: 0.1", "lr: 0.1, sedule: step", 4, 45),
-        ("lr: 0.1", "lr: -1", 4, 36),
-        ("rounds: 2", "ruonds: 2\nrounds: 2", 13, 1),
-        ("rounds: 2", "rounds: -1", 13, 1),
-        ("name: cnn", "name: cnn5", 3, 3),
-        ("name: i2pfl", "name: i2pfll", 6, 3),
-        ("name: i2pfl", "name: i2pfl\n  tua: 1", 7, 3),
-        ("{tau: 0.3", "{tau: 0", 11, 11),
-        ("{tau: 0.3", "{tau: garbage", 11, 11),
-        ("{tau: 0.3", "{train: {lrr: 1}", 11, 19),
-        ("bn: local", "bn: lokal", 11, 29),
-        ("  f2dc: {", "  f2cd: {", 12, 3),
-        ("- name: f2dc", "- name: f2dd", 8, 5),
-        ("tau: 0.1", "tau: 0", 9, 5),
-        (DATASET, "{name: handwriten", 1, 11),
-        (DATASET, f"{DATASET}, domains: [scan, stret]", 1, 46),
-        (DATASET, f"{DATASET}, domains: [scan], public: stret", 1, 47),
-        ("rounds: 2", "rounds: 2\nallocation: {counts: {scn: 2}}", 14, 23),
-        ("rounds: 2", "rounds: 2\nprivacy: {epsilon: 8}", 14, 11),
-        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: median, trim: 0.2}}", 14, 38),
-        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: krum, malicous: 2}}", 14, 36),
-        ("rounds: 2", "rounds: 2\naggregation: {robust: {name: trimmed_mean, trim: 2}}", 14, 44),
-    ],
-)
-def test_the_place_of_a_mistake(old: str, new: str, line: int, column: int, path: Path) -> None:
+#: Mistakes, each with its place.
+PLACES = {
+    "lr: 0.1 -> lr: 0.1, sedule: step": "line 4, column 45",
+    "lr: 0.1 -> lr: -1": "line 4, column 36",
+    "rounds: 2 -> ruonds: 2\nrounds: 2": "line 13, column 1",
+    "rounds: 2 -> rounds: -1": "line 13, column 1",
+    "name: cnn -> name: cnn5": "line 3, column 3",
+    "name: i2pfl -> name: i2pfll": "line 6, column 3",
+    "name: i2pfl -> name: i2pfl\n  tua: 1": "line 7, column 3",
+    "{tau: 0.3 -> {tau: 0": "line 11, column 11",
+    "{tau: 0.3 -> {tau: garbage": "line 11, column 11",
+    "{tau: 0.3 -> {train: {lrr: 1}": "line 11, column 19",
+    "bn: local -> bn: lokal": "line 11, column 29",
+    "  f2dc: { ->   f2cd: {": "line 12, column 3",
+    "- name: f2dc -> - name: f2dd": "line 8, column 5",
+    "tau: 0.1 -> tau: 0": "line 9, column 5",
+    "{name: handwritten -> {name: handwriten": "line 1, column 11",
+    "{name: handwritten -> {name: handwritten, domains: [scan, stret]": "line 1, column 46",
+    "{name: handwritten -> {name: handwritten, domains: [scan], public: stret": "line 1, column 47",
+    "rounds: 2 -> rounds: 2\nallocation: {counts: {scn: 2}}": "line 14, column 23",
+    "rounds: 2 -> rounds: 2\nprivacy: {epsilon: 8}": "line 14, column 11",
+    "rounds: 2 -> rounds: 2\naggregation: {robust: {name: median, trim: 0.2}}": "line 14, column 38",
+    "rounds: 2 -> rounds: 2\naggregation: {robust: {name: krum, malicous: 2}}": "line 14, column 36",
+    "rounds: 2 -> rounds: 2\naggregation: {robust: {name: trimmed_mean, trim: 2}}": "line 14, column 44",
+}
+
+
+@pytest.mark.parametrize("change", PLACES)
+def test_the_place_of_a_mistake(change: str, path: Path) -> None:
+    old, new = change.split(" -> ")
     assert EXPERIMENT.count(old) == 1
     path.write_text(EXPERIMENT.replace(old, new))
-    with refused(ConfigError, f"(line {line}, column {column} of mine.yaml)") as caught:
+    with refused(ConfigError, f"({PLACES[change]} of mine.yaml)") as caught:
         resolve({"experiment": str(path)})
     assert len(str(caught.value)) <= 293
 
@@ -311,11 +308,10 @@ def test_a_key_of_the_command_has_no_place_in_the_file(path: Path) -> None:
 
 
 def test_a_mistake_in_the_configuration_of_a_run_has_its_place(tmp_path: Path) -> None:
-    sections = resolve({}).model_dump(mode="json")
-    sections["train"]["lr"] = -1
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump({"resolved": sections}))
-    line = file.read_text().splitlines().index("    lr: -1") + 1
+    text = yaml.safe_dump({"resolved": resolve({}).model_dump(mode="json")}).replace("    lr: 0.01\n", "    lr: -1\n")
+    file.write_text(text)
+    line = text.splitlines().index("    lr: -1") + 1
     with pytest.raises(ConfigError, match=rf"^train\.lr: .* \(line {line}, column 5 of config\.yaml\)$"):
         resolve({"experiment": str(file)})
 
@@ -367,6 +363,6 @@ def test_an_experiment_that_does_not_exist(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"method": "fedavg"}, {"set": "method.name=fedavg"}], ids=["method", "set"])
 def test_the_configuration_of_a_run_is_refused_for_another_method(given: dict[str, Any], tmp_path: Path) -> None:
     """It holds what the run's method sets in other sections, such as FedBN's BatchNorm and network."""
-    folder = RunFolder(tmp_path, resolve({"method": "fedbn"}), engine="inline", personal=False)
+    folder = RunFolder(tmp_path, config_of("method=fedbn"), engine="inline", personal=False)
     with refused(ConfigError, "method=fedavg", "'fedbn'", "handwritten"):
         resolve({"experiment": str(folder.path / CONFIG_FILE)} | given)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from words import config as config_of
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -90,13 +91,13 @@ def test_a_name_that_another_part_has_is_refused(flat: dict[str, str], named: st
 
 
 def test_other_names_go_together() -> None:
-    config = resolve({"method": "fedavg", "set": "modules=[first,fourth] features=[two]"})
+    config = config_of("method=fedavg modules=[first,fourth] features=[two]")
     assert [entry["name"] for entry in (*config.modules, *config.features)] == ["first", "fourth", "two"]
 
 
 def test_both_sides_of_a_method_have_one_class_of_parameters() -> None:
     """A package of before may have one for each side."""
-    config = resolve({"method": "two-classes", "set": "method.beta=0.3"})
+    config = config_of("method=two-classes method.beta=0.3")
     assert config.method == {"name": "two-classes", "beta": 0.3, "gamma": 0.2}
     sides = (registry.get("two-classes").strategy_class(), registry.get("two-classes").client_class())
     assert all(isinstance(config.params(), side.params_model) for side in sides)

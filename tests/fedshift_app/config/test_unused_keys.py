@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 from refusals import refused
+from words import config as config_of
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.tune import requested as tune_requested
@@ -22,25 +24,24 @@ NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 @pytest.mark.parametrize("method", [name for name in registry.METHODS if registry.get(name).parameters])
 def test_every_recipes_values_reach_their_keys(method: str) -> None:
     """Of each parameter its own value, typed."""
-    spec = registry.get(method)
-    config = resolve({"method": method, "set": NETWORK})
+    spec, typed = registry.get(method), f"method={method} {NETWORK}"
+    config = config_of(typed)
     for key in spec.parameters:
         if recipes.moved(spec, key) and isinstance(target := recipes.targets_of(spec, key)[0], str):
             value = recipes.value_of(config, target)
             if value is not recipes.NOTHING:
-                resolve({"method": method, "set": f"{NETWORK} method.{key}={json.dumps(value)}"})
+                config_of(f"{typed} 'method.{key}={json.dumps(value)}'")
 
 
 def test_what_a_key_needs_are_values_that_another_key_can_have() -> None:
     marked = {
-        (section, key): mark
+        f"{section}.{key}": mark
         for section in RunConfig.model_fields
         for key, mark in options_of_a_kind.options(section).items()
     }
-    assert {("server", "lr"), ("shift", "severity"), ("model", "groups"), ("privacy", "epsilon")} < {*marked}
-    for (section, _), mark in marked.items():
-        kind = RunConfig.model_fields[section].annotation
-        assert isinstance(kind, type) and issubclass(kind, BaseModel)
+    assert {"server.lr", "shift.severity", "model.groups", "privacy.epsilon"} < {*marked}
+    for name, mark in marked.items():
+        kind: Any = RunConfig.model_fields[name.partition(".")[0]].annotation
         assert kind.model_fields[mark.key].default not in mark.values
         assert all(accepts(kind, mark.key, value) for value in mark.values)
 
@@ -54,28 +55,29 @@ def accepts(section: type[BaseModel], key: str, value: str | bool) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("section", "kind", "options"),
+    "typed",
     [
-        ("aggregation", "robust", "name: trimmed_mean, trim: 0.3"),
-        ("server", "optimizer", "name: fedavgm, lr: 0.5"),
-        ("train", "schedule", "name: cosine, schedule_end: 0.2"),
-        ("federation", "secure_sums", "name: true, secure_sums_nodes: 4"),
+        "aggregation.robust name: trimmed_mean, trim: 0.3",
+        "server.optimizer name: fedavgm, lr: 0.5",
+        "train.schedule name: cosine, schedule_end: 0.2",
+        "federation.secure_sums name: true, secure_sums_nodes: 4",
     ],
 )
-def test_options_of_a_kind_have_three_spellings(section: str, kind: str, options: str, tmp_path: Path) -> None:
+def test_options_of_a_kind_have_three_spellings(typed: str, tmp_path: Path) -> None:
     """Flat, nested in a file, and nested on the command line: one configuration."""
-    words = [f"{section}.{kind}.{word.replace(': ', '=')}" for word in options.split(", ")]
-    flat = " ".join(words).replace(f"{kind}.name", kind).replace(f" {section}.{kind}.", f" {section}.")
-    expected = resolve({"set": flat})
-    assert resolve({"set": f"'{section}.{kind}={{{options}}}'"}) == expected
-    assert resolve({"set": " ".join(words)}) == resolve({"set": " ".join(reversed(words))}) == expected
+    key, _, options = typed.partition(" ")
+    section, kind = key.split(".")
+    name, option = (word.replace(": ", "=") for word in options.split(", "))
+    expected = config_of(f"{key}={name.removeprefix('name=')} {section}.{option}")
+    for words in (f"'{key}={{{options}}}'", f"{key}.{name} {key}.{option}", f"{key}.{option} {key}.{name}"):
+        assert config_of(words) == expected
     content = read_yaml(CONF / "experiments" / "handwritten.yaml")
     content[section] = content.get(section, {}) | {kind: parse(f"{{{options}}}")}
     file = tmp_path / "handwritten.yaml"
     file.write_text(as_yaml(content))
     assert resolve({"experiment": str(file)}) == expected
     usual = str(getattr(getattr(resolve({}), section), kind)).lower()
-    assert resolve({"experiment": str(file), "set": f"{section}.{kind}={usual}"}) == resolve({})
+    assert config_of(f"{key}={usual}", experiment=str(file)) == resolve({})
 
 
 def test_a_run_of_an_earlier_version_is_repeated_as_it_was(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -73,12 +75,12 @@ def test_replies_are_looked_for_soon(
 ) -> None:
     """Flower's two looks would be three seconds apart."""
     clock = Clock()
-    monkeypatch.setattr(quick_grid, "Backoff", lambda *given: Backoff(*given, clock=clock, sleep=clock.sleep))
+    monkeypatch.setattr(quick_grid, "Backoff", partial(Backoff, clock=clock, sleep=clock.sleep))
     quick_grid.quicken(grid)
-    replies = iter([[], [], [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="a"))]])
+    reply = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="a"))
     monkeypatch.setattr(grid, "push_messages", lambda messages: ["a"])
-    monkeypatch.setattr(grid, "pull_messages", lambda ids: next(replies))
-    assert len(list(grid.send_and_receive([], timeout=timeout))) == expected
+    monkeypatch.setattr(grid, "pull_messages", Mock(side_effect=[[], [], [reply]]))
+    assert len([*grid.send_and_receive([], timeout=timeout)]) == expected
     assert clock.waits == [quick_grid.LOOK_SECONDS] * 2 * expected
 
 
@@ -103,14 +105,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], st
         monkeypatch.setattr(sources, "program", lambda _name: command)
         return refusal_of(FedShiftError, node_waits.run_supernode, ["--insecure"], warm=True)
 
-    def give_up(problem: str) -> None:
-        raise FedShiftError(problem)
-
-    monkeypatch.setattr(node_waits, "give_up", give_up)
     for name in ("quicken_node", "keep_bundles", "keep_place"):
-        monkeypatch.setattr(node_waits, name, lambda *given, **more: None)
+        monkeypatch.setattr(node_waits, name, Mock())
+    monkeypatch.setattr(node_waits, "give_up", lambda problem: Mock(side_effect=FedShiftError(problem))())
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(node_waits.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(node_waits.signal, "signal", Mock())
     monkeypatch.setenv("PATH", os.environ["PATH"])
     return start
 
@@ -129,11 +128,7 @@ def test_a_node_whose_flower_has_other_parts_does_not_start(
 
 @pytest.mark.parametrize("raised", [None, ValueError("no start line")])
 def test_a_node_that_cannot_go_on_ends(raised: Exception | None, started: Callable[[Callable[[], Any]], str]) -> None:
-    def command() -> None:
-        if raised:
-            raise raised
-
-    worded(started(command), "SuperNode", *[raised] * (raised is not None))
+    worded(started(Mock(side_effect=raised)), "SuperNode", *[raised] * (raised is not None))
 
 
 def test_its_end_waits_for_no_thread() -> None:
@@ -153,19 +148,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a client of a SuperLink which answers with ``answers``, and its waits."""
     answers, waits = list[Any](), list[float]()
 
-    class Client:
-        def call(self, request: Any) -> Any:
-            status = answers.pop(0) if answers else 200
-            if isinstance(status, int):
-                answer = httpx.Response(status, request=httpx.Request("POST", "http://127.0.0.1"))
-                answer.raise_for_status()
-                return SimpleNamespace(success=True)
-            return status
+    def call(self: Any, request: Any) -> Any:
+        status = answers.pop(0) if answers else 200
+        if isinstance(status, int):
+            httpx.Response(status, request=httpx.Request("POST", "http://127.0.0.1")).raise_for_status()
+            return SimpleNamespace(success=True)
+        return status
 
-        ActivateNode = SendNodeHeartbeat = call
-
+    client = type("Client", (), {"ActivateNode": call, "SendNodeHeartbeat": call})
     monkeypatch.setattr(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", heartbeat.HEARTBEAT_DEFAULT_INTERVAL)
-    monkeypatch.setattr(connection, "FleetHttpClient", Client)
+    monkeypatch.setattr(connection, "FleetHttpClient", client)
     node_waits.keep_place(connection, waits.append)
     made: Any = connection.FleetHttpClient
     return SimpleNamespace(client=made(), answers=answers, waits=waits)
@@ -199,21 +191,20 @@ def test_a_node_that_is_started_anew_waits_for_its_place_and_is_missed_soon(pati
 
 def test_the_message_to_a_node_that_was_started_anew_counts_as_lost(grid: http_grid.HttpGrid) -> None:
     identify_process()
-    active, time_now = {7: "10:00", 8: "10:00"}, [0.0]
-    changed: Any = grid
+    active, clock, changed = {7: "10:00", 8: "10:00"}, Clock(), cast(Any, grid)
     changed.get_nodes = lambda: [SimpleNamespace(node_id=i, last_activated_at=at) for i, at in active.items()]
     changed.push_messages = lambda messages: [f"m{message.metadata.dst_node_id}" for message in messages]
     changed.pull_messages = lambda message_ids: []
-    internals.notice_restarts(grid, every=2.0, clock=lambda: time_now[0])
+    internals.notice_restarts(grid, every=2.0, clock=clock)
     ids = grid.push_messages([Message(RecordDict(), node_id, "train") for node_id in active])
     assert grid.pull_messages(ids) == []
     active[8] = "10:01"
     assert grid.pull_messages(ids) == []  # not looked again yet
-    time_now[0] = 3.0
+    clock.now += 3.0
     (reply,) = grid.pull_messages(ids)
     assert (reply.metadata.reply_to_message_id, reply.has_error()) == ("m8", True)
     del active[7]  # not connected: Flower itself reports it
-    time_now[0] = 6.0
+    clock.now += 3.0
     assert grid.pull_messages(["m7"]) == []
 
 
@@ -243,31 +234,23 @@ def test_the_superexec_is_woken_once_a_message_is_there(
     bell = node_waits.Bell()
     monkeypatch.setattr(node_waits, "Bell", lambda: bell)
     result = iter([None, 7])
-
-    def pull(**given: Any) -> int | None:
-        assert not heard(bell)
-        return next(result)
-
-    module = quickened(_pull_and_store_message=pull)
-    assert module._pull_and_store_message() is None
-    assert not heard(bell)
-    assert module._pull_and_store_message() == 7
-    assert heard(bell)
+    module = quickened(_pull_and_store_message=lambda **_: None if heard(bell) else next(result))
+    for number in (None, 7):
+        assert module._pull_and_store_message() == number
+        assert heard(bell) == (number is not None)
 
 
 def test_the_superexec_is_ours_and_sees_one_pipe_alone(
     quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: started.append((command, more)))
+    monkeypatch.setattr(subprocess, "Popen", popen := Mock())
     module = quickened()
     module.subprocess.Popen(["flower-superexec", "--insecure"])
-    module.subprocess.Popen(["other"])
-    (ours, options), (other, nothing) = started
-    assert ours[:3] == [sys.executable, "-P", str(node_waits.SUPEREXEC)]
-    assert ours[4:] == ["-1", "warm", "--insecure"]
+    (ours,), options = popen.call_args
+    assert [*ours[:3], *ours[4:]] == [sys.executable, "-P", str(node_waits.SUPEREXEC), "-1", "warm", "--insecure"]
     assert options == {"pass_fds": [int(ours[3])]}
-    assert (other, nothing) == (["other"], {})
+    module.subprocess.Popen(["other"])
+    assert popen.call_args == ((["other"],),)
 
 
 def test_the_next_message_waits_for_the_state_of_the_last(
@@ -282,21 +265,12 @@ def test_the_next_message_waits_for_the_state_of_the_last(
         assert may.wait(20)
         seen.append("kept")
 
-    def pull(**_given: Any) -> int:
-        seen.append("pulled")
-        return 7
-
-    state = SimpleNamespace(
-        finish_task=lambda **_given: True,
-        get_run=lambda _run: SimpleNamespace(series_id=1),
-        set_run_series_context=keep,
-    )
-    module = quickened(_pull_and_store_message=pull)
+    state = Mock(set_run_series_context=keep, finish_task=Mock(return_value=True))
+    module = quickened(_pull_and_store_message=lambda **_: seen.append("pulled") or 7)  # type: ignore[func-returns-value]
     module._pull_and_store_message()
     output = PushTaskOutputRequest(context=Context(run_id=1), sub_status="completed")
     given = (output, state, SimpleNamespace(run_id=1, task_id=1))
-    push = threading.Thread(target=runtime_handlers.push_task_output, args=given, daemon=True)
-    push.start()
+    threading.Thread(target=runtime_handlers.push_task_output, args=given, daemon=True).start()
     assert ended.wait(20)
     following = threading.Thread(target=module._pull_and_store_message, daemon=True)
     following.start()

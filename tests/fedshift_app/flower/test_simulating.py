@@ -6,21 +6,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import psutil
 import pytest
 import ray
-from flwr.app import Context, Error, Message
 from ray.exceptions import RayActorError
-from support import InlineRun, ListeningGrid, Run
+from support import Command, InlineRun, Run, until
+from traffic import changing, failed, lost
 
-from fedshift import cli
 from fedshift.lab.tables.compare import compare
 from fedshift.run.launch import runner
 from fedshift.run.launch.log_filter import is_end
@@ -51,18 +51,17 @@ class Pool:
     def __init__(self, deaths: int) -> None:
         self.pool: list[Any] = ["actor 0"]
         self._future_to_actor: dict[str, Any] = {}
-        self._deaths, self._made = deaths, 0
+        self._deaths = deaths
         self.asked: list[tuple[Any, ...]] = []
 
     def create_actor_fn(self) -> str:
-        self._made += 1
-        return f"actor {self._made}"
+        return f"actor {len(self.asked)}"
 
     def submit(self, fn: Any, job: tuple[Any, ...]) -> str:
         actor = self.pool.pop()
         self.asked.append((actor, *job))
-        self._future_to_actor[f"future of {actor}"] = actor
-        return f"future of {actor}"
+        self._future_to_actor[actor] = actor
+        return str(actor)
 
     def add_actor_back_to_pool(self, future: str) -> None:
         self.pool.append(self._future_to_actor.pop(future))
@@ -73,67 +72,60 @@ class Pool:
         return "0", "the reply", "the context"
 
 
-@pytest.fixture
-def message() -> tuple[Any, Context]:
-    return "a message", make_context(1, {"partition-id": 0}, {})
+MESSAGE: Any = "a message", make_context(1, {"partition-id": 0}, {})
 
 
 @pytest.mark.parametrize("deaths", [0, 1, simulating.TRIES - 1])
-def test_another_worker_does_it_again(deaths: int, message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_worker_does_it_again(deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(deaths)
     monkeypatch.setattr(ray, "get", pool.get)
-    backend = SimpleNamespace(pool=pool, app_fn="the app")
-    assert simulating.process_message(backend, *message) == ("the reply", "the context")
-    assert [requested[0] for requested in pool.asked] == [f"actor {i}" for i in range(deaths + 1)]
-    assert all(requested[1:] == ("the app", message[0], "0", message[1]) for requested in pool.asked)
+    done = simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *MESSAGE)
+    assert done == ("the reply", "the context")
+    message, context = MESSAGE
+    assert pool.asked == [(f"actor {i}", "the app", message, "0", context) for i in range(deaths + 1)]
     assert (pool.pool, pool._future_to_actor) == ([f"actor {deaths}"], {})  # no dead one is left among the idle
 
 
 @pytest.mark.parametrize(("error", "tries"), [(RayActorError(), simulating.TRIES), (ValueError("the app's own"), 1)])
 def test_work_that_kills_every_worker_is_given_up_and_an_error_of_the_app_keeps_its_worker(
-    error: Exception, tries: int, message: Any, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(99)
-
-    def fails(_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(ray, "get", fails)
+    monkeypatch.setattr(ray, "get", Mock(side_effect=error))
     with pytest.raises(type(error)):
-        simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *message)
-    assert len(pool.asked) == tries
-    assert len(pool.pool) == 1
+        simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *MESSAGE)
+    assert (len(pool.asked), len(pool.pool)) == (tries, 1)
 
 
 # --- how Ray is started and ended ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return where it is noted how Ray would have been started."""
-    started: list[Any] = []
+def init(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Return what stands for ``ray.init``."""
     for name in ("RAY_ADDRESS", simulating.STATUS_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.setenv(simulating.MODE, "token")  # it has one
     monkeypatch.setattr(simulating.sys, "platform", "linux")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **given: started.append(given))
-    return started
+    monkeypatch.setattr(ray, "init", Mock())
+    monkeypatch.setattr(ray, "shutdown", Mock())
+    return cast(Mock, ray.init)
 
 
-def test_ray_is_closed_and_workers_get_their_path(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_closed_and_workers_get_their_path(init: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an address Ray joins what `ray start` has noted, and waits in vain for one that was killed."""
     own = {"address": "local", "include_dashboard": False, "_node_ip_address": simulating.LOOPBACK}
-    simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
-    simulating._init_ray(None, {"init_args": {"address": "127.0.0.1:6379"}})
-    assert no_ray == [own | {"num_cpus": 2}, own | {"address": "127.0.0.1:6379"}]
+    for given in ({"num_cpus": 2}, {"address": "127.0.0.1:6379"}):
+        simulating._init_ray(None, {"init_args": given})
+        assert init.call_args.kwargs == own | given
     assert os.environ["PYTHONPATH"].split(os.pathsep)[: len(sys.path) + 1] != ["mine"]  # by inheritance
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.setenv("RAY_ADDRESS", "there:6379")
     simulating._init_ray(None, {})
-    assert no_ray[2]["runtime_env"]["env_vars"]["PYTHONPATH"].endswith(f"{os.pathsep}mine")
-    assert "address" not in no_ray[2]
+    started = init.call_args.kwargs
+    assert started["runtime_env"]["env_vars"]["PYTHONPATH"].endswith(f"{os.pathsep}mine") and "address" not in started
 
 
 def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,113 +137,73 @@ def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatc
         simulating.prepare()
 
 
-def late(tries: int, started: list[Any]) -> Any:
-    """Return a ``ray.init`` whose first tries fail as Ray's do on a machine that does much else."""
-
-    def init(**given: Any) -> None:
-        started.append(given)
-        if len(started) <= tries:
-            raise Exception("The current node timed out during startup. This could happen because of much.")
-
-    return init
+#: What Ray fails with on a machine that does much else.
+LATE = Exception("The current node timed out during startup. This could happen because of much.")
 
 
-def test_ray_gets_a_second_try(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(ray, "init", late(1, no_ray))
-    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(len(no_ray)))
+def test_ray_gets_a_second_try(init: Mock) -> None:
+    init.side_effect = [LATE, None]
     simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
-    assert no_ray[0] == no_ray[1]
-    assert (len(no_ray), ended) == (2, [1])
+    first, second = init.call_args_list
+    assert first == second
+    ray.shutdown.assert_called_once()
 
 
 def test_a_run_without_ray_ends_with_one_line(
-    no_ray: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    init: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ray, "init", late(9, no_ray))
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    init.side_effect = LATE
     monkeypatch.setenv(simulating.STATUS_FILE, str(tmp_path / "status.json"))
     with pytest.raises(FederationError, match=r"actors=1.*engine=inline") as raised:
         simulating._init_ray(None, {})
-    assert len(no_ray) == 2
+    assert init.call_count == 2
     assert is_end(capsys.readouterr().out.splitlines()[-1])  # at which `fedshift run` ends Flower, before its traceback
     with pytest.raises(FederationError) as shown:
         runner._outcome(tmp_path / "status.json", 0, None)  # type: ignore[arg-type]
-    assert str(shown.value) == str(raised.value)
-    assert "\n" not in str(shown.value)
+    assert str(shown.value) == str(raised.value) and "\n" not in str(shown.value)
 
 
 # --- nothing is lost in silence -------------------------------------------------------------------------------
 
 
-class LosesWork(ListeningGrid):
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_simulation_that_loses_work_stops_and_says_so(kind: str, run_inline: InlineRun, tmp_path: Path) -> None:
     """Flower answers for a node whose worker died, in the second round."""
-
-    kind = "train"
-
-    def pass_on(self, request: Message, reply: Message) -> Message:
-        config = request.content.config_records["config"]
-        meta = request.metadata
-        if (meta.message_type, config.get("server-round"), meta.dst_node_id) == (self.kind, 2, 1001):
-            return Message(Error(code=0, reason="<class 'ray.exceptions.ActorDiedError'>"), reply_to=request)
-        return reply
-
-
-class LosesScores(LosesWork):
-    kind = "evaluate"
-
-
-@pytest.mark.parametrize("grid", [LosesWork, LosesScores])
-def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+    died = failed("<class 'ray.exceptions.ActorDiedError'>", 0)
     with pytest.raises(FederationError) as caught:
-        run_inline(grid=grid, rounds=3, set=SHORT)
+        run_inline(f"rounds=3 {SHORT}", grid=changing(died, kind, [1], [2]))
     (folder,) = (tmp_path / "runs").iterdir()
     problem, *_, go_on = str(caught.value).splitlines()
     assert problem.startswith("round 2: ") and "node 1 (texture): <class 'ray.exceptions.Actor" in problem
     assert go_on.endswith(f"fedshift run resume={folder}")
-    assert status.read(folder).state == "failed"
-    assert len(Run(folder).rounds) == 1  # from which it goes on
-
-
-class LosesReplies(ListeningGrid):
-    """No answer of one node comes in the second round."""
-
-    def pass_on(self, request: Message, reply: Message) -> Message | None:
-        config = request.content.config_records["config"]
-        lost = (config.get("server-round"), request.metadata.dst_node_id) == (2, 1001)
-        return None if lost and request.metadata.message_type == "train" else reply
+    assert (status.read(folder).state, len(Run(folder).rounds)) == ("failed", 1)  # from which it goes on
 
 
 def test_a_simulation_that_did_without_a_node_is_degraded(
-    run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run_inline: InlineRun, fedshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
+    run = run_inline(f"rounds=3 {SHORT}", grid=changing(lost, "train", [1], [2]))
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     content = status.read(run.folder)
     assert (content.state, content.resume) == ("degraded", None)
     assert content.error is not None and "node 1 (texture)" in content.error
-    assert status.exit_code(content) == exit_codes.DEGRADED == 4
     assert content.error in " ".join(compare([run.folder]).text().split())
-    monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == exit_codes.DEGRADED
-    assert content.error in capsys.readouterr().err
+    ended = fedshift("run", "handwritten", "engine=inline", "report=false")
+    assert ended.code == status.exit_code(content) == exit_codes.DEGRADED == 4
+    assert content.error in ended.err
 
 
 # --- a real run -----------------------------------------------------------------------------------------------
 
 
-def of_run(mark: str) -> Iterator[psutil.Process]:
-    """Return the run's processes; Ray's workers overwrite their environment with their title."""
+def of_run(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """Return the run's processes with their names; Ray's workers overwrite their environment with their title."""
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("FEDSHIFT_TEST_SIMULATING") == mark:
-                yield from (process, *process.children(recursive=True))
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error):
+            if process.environ().get("FEDSHIFT_TEST_SIMULATING") == str(folder):
+                yield from ((one, one.name()) for one in (process, *process.children(recursive=True)))
 
 
 def other_address() -> str:
@@ -267,24 +219,14 @@ def start(folder: Path, *asked: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def named(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
-    """Return the run's processes with their names; one that ends meanwhile is none of them."""
-    for process in of_run(str(folder)):
-        try:
-            name = process.name()
-        except psutil.NoSuchProcess:
-            continue
-        yield process, name
-
-
 def workers(folder: Path) -> list[psutil.Process]:
     """Return the run's processes that play nodes."""
-    return [process for process, name in named(folder) if name.startswith("ray::ClientApp")]
+    return [process for process, name in of_run(folder) if name.startswith("ray::ClientApp")]
 
 
 def open_to_others(folder: Path) -> dict[str, int]:
     """Return the ports of the run that others than this machine may call, by the name of the process."""
-    members = {process.pid: name.split(".")[0] for process, name in named(folder)}
+    members = {process.pid: name.split(".")[0] for process, name in of_run(folder)}
     return {
         members[c.pid]: c.laddr.port
         for c in psutil.net_connections("tcp")
@@ -308,28 +250,23 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
 ) -> None:
     running = start(tmp_path, "nodes=4", "rounds=3", "method=fedcode", "report=false")
     try:
-        deadline = time.monotonic() + LIMIT
-        while not workers(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        assert until(lambda: bool(workers(tmp_path)), LIMIT)
         ports = open_to_others(tmp_path)
         assert {"gcs_server", "raylet"} <= set(ports) <= GUARDED
         intruder = intrude(ports["gcs_server"])
-        assert intruder.returncode != 0
-        assert "AuthenticationError" in intruder.stderr
+        assert intruder.returncode != 0 and "AuthenticationError" in intruder.stderr
         workers(tmp_path)[0].kill()
-        assert running.stdout is not None
-        said = running.stdout.read()
-        assert running.wait(LIMIT) == 0, said
+        said, _ = running.communicate(timeout=LIMIT)
+        assert running.returncode == 0, said
     finally:
         running.kill()
         running.wait()
     (folder,) = (tmp_path / "runs").iterdir()
     run = Run(folder)
-    assert not any(line["left_out"] for line in run.rounds)
-    assert "a worker of the simulation died" in said
-    undisturbed = run_inline(method="fedcode", rounds=3, set=SHORT)
+    assert not any(line["left_out"] for line in run.rounds) and "a worker of the simulation died" in said
+    undisturbed = run_inline(f"method=fedcode rounds=3 {SHORT}")
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
-    assert list(of_run(str(tmp_path))) == []
+    assert [*of_run(tmp_path)] == []
 
 
 @pytest.mark.slow
@@ -338,17 +275,10 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
 def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     running = start(tmp_path, "nodes=2", "rounds=500")
     assert running.stdout is not None
-    for line in running.stdout:
-        if line.startswith("round   2/500"):
-            break
+    assert any(line.startswith("round   2/500") for line in running.stdout)
     running.send_signal(number)
-    running.stdout.read()
-    running.wait(LIMIT)
-    deadline = time.monotonic() + 60
-    while (left := list(of_run(str(tmp_path)))) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert left == []
+    running.communicate(timeout=LIMIT)
+    assert until(lambda: not [*of_run(tmp_path)], 60)
     (folder,) = (tmp_path / "runs").iterdir()
     result = status.read(folder)
-    assert (result.state, result.full_rounds >= 1) == ("interrupted", True)
-    assert result.resume == f"fedshift run resume={folder}"
+    assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={folder}") and result.full_rounds
