@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support import Float, as64, gradient, numerical_gradient
 from torch import Tensor
 
@@ -26,6 +27,37 @@ def check(
     wanted = numerical_gradient(lambda at: float(slow(at, *theirs)), x)
     found = as64(gradient(lambda leaf: fast(leaf, *others), x))
     np.testing.assert_allclose(found, wanted, rtol=slope[0], atol=slope[1])
+
+
+def changed(change: Callable[[Tensor], Tensor], given: Any) -> Any:
+    """Return what a term is given with another one in the place of each tensor."""
+    if isinstance(given, list | tuple):
+        return [changed(change, each) for each in given]
+    return change(given) if isinstance(given, Tensor) and given.ndim else given
+
+
+def check_edges(
+    fast: Callable[..., Tensor], x: Tensor, *others: Any, low: float = -1e-6, autocast: bool = True
+) -> None:
+    """Check a term of features at its edges: of length zero, tiny and huge ones, one sample, in bfloat16."""
+    for n in (1, len(x)):
+        given = changed(lambda o, n=n: o[:n] if len(o) == len(x) else o, others)  # type: ignore[misc]
+        for scale in (0.0, 1e-20, 100.0):
+            at = scale * x[:n]
+            for other in given:
+                if scale == 100 and isinstance(other, Tensor) and other.shape == at.shape:
+                    at[0] = other[0]  # a feature that lies on another
+            value, slope = fast(at, *given).detach(), gradient(lambda leaf, given=given: fast(leaf, *given), at)
+            assert value.shape == () and value.isfinite() and value >= low and slope.isfinite().all()
+    narrow, whole = changed(lambda o: o.bfloat16() if o.is_floating_point() else o, [x, *others]), fast(x, *others)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        assert not autocast or (torch.equal(fast(x, *others), whole) and fast(*narrow).dtype == torch.float32)
+
+
+def check_features(fast: Callable[..., Tensor], slow: Callable[..., Any], *given: Any, **bounds: Any) -> None:
+    """Check a term of features against a slow version, and at its edges."""
+    check(fast, slow, *given, **bounds)
+    check_edges(fast, *given)
 
 
 def cosines(a: Float, b: Float) -> Float:

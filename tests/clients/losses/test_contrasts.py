@@ -6,12 +6,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from slow_terms import check, cosines, softmax
+from slow_terms import check, check_edges, check_features, cosines, softmax
 from support import Float, as64, drawn, gradient, labels
 
 from fedshift_clients import losses
 from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
-from fedshift_clients.methods import fedccrl, fedcode_terms, fedpall, fedplvm, fedrcl, moon
+from fedshift_clients.methods import fedccrl, fedcode_terms, fedpall, fedplvm, fedrcl, fpl, moon
 
 B, C, D = 9, 4, 5
 Z, Y, OTHER, FAR = drawn(5, B, D), labels(5, B, C), drawn(6, B, D), drawn(7, B, D)
@@ -21,7 +21,8 @@ def slow_prototypes(z: Float, y: Any, g: Float, classes: Any, tau: float, alpha:
     s = np.maximum(cosines(z, g), 1e-6) ** alpha if alpha else cosines(z, g)
     e = np.exp(s / tau)
     own = (e * (classes == y[:, None])).sum(1)
-    return float(-np.log(own / e.sum(1))[own > 0].mean()) if own.any() else 0.0
+    held = own > 0
+    return float(-np.log(own[held] / e[held].sum(1)).mean()) if held.any() else 0.0
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,14 @@ def slow_prototypes(z: Float, y: Any, g: Float, classes: Any, tau: float, alpha:
 def test_of_prototypes(classes: list[int], tau: float) -> None:
     """Not in the order of the classes, several of a class, none of a class."""
     g = drawn(6, len(classes), D)
-    check(losses.prototype_contrast, slow_prototypes, Z, Y, g, torch.tensor(classes), tau)
+    check_features(losses.prototype_contrast, slow_prototypes, Z, Y, g, torch.tensor(classes), tau)
 
 
 @pytest.mark.parametrize(("tau", "alpha", "seed"), [(0.07, 0.25, 0), (0.02, 0.75, 1), (1.0, 1.0, 0)])
 def test_of_fedplvm(tau: float, alpha: float, seed: int) -> None:
     z, v = drawn(seed, B, D).abs() + 0.1, drawn(seed + 1, 7, D).abs()  # as after a ReLU
     given = labels(seed, B, C), v, labels(seed + 2, 7, C), tau, alpha
-    check(fedplvm.sparse_contrast, slow_prototypes, z, *given, rel=1e-3, slope=(2e-3, 2e-4))
+    check_features(fedplvm.sparse_contrast, slow_prototypes, z, *given, rel=1e-3, slope=(2e-3, 2e-4))
 
 
 def slow_hard(f: Float, y: Any, tau: float, negatives: int) -> Any:
@@ -61,7 +62,7 @@ def test_of_fedrcl(tau: float, negatives: int, seed: int) -> None:
     def hard(f: torch.Tensor, *given: Any) -> torch.Tensor:
         return fedrcl.hard_contrast(fedrcl.cosines_of(f), *given)
 
-    check(hard, slow_hard, drawn(seed, B, D), labels(seed, B, C), tau, negatives)
+    check_features(hard, slow_hard, drawn(seed, B, D), labels(seed, B, C), tau, negatives)
 
 
 @pytest.mark.parametrize(("tau", "threshold", "seed"), [(0.05, 0.7, 0), (0.5, 0.7, 1), (0.5, -1.0, 0)])
@@ -69,7 +70,7 @@ def test_penalty_of_fedrcl(tau: float, threshold: float, seed: int) -> None:
     def penalty(f: torch.Tensor, *given: Any) -> torch.Tensor:
         return fedrcl.divergence_penalty(fedrcl.cosines_of(f), *given)
 
-    check(penalty, slow_penalty, drawn(seed, B, D) + 2.5, labels(seed, B, C), tau, threshold, rel=1e-3)
+    check_features(penalty, slow_penalty, drawn(seed, B, D) + 2.5, labels(seed, B, C), tau, threshold, rel=1e-3)
 
 
 def slow_views(first: Float, second: Float, y: Any, tau: float) -> Any:
@@ -84,8 +85,10 @@ def slow_views(first: Float, second: Float, y: Any, tau: float) -> Any:
 @pytest.mark.parametrize(("b", "d", "tau"), [(6, D, 0.07), (6, D, 2.0), (2, 1, 0.3), (7, 6, 1.0)])
 def test_of_two_views(b: int, d: int, tau: float) -> None:
     first, second = drawn(b, b, d), drawn(b + 1, b, d)
-    check(supervised_contrast, slow_views, first, second, labels(b, b, 3), tau)
-    check(lambda x, other, _, tau: instance_contrast(x, other, tau), slow_views, first, second, torch.arange(b), tau)
+    check_features(supervised_contrast, slow_views, first, second, labels(b, b, 3), tau)
+    check_features(
+        lambda x, other, _, tau: instance_contrast(x, other, tau), slow_views, first, second, torch.arange(b), tau
+    )
 
 
 def slow_copies(own: Float, copy: Float, y: Any, tau: float) -> Any:
@@ -97,7 +100,9 @@ def slow_copies(own: Float, copy: Float, y: Any, tau: float) -> Any:
 @pytest.mark.parametrize(("tau", "seed"), [(0.1, 0), (1.0, 2)])
 def test_of_copies_of_fedccrl(tau: float, seed: int) -> None:
     own, copy = drawn(seed, 5, 4), drawn(seed + 100, 5, 4)
-    check(lambda x, other, *more: fedccrl.aligned(other, x, *more), slow_copies, own, copy, labels(seed, 5, 3), tau)
+    given = own, copy, labels(seed, 5, 3), tau
+    check(lambda x, other, *more: fedccrl.aligned(other, x, *more), slow_copies, *given)
+    check_edges(fedccrl.aligned, *given, low=-100)  # has another bound
 
 
 def slow_divergence(x: Float, *others: Float) -> Any:
@@ -107,7 +112,7 @@ def slow_divergence(x: Float, *others: Float) -> Any:
 
 def test_divergence_of_fedccrl() -> None:
     for others in ([OTHER], [OTHER, FAR]):
-        check(lambda *x: fedccrl.divergence([*x]), slow_divergence, Z, *others)
+        check_features(lambda *x: fedccrl.divergence([*x]), slow_divergence, Z, *others)
     sure = torch.tensor([[300.0, -300.0]])
     assert float(fedccrl.divergence([Z, Z, Z])) == pytest.approx(0, abs=1e-6)
     assert float(fedccrl.divergence([sure, -sure])) == pytest.approx(math.log(2), rel=1e-5)
@@ -120,7 +125,7 @@ def slow_moon(z: Float, g: Float, p: Float, tau: float) -> Any:
 
 @pytest.mark.parametrize("tau", [0.1, 2.0])
 def test_of_moon(tau: float) -> None:
-    check(moon.model_contrast, slow_moon, Z, OTHER, FAR, tau)
+    check_features(moon.model_contrast, slow_moon, Z, OTHER, FAR, tau)
     assert float(moon.model_contrast(Z, FAR, FAR, tau)) == pytest.approx(math.log(2), rel=1e-6)
     assert not gradient(lambda x: moon.model_contrast(x, FAR, FAR, tau), Z).any()
 
@@ -143,15 +148,15 @@ def test_of_fedcode(own: int, centre: int, tau: float) -> None:
         return given[0] if given else None
 
     def semantic(x: Any, places: Any, g: Any, tau: float, own: Any, centre: Any) -> torch.Tensor:
-        return fedcode_terms.semantic_contrast(x, y, g, classes, tau, style=first(own), centre=first(centre))
+        return fedcode_terms.semantic_contrast(x, y[: len(x)], g, classes, tau, style=first(own), centre=first(centre))
 
-    check(semantic, slow_fedcode, drawn(0, 6, D), torch.tensor([1, -1, 2, 0, -1, 2]), g, tau, *more)
+    check_features(semantic, slow_fedcode, drawn(0, 6, D), torch.tensor([1, -1, 2, 0, -1, 2]), g, tau, *more)
 
     def style(x: Any, places: Any, g: Any, tau: float, own: Any, centre: Any) -> torch.Tensor:
         return fedcode_terms.style_contrast(x, int(places[0]), g, tau, semantic=first(own), centre=first(centre))
 
     for j in range(3):
-        check(style, slow_fedcode, drawn(0, 6, D), torch.full((6,), j), g, tau, *more)
+        check_features(style, slow_fedcode, drawn(0, 6, D), torch.full((6,), j), g, tau, *more)
 
 
 def slow_decoupling(a: Float, b: Float, form: str) -> Any:
@@ -167,6 +172,7 @@ def test_decoupling_of_fedcode(form: Literal["abs_cos", "sum_abs", "literal"]) -
     a, b = Z.clone(), OTHER.clone()
     a[0, 0] = b[1, 1] = a[2, 2] = b[2, 2] = 0
     assert float(fedcode_terms.decoupling(a, b, form)) == pytest.approx(slow_decoupling(as64(a), as64(b), form))
+    check_edges(fedcode_terms.decoupling, Z, OTHER, form)
     moves = gradient(lambda x: fedcode_terms.decoupling(x, OTHER, form), Z).any()
     assert bool(moves) is (form != "literal")
 
@@ -186,6 +192,8 @@ def test_collaboration_of_fedpall(present: int, form: fedpall.Contrast) -> None:
     given = Y, drawn(present, C, D) * held[:, None], held, 0.5, form
     wanted = slow_fedpall(as64(Z), Y.numpy(), as64(given[1]), held.numpy(), 0.5, form)
     assert float(fedpall.collaboration(Z, *given)) == pytest.approx(wanted, rel=1e-4)
+    if present == 15:
+        check_edges(fedpall.collaboration, Z, *given, autocast=False)  # is called outside of it
 
 
 def slow_confusion(logits: Float) -> Any:
@@ -193,7 +201,7 @@ def slow_confusion(logits: Float) -> Any:
 
 
 def test_confusion_of_fedpall() -> None:
-    check(fedpall.confusion, slow_confusion, 2 * drawn(3, B, 3))
+    check_features(fedpall.confusion, slow_confusion, 2 * drawn(3, B, 3))
     assert float(fedpall.confusion(torch.zeros(B, 3))) == pytest.approx(0, abs=1e-6)
 
 
@@ -207,3 +215,19 @@ def test_the_amplifier_of_fedpall_is_torchs_own_layers_in_training_mode() -> Non
     weights = dict(zip(names, (tensor.detach() for tensor in layers.parameters()), strict=True))
     torch.testing.assert_close(fedpall.amplifier(Z, weights), layers(Z).detach(), rtol=1e-4, atol=1e-5)
     assert torch.isfinite(fedpall.amplifier(Z[:1], weights)).all()  # a batch of one image
+
+
+FAR_CLASSES = torch.arange(C) + C
+WITHOUT: list[tuple[Any, ...]] = [
+    (losses.prototype_contrast, Y, OTHER[:C], FAR_CLASSES, 0.07),
+    (losses.prototype_contrast, Y, OTHER[:0], FAR_CLASSES[:0], 0.07),
+    (fedcode_terms.semantic_contrast, Y, OTHER[:C], FAR_CLASSES, 0.5),
+    (fedplvm.sparse_contrast, Y, OTHER[:C], FAR_CLASSES, 0.07, 0.25),
+    (fedplvm.correction, Y, OTHER[:C], FAR_CLASSES < 0),
+    (fpl.unbiased_consistency, Y, OTHER[:C], FAR_CLASSES < 0),
+]
+
+
+@pytest.mark.parametrize(("term", "given"), [(row[0], row[1:]) for row in WITHOUT])
+def test_without_any_target_there_is_nothing_to_learn(term: Any, given: tuple[Any, ...]) -> None:
+    assert float(term(Z, *given)) == 0 and not gradient(lambda x: term(x, *given), Z).any()

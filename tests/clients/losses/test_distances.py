@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_terms import check, cosines, cross_entropy, softmax
+from slow_terms import check, check_edges, check_features, cosines, cross_entropy, softmax
 from support import Float, as64, drawn, gradient, labels
 from torch import Tensor, nn
 
@@ -48,7 +48,7 @@ def test_alignment_of_i2pfl(level: Any, form: Any, reduction: Any, present: Tens
         return i2pfl.prototype_alignment(x, *given[:3], level=level, reduction=reduction, distance=form)
 
     over = "sum" if reduction == "class_sum" else ""
-    check(fast, slow_alignment, Z, Y, G, present, level, reduction, form, over)
+    check_features(fast, slow_alignment, Z, Y, G, present, level, reduction, form, over)
 
 
 @pytest.mark.parametrize("present", MASKS[::3])
@@ -57,13 +57,13 @@ def test_distance_to_prototypes(over: Any, present: Tensor) -> None:
     def ours(x: Tensor, *given: Any) -> Tensor:
         return prototype_distance(x, *given[:3], reduction="sum" if over == "sum" else "mse_mean")
 
-    check(ours, slow_alignment, Z, Y, G, present, "sample", "", "", over)
+    check_features(ours, slow_alignment, Z, Y, G, present, "sample", "", "", over)
     for mean in ("sample_mean", "class_mean"):
 
         def fast(x: Tensor, *given: Any, mean: Any = mean) -> Tensor:
             return fedseproto.prototype_distance(x, *given[:3], reduction=mean, dimensions=over)
 
-        check(fast, slow_alignment, Z, Y, G, present, "sample", mean, "", over)
+        check_features(fast, slow_alignment, Z, Y, G, present, "sample", mean, "", over)
 
 
 @pytest.mark.parametrize("present", MASKS[:-1])
@@ -73,6 +73,7 @@ def test_nearness(present: Tensor) -> None:
     far[:, ~present] = far[:, present].max(1, keepdims=True) + 1
     np.testing.assert_allclose(found, -far, rtol=1e-4, atol=1e-5)
     assert present[found.argmax(1)].all()
+    check_edges(lambda x, *given: -nearness(x, *given).sum(), Z, G, present)
 
 
 def test_small_distances_far_from_the_origin_do_not_cancel() -> None:
@@ -86,7 +87,7 @@ def slow_correction(z: Float, y: Any, v: Float, present: Any) -> Any:
 
 
 def test_correction_of_fedplvm() -> None:
-    check(fedplvm.correction, slow_correction, Z, Y, G, torch.tensor([True, True, False, True]))
+    check_features(fedplvm.correction, slow_correction, Z, Y, G, torch.tensor([True, True, False, True]))
 
 
 @pytest.mark.parametrize("mu", [0.001, 1.0])
@@ -108,7 +109,7 @@ def test_class_means() -> None:
 
 
 def test_cross_entropy() -> None:
-    check(losses.cross_entropy, cross_entropy, 3 * drawn(0, B, C), Y)
+    check_features(losses.cross_entropy, cross_entropy, 3 * drawn(0, B, C), Y)
 
 
 @given(y=st.lists(st.integers(0, 3), min_size=1, max_size=10), seed=st.integers(0, 99))
@@ -129,14 +130,14 @@ def test_mix(shape: tuple[int, ...]) -> None:
 
 
 def test_digestion_of_fedmd() -> None:
-    check(fedmd.digestion, lambda x, other: abs(x - other).mean(), Z, drawn(1, B, D))
+    check_features(fedmd.digestion, lambda x, other: abs(x - other).mean(), Z, drawn(1, B, D))
 
 
 # --- FedPAC, FedSA, FPL, COPA, FedSR ---------------------------------------------------------------
 
 
 def test_alignment_of_fedpac() -> None:
-    check(fedpac.alignment, lambda z, y, g: ((z - g[y]) ** 2).mean(), Z, Y, G)
+    check_features(fedpac.alignment, lambda z, y, g: ((z - g[y]) ** 2).mean(), Z, Y, G)
 
 
 def test_statistics_of_fedpac() -> None:
@@ -162,11 +163,11 @@ def slow_margin(z: Float, y: Any, anchors: Float, margin: Float) -> float:
 
 @pytest.mark.parametrize("margin", [0.0, 2.5])
 def test_margin_of_fedsa(margin: float) -> None:
-    check(fedsa.margin_contrast, slow_margin, Z, Y, G, torch.tensor(margin))
+    check_features(fedsa.margin_contrast, slow_margin, Z, Y, G, torch.tensor(margin))
 
 
 def test_other_terms_of_fedsa() -> None:
-    check(fedsa.anchor_distance, lambda z, y, g: ((z - g[y]) ** 2).mean(), Z, Y, G)
+    check_features(fedsa.anchor_distance, lambda z, y, g: ((z - g[y]) ** 2).mean(), Z, Y, G)
     head, far = nn.Linear(D, C), np.linalg.norm(as64(Z)[:, None] - as64(Z), axis=2)
     found = fedsa.calibration(head, G)
     found.backward()  # type: ignore[no-untyped-call]
@@ -188,6 +189,8 @@ def test_unbiased_prototypes_and_consistency_of_fpl(seed: int, b: int, p: int) -
         np.testing.assert_allclose(u[k], wanted, rtol=1e-4, atol=1e-6)
     apart = ((as64(z) - as64(u)[y]) ** 2).mean(1)[present[y].numpy()]
     wanted = apart.mean() if apart.size else 0.0
+    if present.all() and b == B:
+        check_edges(fpl.unbiased_consistency, z, y, u, present)
     assert float(fpl.unbiased_consistency(z, y, u, present)) == pytest.approx(wanted, rel=1e-4)
 
 
@@ -239,6 +242,7 @@ def test_information_of_fedsr(place: int) -> None:
 
 @pytest.mark.parametrize(("form", "wanted"), [("norm", (5 + 13) / 2), ("squared", (25 + 169) / 2)])
 def test_length_of_fedsr_by_hand(form: Any, wanted: float) -> None:
+    check_edges(fedsr.length, Z, form)
     assert float(fedsr.length(torch.tensor([[3.0, 4.0], [5.0, 12.0]]), form)) == pytest.approx(wanted)
 
 
@@ -263,8 +267,9 @@ def slow_moment(z: Float, over: str) -> Any:
 def test_divergences_of_fedseproto(over: Any, b: int) -> None:
     z, mean = drawn(0, b, D), drawn(50, b, D)
     check(lambda x, mean, over: fedseproto.gaussian_kl(mean, x, over), slow_gaussian, z, mean, over)
-    check(fedseproto.moment_kl, slow_moment, z, over, slope=(2e-2, 1e-5))
-    check(fedseproto.squared_norm, lambda x, over: reduced(x**2 / 2, over), z, over)
+    check_edges(lambda x: fedseproto.gaussian_kl(x, x.clamp(-10, 10), over), z)
+    check_features(fedseproto.moment_kl, slow_moment, z, over, slope=(2e-2, 1e-5))
+    check_features(fedseproto.squared_norm, lambda x, over: reduced(x**2 / 2, over), z, over)
 
 
 def test_moments_of_equal_samples_are_finite_and_do_not_move_them_apart() -> None:
@@ -294,8 +299,10 @@ def test_distillation_of_fedseproto(form: Any, direction: Any, temperature: floa
 
     t, s, d = (drawn(10 * i, B, C) for i in range(3))
     given = t, temperature, form, direction
-    check(fast, slow_distillation, s, d, *given)
-    check(lambda x, s, *more: fast(s, x, *more), lambda x, s, *more: slow_distillation(s, x, *more), d, s, *given)
+    check_features(fast, slow_distillation, s, d, *given)
+    check_features(
+        lambda x, s, *more: fast(s, x, *more), lambda x, s, *more: slow_distillation(s, x, *more), d, s, *given
+    )
     assert not fast(s, d, t.requires_grad_()).requires_grad  # the teacher is left alone
     # Teacher and semantic agree that it is class 0, domain says class 1, all at 1e4: s1 = 0, s2 = 10^4 -> 50 (A2).
     one, other = torch.tensor([[1e5, 0.0]]), torch.tensor([[0.0, 1e5]])

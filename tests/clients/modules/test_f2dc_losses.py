@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_terms import check, cosines, cross_entropy
+from slow_terms import check, check_edges, cosines, cross_entropy
 from support import Float, as64, drawn, labels, rng
 from torch import Tensor
 
@@ -76,3 +76,5 @@ def test_decoupling_and_the_most_confident_wrong_class(tau: float) -> None:
     for seed in range(2):
         parts = drawn(seed, 7, 5), drawn(seed + 10, 7, 5), drawn(20, 7, 4), drawn(30, 7, 4)
         check(fast, slow_decoupling, *parts, labels(seed, 7, 4), tau)
+        check_edges(terms.separability, parts[0], parts[1], tau, low=-100)  # has another bound
+    check_edges(lambda x: terms.soft_mask(100 * x, None, 0.1).sum(), parts[0])
