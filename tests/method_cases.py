@@ -1,44 +1,22 @@
 """The methods whose nodes learn by what the server sends: what each is sent, its terms, and what stays on a node."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from support import (
     ROUND,
     C,
     D,
-    Float,
-    as64,
     global_prototypes,
-    gradient,
     in_phase,
     new_client,
-    numerical_gradient,
     shared,
 )
-from torch import Tensor
 
-from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.copa import CopaClient
-from fedshift_clients.methods.fedcode import FedCodeClient
-from fedshift_clients.methods.feddap import FedDAPClient
-from fedshift_clients.methods.fedgh import FedGHClient
-from fedshift_clients.methods.fediir import GRADIENT, FedIIRClient
-from fedshift_clients.methods.fedmlp import FedMLPClient
-from fedshift_clients.methods.fedpac import FedPACClient
-from fedshift_clients.methods.fedpall import FedPallClient
-from fedshift_clients.methods.fedplvm import FedPLVMClient
-from fedshift_clients.methods.fedproc import FedProcClient
-from fedshift_clients.methods.fedproto import FedProtoClient
-from fedshift_clients.methods.fedrcl import FedRCLClient
-from fedshift_clients.methods.fedsa import FedSAClient
-from fedshift_clients.methods.fedseproto import FedSeProtoClient
-from fedshift_clients.methods.fedtgp import FedTGPClient
-from fedshift_clients.methods.fpl import FPLClient
-from fedshift_clients.methods.i2pfl import I2PFLClient
+from fedshift_app.config import registry
+from fedshift_clients.methods.fediir import GRADIENT
 from fedshift_core.arrays import Arrays
 
 #: Class and domain of the prototypes of FedDAP: domain 1, the node's, has none of class 2, the others none of class 1.
@@ -96,18 +74,32 @@ def head_gradient() -> Arrays:
     return {GRADIENT: 0.1 * np.random.default_rng(3).normal(size=C * D + C).astype(np.float32)}
 
 
+def body(*names: str) -> dict[str, set[str]]:
+    """Return the cross-entropy, which moves all, and terms that move the encoder alone."""
+    return {"ce": ALL} | dict.fromkeys(names, BODY)
+
+
 @dataclass(frozen=True)
 class Case:
-    """A method: its client, what the server sends it, and each term of a later round with the parts that it moves."""
+    """A method: what the server sends a node, and each term of a later round with the parts that it moves."""
 
-    kind: type[DomainClient]
     sent: Callable[[], Arrays]
     terms: Mapping[str, set[str]]
-    first: tuple[str, ...] = ("ce",)  # of a round to which the server sent nothing
-    missing: frozenset[str] = frozenset()  # terms that are 0 for images of class 1, which has no prototype
-    stays: frozenset[str] = frozenset()  # parts of the model that do not travel
+    missing: str = ""  # terms that are 0 for images of class 1, which has no prototype
+    stays: str = ""  # parts of the model that do not travel
+    first: str = "ce"  # terms of a round to which the server sent nothing
     scalars: Mapping[str, int | float | str] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)  # with which terms are compared
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return next(name for name, case in CASES.items() if case is self)
+
+    @property
+    def kind(self) -> Any:
+        """The class of its client."""
+        return registry.get(self.name).client_class()
 
     def client(self, params: Mapping[str, Any] | None = None, sent: Arrays | None = None, **options: Any) -> Any:
         """Return a client to which the server has sent its knowledge."""
@@ -121,71 +113,35 @@ class Case:
         return in_phase(made, ROUND, place=-1)
 
 
-KEPT = frozenset(ALL)
+KEPT = "encoder classifier"
+PROTO = Case(global_prototypes, body("proto"), "proto", KEPT)
+SEPROTO = {"encoder", "semantic"}
 CASES = {
-    "copa": Case(CopaClient, domain_heads, {"ce": ALL, "others": BODY}, scalars={"head": 1}),
+    "copa": Case(domain_heads, body("others"), scalars={"head": 1}),
     "fedcode": Case(
-        FedCodeClient, with_styles,
-        {"ce": ALL, "semcl": BOTH, "stycl": BOTH, "fdr": BOTH}, ("ce", "fdr"),
-        frozenset({"semcl"}), frozenset({"style_encoder", "classifier"}), {"pseudo-label": 1},
+        with_styles, {"ce": ALL, "semcl": BOTH, "stycl": BOTH, "fdr": BOTH}, "semcl", "style_encoder classifier",
+        "ce fdr", {"pseudo-label": 1},
     ),
-    "feddap": Case(
-        FedDAPClient, lambda: by_pairs(PAIRS), {"ce": ALL, "dpa": BODY, "cpcl": BODY}, missing=frozenset({"cpcl"}),
-        scalars={"domain": 1},
-    ),
-    "fedgh": Case(
-        FedGHClient, lambda: {"head/weight": drawn_rows(C, D), "head/bias": drawn_rows(C)}, {"ce": ALL}, stays=KEPT
-    ),
-    "fediir": Case(FedIIRClient, head_gradient, {"ce": ALL, "iir": ALL}),
-    "fedmlp": Case(
-        FedMLPClient, global_prototypes, {"ce": ALL, "proto": BODY, "semantic": BODY},
-        missing=frozenset({"proto", "semantic"}),
-    ),
-    "fedpac": Case(FedPACClient, global_prototypes, {"ce": BODY, "align": BODY}),
-    "fedpall": Case(FedPallClient, amplified, {"ce": ALL, "adv": BODY, "con": BODY}, stays=KEPT),
-    "fedplvm": Case(
-        FedPLVMClient, clusters, {"ce": ALL, "sparse": BODY, "correct": BODY},
-        missing=frozenset({"sparse", "correct"}),
-    ),
-    "fedproc": Case(
-        FedProcClient, global_prototypes, {"ce": ALL, "gpc": BODY}, missing=frozenset({"gpc"}), scalars={"alpha": 0.75}
-    ),
-    "fedproto": Case(
-        FedProtoClient, global_prototypes, {"ce": ALL, "proto": BODY}, missing=frozenset({"proto"}), stays=KEPT
-    ),
-    "fedrcl": Case(
-        FedRCLClient, dict, {"ce": ALL, "scl": BODY, "penalty": BODY}, ("ce", "scl", "penalty")
-    ),
+    "feddap": Case(lambda: by_pairs(PAIRS), body("dpa", "cpcl"), "cpcl", scalars={"domain": 1}),
+    "fedgh": Case(lambda: {"head/weight": drawn_rows(C, D), "head/bias": drawn_rows(C)}, body(), "", KEPT),
+    "fediir": Case(head_gradient, {"ce": ALL, "iir": ALL}),
+    "fedmlp": Case(global_prototypes, body("proto", "semantic"), "proto semantic"),
+    "fedpac": Case(global_prototypes, {"ce": BODY, "align": BODY}),
+    "fedpall": Case(amplified, body("adv", "con"), "", KEPT),
+    "fedplvm": Case(clusters, body("sparse", "correct"), "sparse correct"),
+    "fedproc": Case(global_prototypes, body("gpc"), "gpc", scalars={"alpha": 0.75}),
+    "fedproto": PROTO,
+    "fedrcl": Case(dict, body("scl", "penalty"), first="ce scl penalty"),
     "fedsa": Case(
-        FedSAClient, lambda: {"anchors": drawn_rows(C, D, seed=7)},
-        {"ce": ALL, "calibration": HEAD, "anchor": BODY, "margin": BODY}, stays=KEPT,
+        lambda: {"anchors": drawn_rows(C, D, seed=7)},
+        {"ce": ALL, "calibration": HEAD, "anchor": BODY, "margin": BODY}, "", KEPT,
     ),
     "fedseproto": Case(
-        FedSeProtoClient, global_prototypes,
-        {
-            "ce": {"encoder", "semantic"}, "kd": {"encoder", "semantic", "domain"},
-            "mi": {"encoder", "semantic", "domain", "decoder"}, "proto": {"encoder", "semantic"},
-        },
-        ("ce", "kd", "mi"), frozenset({"proto"}), frozenset({"domain", "decoder"}), params={"mi_form": "l2"},
+        global_prototypes,
+        {"ce": SEPROTO, "kd": SEPROTO | {"domain"}, "mi": SEPROTO | {"domain", "decoder"}, "proto": SEPROTO},
+        "proto", "domain decoder", "ce kd mi", params={"mi_form": "l2"},
     ),
-    "fedtgp": Case(
-        FedTGPClient, global_prototypes, {"ce": ALL, "proto": BODY}, missing=frozenset({"proto"}), stays=KEPT
-    ),
-    "fpl": Case(
-        FPLClient, clusters, {"ce": ALL, "cpcl": BODY, "upcr": BODY}, missing=frozenset({"cpcl", "upcr"})
-    ),
-    "i2pfl": Case(
-        I2PFLClient, global_prototypes, {"ce": ALL, "apa": BODY, "gpcl": BODY}, ("ce", "apa"),
-        frozenset({"gpcl"}), params={"tau": 0.5},
-    ),
+    "fedtgp": replace(PROTO),
+    "fpl": Case(clusters, body("cpcl", "upcr"), "cpcl upcr"),
+    "i2pfl": Case(global_prototypes, body("apa", "gpcl"), "gpcl", "", "ce apa", params={"tau": 0.5}),
 }  # fmt: skip
-
-
-def check_term(
-    fast: Callable[[Tensor], Tensor], slow: Callable[[Float], float], x: Tensor, rel: float = 1e-4,
-    slope: tuple[float, float] = (1e-3, 1e-4),
-) -> None:  # fmt: skip
-    """Check that a term and its gradient are those of a slow version in float64."""
-    assert float(fast(x).detach()) == pytest.approx(slow(as64(x)), rel=rel, abs=1e-6)
-    wanted = numerical_gradient(slow, x)
-    np.testing.assert_allclose(as64(gradient(fast, x)), wanted, rtol=slope[0], atol=slope[1])

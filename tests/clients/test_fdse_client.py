@@ -1,13 +1,13 @@
 """FDSE on a node: its layers against PyTorch's functions, the networks that it takes, its erasers."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from refusals import refused
-from support import C, as64, batch, drawn, fit, image_set, new_client, same, shared, weights
+from support import C, as64, batch, changed, drawn, fit, image_set, new_client, same, shared, weights
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,12 +17,13 @@ from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_strategies.methods.fdse import is_eraser
 
-TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
 Float = NDArray[np.float64]
 
 
-def client(params: dict[str, Any] | None = None, **options: Any) -> FDSEClient:
-    return new_client(FDSEClient, params, **{"train_set": image_set(16, classes=C)} | TRAIN | options)
+client = partial(
+    new_client, FDSEClient, train_set=image_set(16, classes=C), images=ImageConfig(crop_padding=2), epochs=1,
+    batch_size=8,
+)  # fmt: skip
 
 
 def moved(module: nn.Module) -> None:
@@ -35,17 +36,15 @@ def moved(module: nn.Module) -> None:
 # --- the layers ------------------------------------------------------------------------------------
 
 
-def by_hand(layer: Erased, x: Float, stride: int, padding: int, training: bool) -> Float:
+def by_hand(layer: Erased, x: torch.Tensor, stride: int, padding: int) -> Float:
     """Return the layer's equations by PyTorch's functions in float64."""
-    state = {name: tensor.detach().double() for name, tensor in layer.state_dict().items()}
+    state = {name: tensor.detach().double().clone() for name, tensor in layer.state_dict().items()}
 
     def normalised(maps: torch.Tensor, name: str) -> torch.Tensor:
-        mean, var, weight, bias = (
-            state[f"{name}.{part}"].clone() for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        return F.batch_norm(maps, mean, var, weight, bias, training)
+        parts = (state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
+        return F.batch_norm(maps, *parts, layer.training)
 
-    x1 = F.conv2d(torch.from_numpy(x), state["dfe_conv.weight"], state["dfe_conv.bias"], stride, padding)
+    x1 = F.conv2d(x.double(), state["dfe_conv.weight"], state["dfe_conv.bias"], stride, padding)
     x1, kernel = normalised(x1, "dse_bn"), state["dse_conv.weight"]
     x2 = F.conv2d(x1, kernel, None, 1, kernel.shape[2] // 2, groups=len(kernel))
     y = torch.cat([x1, x2], dim=1)[:, : layer.out_channels] + state["dfe_bias"][:, None, None]
@@ -54,23 +53,21 @@ def by_hand(layer: Erased, x: Float, stride: int, padding: int, training: bool) 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("width", "own_norm"), [(6, True), (5, True), (4, False)])
-def test_a_convolution_against_numpy(width: int, own_norm: bool, training: bool) -> None:
-    norm = None if own_norm else nn.BatchNorm2d(width)
-    layer = Erased(nn.Conv2d(3, width, 3, stride=2, padding=1), norm).train(training)
-    moved(layer)
-    x = drawn(1, 4, 3, 7, 7)
-    wanted = by_hand(layer, as64(x), 2, 1, training)
+def test_a_layer_against_its_equations(width: int, own_norm: bool, training: bool) -> None:
+    layer = Erased(nn.Conv2d(3, width, 3, stride=2, padding=1), None if own_norm else nn.BatchNorm2d(width))
+    flat = Erased(nn.Linear(7, width), None)  # is a convolution of one pixel
+    for made in (layer, flat):
+        moved(made.train(training))
+    x, rows = drawn(1, 4, 3, 7, 7), drawn(1, 4, 7)
+    wanted, of_rows = by_hand(layer, x, 2, 1), by_hand(flat, rows[..., None, None], 1, 0)[..., 0, 0]
     layer.watched = True
-    result = layer(x)
-    np.testing.assert_allclose(as64(result), wanted, rtol=1e-3, atol=1e-5)
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
+    close(as64(layer(x)), wanted)
+    close(as64(flat(rows)), of_rows)
     assert (layer.seen is not None) == training
-    flat = Erased(nn.Linear(7, width), None).train(training)  # is a convolution of one pixel
-    moved(flat)
-    wanted_of_flat = by_hand(flat, as64(drawn(1, 4, 7))[..., None, None], 1, 0, training)[..., 0, 0]
-    np.testing.assert_allclose(as64(flat(drawn(1, 4, 7))), wanted_of_flat, rtol=1e-3, atol=1e-5)
     if layer.seen is not None and not own_norm:
-        np.testing.assert_allclose(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(as64(layer.seen[1]), wanted.var(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
+        close(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)))
+        close(as64(layer.seen[1]), wanted.var(axis=(0, 2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -78,38 +75,31 @@ def test_a_convolution_against_numpy(width: int, own_norm: bool, training: bool)
 )
 def test_our_networks_keep_their_shape_and_their_batchnorm(model: str, number: int, own: int) -> None:
     made, plain = client(model=model).model, build(model, C, 0)
-    layers = dict(layers_of(made))
-    assert len(layers) == number
-    assert sum(layer.dfe_bn is not None for layer in layers.values()) == own
-    assert type(made) is SplitModel
-    names = {name for name, module in plain.named_modules() if isinstance(module, nn.BatchNorm2d)}
-    assert names <= {name for name, module in made.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    layers = [layer for _, layer in layers_of(made)]
+    assert (type(made), len(layers), sum(layer.dfe_bn is not None for layer in layers)) == (SplitModel, number, own)
+    norms, of_plain = (
+        {name: module for name, module in one.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        for one in (made, plain)
+    )
+    assert of_plain.keys() <= norms.keys()
     z, logits = made.eval()(drawn(0, 2, 3, 32, 32))
     assert (tuple(z.shape), tuple(logits.shape)) == ((2, plain.feature_dim), (2, C))
     assert torch.equal(made.classifier.weight, plain.classifier.weight)
-    for layer in layers.values():  # the BatchNorm behind a layer is the one that it is held to
+    for layer in layers:  # the BatchNorm behind a layer is the one that it is held to
         assert layer.norm.num_features == layer.out_channels
         assert any(layer.norm is module for module in made.modules())
-
-
-class _Odd(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
 
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.LayerNorm(4), "layer: LayerNorm"),
-        (nn.Conv2d(4, 4, 3, groups=2), "layer: Conv2d of 2 groups"),
-        (nn.MultiheadAttention(4, 2), "layer: MultiheadAttention"),
-        (nn.ReLU(), "no convolution or linear layer"),
+        (nn.LayerNorm(4), "0: LayerNorm"), (nn.Conv2d(4, 4, 3, groups=2), "0: Conv2d of 2 groups"),
+        (nn.MultiheadAttention(4, 2), "0: MultiheadAttention"), (nn.ReLU(), "no convolution or linear layer"),
     ],
-)
+)  # fmt: skip
 def test_other_networks_are_refused_by_name(layer: nn.Module, reason: str) -> None:
     with refused(ConfigError, reason, "mine"):
-        erased(SplitModel(_Odd(layer), 4, C), "mine")
+        erased(SplitModel(nn.Sequential(layer), 4, C), "mine")
 
 
 # --- on a node -------------------------------------------------------------------------------------
@@ -126,13 +116,10 @@ def test_what_stays_and_what_both_sides_call_erasers() -> None:
 
 
 def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scoring() -> None:
-    made = client()
-    own = {name: np.full(weights(made)[name].shape, 0.25, np.float32) for name in made.shared_names if is_eraser(name)}
-    made.knowledge = own
-    given = shared(made)
-    made.take(given)
-    after = weights(made)
-    assert all(np.array_equal(after[name], own.get(name, a)) for name, a in zip(made.shared_names, given, strict=True))
+    made, before = client(), weights(client())
+    made.knowledge = {name: np.full_like(before[name], 0.25) for name in made.shared_names if is_eraser(name)}
+    made.take(shared(made))
+    assert not changed(weights(made), before | dict(made.knowledge))
 
 
 @pytest.mark.parametrize(
@@ -148,26 +135,19 @@ def test_a_server_cannot_put_other_things_there(name: str, shape: tuple[int, ...
 
 @pytest.mark.parametrize("model", ["cnn", "resnet10"])
 def test_the_term_is_over_what_the_layers_gave_against_the_global_statistics(model: str) -> None:
-    made = client({"lambda_kl": 0.3, "beta": 0.2}, model=model)
+    made, given = client({"lambda_kl": 0.3, "beta": 0.2}, model=model), list[Float]()
     moved(made.model)
-    state = weights(made)
     made.start_round(2)
-    made.model.train()
-    given: list[Float] = []
-    norms = {id(layer.norm): name for name, layer in layers_of(made.model)}
-    handles = [
-        module.register_forward_pre_hook(lambda m, x: given.append(as64(x[0])))
-        for module in made.model.modules() if id(module) in norms
-    ]  # fmt: skip
-    terms = made.loss(batch(6))
+    layers = [layer for _, layer in layers_of(made.model.train())]
+    sent = [(layer.norm.running_mean.clone(), layer.norm.running_var.clone()) for layer in layers]
+    handles = [layer.norm.register_forward_pre_hook(lambda m, x: given.append(as64(x[0]))) for layer in layers]
+    terms, outcomes = made.loss(batch(6)), []
     for handle in handles:
         handle.remove()
-    paths, outcomes = {id(module): name for name, module in made.model.named_modules()}, []
-    for y, (_, layer) in zip(given, layers_of(made.model), strict=True):
+    for y, theirs, layer in zip(given, sent, layers, strict=True):
         axes = tuple(axis for axis in range(y.ndim) if axis != 1)
-        sent = [state[f"{paths[id(layer.norm)]}.running_{part}"] for part in ("mean", "var")]
-        moments = [torch.as_tensor(part) for part in (y.mean(axis=axes), y.var(axis=axes), *sent)]
-        outcomes.append(Outcome(*moments, layer.norm.eps, 0.1))
+        own = torch.as_tensor(y.mean(axis=axes)), torch.as_tensor(y.var(axis=axes))
+        outcomes.append(Outcome(*own, *theirs, layer.norm.eps, 0.1))
     assert list(terms) == ["ce", "kl"]
     assert float(terms["kl"].detach()) == pytest.approx(0.3 * float(shift(outcomes, 0.2)), rel=1e-3)
 
@@ -175,13 +155,12 @@ def test_the_term_is_over_what_the_layers_gave_against_the_global_statistics(mod
 @pytest.mark.parametrize("kl", ["gaussian", "released"])
 def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> None:
     made, without = client({"kl": kl, "lambda_kl": 0.05}), client({"lambda_kl": 0})
-    start = shared(made)
-    first, plain = fit(made, 1, start), fit(without, 1, start)
-    assert same(first[0], plain[0])
-    assert "loss/kl" not in first[1]
-    second, plain = fit(made, 2, first[0]), fit(without, 2, first[0])
-    assert "loss/kl" in second[1] and "loss/kl" not in plain[1]
-    assert not same(second[0], plain[0])
+    given = shared(made)
+    for server_round in (1, 2):
+        (arrays, metrics), (plain, others) = (fit(one, server_round, given) for one in (made, without))
+        assert same(arrays, plain) is ("loss/kl" not in metrics) is (server_round == 1)
+        assert "loss/kl" not in others
+        given = arrays
 
 
 def test_layers_without_a_variance_have_no_part_in_the_term() -> None:

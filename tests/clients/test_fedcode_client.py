@@ -12,21 +12,25 @@ from support import (
     D,
     batch,
     begun,
+    changed,
     check_accepted,
+    drawn,
     features_of,
+    fedavg,
     fit,
     gradients,
     image_set,
     new_client,
     normalised,
     parts_of,
+    weights,
 )
 from torch import nn
 
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.methods.fedcode import SAIN, FedCodeClient, with_sain
-from fedshift_clients.models.networks import bare, build
+from fedshift_clients.models.networks import bare
 from fedshift_core.arrays import Arrays
 from fedshift_strategies.methods.fedcode import FedCodeStrategy
 
@@ -39,19 +43,18 @@ def client(
     return new_client(FedCodeClient, params, known, scalars=fields, **options)
 
 
-def started(params: dict[str, Any] | None = None, known: Arrays | None = None, label: int | None = 1) -> FedCodeClient:
-    return begun(client(params, with_styles() if known is None else known, label))
+def started(params: dict[str, Any] | None = None, label: int | None = 1) -> FedCodeClient:
+    return begun(client(params, with_styles(), label))
 
 
 # --- SAIN (Eqs 5-7) --------------------------------------------------------------------------------
 
 
 def test_sain_is_float32_inside_autocast() -> None:
-    block, f = SAIN(16), torch.randn(2, 16, 4, 4, generator=torch.Generator().manual_seed(0))
+    block, f = SAIN(16), drawn(0, 2, 16, 4, 4)
     plain = block(f)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(block(f), plain)
-        assert block(f.bfloat16()).dtype == torch.bfloat16
+        assert torch.equal(block(f), plain) and block(f.bfloat16()).dtype == torch.bfloat16
 
 
 def plain_sain(block: SAIN, f: torch.Tensor) -> torch.Tensor:
@@ -71,13 +74,9 @@ def plain_sain(block: SAIN, f: torch.Tensor) -> torch.Tensor:
 def test_sain_and_its_gradients_are_those_of_its_equations(
     b: int, channels: int, size: int, kind: torch.dtype, last: bool
 ) -> None:
-    rng = torch.Generator().manual_seed(0)
-    block = SAIN(channels)
-    f = (3 * torch.randn(b, channels, size, size, generator=rng) + 1).to(kind)
+    block, f = SAIN(channels), (3 * drawn(0, b, channels, size, size) + 1).to(kind)
     f = f.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format).requires_grad_()
-    weights = torch.randn(f.shape, generator=rng).to(kind)
-    kept = f.detach().clone()
-    wanted = f.detach().double().requires_grad_()
+    weights, kept, wanted = drawn(1, *f.shape).to(kind), f.detach().clone(), f.detach().double().requires_grad_()
     bound = 1e-4 if kind == torch.float32 else 2e-2
     torch.testing.assert_close(block(f).double(), plain_sain(block, wanted), rtol=bound, atol=bound)
     got = torch.autograd.grad((block(f) * weights).sum(), [f, *block.parameters()])
@@ -89,17 +88,16 @@ def test_sain_and_its_gradients_are_those_of_its_equations(
         torch.testing.assert_close(mine.double() / scale, theirs.double() / scale, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("resnet10", 12), ("cnn_bn", 2), ("cnn3", 3)])
-def test_where_sain_stands(name: str, blocks: int) -> None:
+@pytest.mark.parametrize(("name", "blocks", "norm"), [("resnet10", 12, True), ("cnn_bn", 2, True), ("cnn3", 3, False)])
+def test_where_sain_stands(name: str, blocks: int, norm: bool) -> None:
     """ResNet-10 has a BatchNorm in the stem, two a block and three in shortcuts: 1 + 4 * 2 + 3 = 12."""
     plain, styled = bare(name, C).encoder, with_sain(bare(name, C).encoder)
-    normed = [m for m in plain.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert not [m for m in styled.modules() if isinstance(m, nn.BatchNorm2d)]
-    values = [m for m in styled.modules() if isinstance(m, SAIN)]
-    assert len(values) == blocks
-    convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
-    widths = [m.num_features for m in normed] or [m.out_channels for m in convolutions]
-    assert [m.excite.out_features for m in values] == widths
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in styled.modules())
+    if norm:
+        wanted = [m.num_features for m in plain.modules() if isinstance(m, nn.BatchNorm2d)]
+    else:
+        wanted = [m.out_channels for m in plain.modules() if isinstance(m, nn.Conv2d)]
+    assert [m.excite.out_features for m in styled.modules() if isinstance(m, SAIN)] == wanted and len(wanted) == blocks
 
 
 def test_sain_keeps_the_activation_that_is_within_a_norm() -> None:
@@ -118,14 +116,9 @@ def test_sain_keeps_the_activation_that_is_within_a_norm() -> None:
 
 @pytest.mark.parametrize(("share_head", "bn"), [(True, "average"), (True, "local"), (False, "local")])
 def test_what_travels(share_head: bool, bn: str) -> None:
-    made = client({"share_head": share_head}, model="resnet10", bn=bn)
-    plain = build("resnet10", C, 0).state_dict()
-    norm = {name for name in plain if ".bn" in name or "shortcut.1" in name or "stem.1" in name}
-    expected = [
-        name for name in plain
-        if (share_head or not name.startswith("classifier")) and (bn != "local" or name not in norm)
-    ]  # fmt: skip
-    assert made.shared_names == expected
+    made = client({"share_head": share_head}, model="cnn_bn", bn=bn)
+    plain = fedavg(model="cnn_bn", bn=bn).shared_names
+    assert made.shared_names == [name for name in plain if share_head or not name.startswith("classifier")]
     personal = FedCodeClient.personal(made.model, made.setup.model, made.params)
     assert personal is (not share_head or bn == "local")
 
@@ -190,19 +183,13 @@ HEAD: Arrays = {"head-weight": drawn_rows(C, D), "head-bias": drawn_rows(C)}
 
 
 def test_global_score_is_that_of_the_encoder_under_the_mean_head() -> None:
-    test = image_set(40)
-    made = client({"global_model": "average_heads"}, HEAD)
-    before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    scores = made.score_test(test)
-    assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
+    """Also next to that before an adaptation."""
+    made, test = client({"global_model": "average_heads"}, HEAD), image_set(40)
+    before, scores = weights(made), made.score_test(test)
+    assert not changed(before, weights(made))
     logits = features_of(made.model, normalised(test, made.setup.images)) @ HEAD["head-weight"].T + HEAD["head-bias"]
     assert scores.others == {"global": int((logits.argmax(axis=1) == test.y).sum())}
     assert (scores.correct, scores.loss_sum) == made.score(test)
     assert client({}, HEAD).score_test(test).others == {}
-
-
-def test_the_global_score_stands_next_to_that_before_an_adaptation() -> None:
-    made = client({"global_model": "average_heads"}, HEAD, adaptation=Finetune(FinetuneParams(epochs=1)))
-    scores = made.score_test(image_set())
-    plain = client({"global_model": "average_heads"}, HEAD).score_test(image_set())
-    assert scores.others == plain.others | {"before-fine-tuning": plain.correct}
+    tuned = client({"global_model": "average_heads"}, HEAD, adaptation=Finetune(FinetuneParams(epochs=1)))
+    assert tuned.score_test(test).others == scores.others | {"before-fine-tuning": scores.correct}

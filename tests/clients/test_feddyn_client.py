@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import Float, as64, fit, gradients, new_client, shared
 from support import batch as batch_of
-from support import fit, new_client, shared
 
 from fedshift_clients.methods.feddyn import MOVED, FedDynClient
 from fedshift_clients.models.networks import batchnorm_names
@@ -18,8 +18,8 @@ def client(**params: Any) -> FedDynClient:
     return new_client(FedDynClient, {"alpha": ALPHA} | params)
 
 
-def parameters(of: FedDynClient) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: p.detach().numpy().astype(np.float64) for name, p in of.model.named_parameters()}
+def parameters(of: FedDynClient) -> dict[str, Float]:
+    return {name: as64(p) for name, p in of.model.named_parameters()}
 
 
 def test_three_rounds_against_the_papers_two_terms_and_state() -> None:
@@ -34,19 +34,16 @@ def test_three_rounds_against_the_papers_two_terms_and_state() -> None:
         with torch.no_grad():
             for i, p in enumerate(made.model.parameters()):
                 p.add_(0.003 * (i + 1))
-        w, term = parameters(made), made.loss(batch_of())["dyn"]
-        grads = torch.autograd.grad(term, list(made.model.parameters()))
-        for (name, _), grad in zip(made.model.named_parameters(), grads, strict=True):
-            np.testing.assert_allclose(grad.numpy(), -g[name] + ALPHA * (w[name] - sent[name]), rtol=1e-4, atol=1e-6)
+        w, (term, slopes) = parameters(made), gradients(made, batch_of())["dyn"]
+        for n, slope in slopes.items():
+            np.testing.assert_allclose(slope, -g[n] + ALPHA * (w[n] - sent[n]), rtol=1e-4, atol=1e-6)
         printed = sum(-(g[n] * w[n]).sum() + ALPHA / 2 * ((w[n] - sent[n]) ** 2).sum() for n in w)
         constant = sum((g[n] ** 2).sum() / (2 * ALPHA) + (g[n] * sent[n]).sum() for n in w)
-        assert float(term.detach()) == pytest.approx(printed + constant, rel=1e-4)
-        made.take(given)
-        arrays, _ = fit(made, server_round, given)
-        trained = dict(zip(made.shared_names, arrays, strict=True))
-        for name in g:
-            g[name] -= ALPHA * (trained[name].astype(np.float64) - sent[name])
-            np.testing.assert_allclose(-ALPHA * made.memory[MOVED + name], g[name], rtol=1e-4, atol=1e-6)
+        assert term == pytest.approx(printed + constant, rel=1e-4)
+        fit(made, server_round, given)
+        for n, trained in parameters(made).items():
+            g[n] -= ALPHA * (trained - sent[n])
+            np.testing.assert_allclose(-ALPHA * made.memory[MOVED + n], g[n], rtol=1e-4, atol=1e-6)
 
 
 def test_what_stays_on_the_node_and_buffers_have_no_state() -> None:

@@ -1,5 +1,6 @@
 """FedIIR on a node: the term against NumPy, its gradient against differences, what it contributes."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 import torch
 from method_cases import head_gradient
 from refusals import refused
+from slow_terms import softmax
 from support import (
     ROUND,
     C,
     D,
     Float,
     N,
+    as64,
     batch,
     begun,
     drawn,
@@ -30,31 +33,23 @@ from fedshift_core.errors import FedShiftError
 P = C * D + C
 
 
-def client(params: dict[str, Any] | None = None, **options: Any) -> FedIIRClient:
-    return new_client(FedIIRClient, params, options.pop("known", head_gradient()), **{"epochs": 1} | options)
+client = partial(new_client, FedIIRClient, knowledge=head_gradient(), epochs=1)
 
 
-def slow_gradient(z: Float, logits: Float, y: list[int]) -> Float:
+def slow_gradient(z: Float, logits: Float, y: Any) -> Float:
     """Return the gradient of the mean cross-entropy by a linear head: (p - onehot) z^T, and p - onehot."""
-    weight, bias = np.zeros((C, D)), np.zeros(C)
-    for row, scores, label in zip(z, logits, y, strict=True):
-        p = np.exp(scores - scores.max())
-        p /= p.sum()
-        p[label] -= 1
-        weight += np.outer(p, row) / len(y)
-        bias += p / len(y)
-    return np.concatenate([weight.reshape(-1), bias])
+    slope = (softmax(logits) - np.eye(C)[y]) / len(z)
+    return np.concatenate([(slope.T @ z).reshape(-1), slope.sum(0)])
 
 
 def outcome(made: FedIIRClient, x: Tensor) -> tuple[Float, Float]:
-    with torch.no_grad():
-        z, logits = made.model(x)
-    return z.numpy().astype(np.float64), logits.numpy().astype(np.float64)
+    z, logits = made.model(x)
+    return as64(z), as64(logits)
 
 
 def test_the_term_against_numpy() -> None:
     made, given = begun(client({"lambda_iir": 0.5})), batch()
-    g = slow_gradient(*outcome(made, given.x), given.y.tolist())
+    g = slow_gradient(*outcome(made, given.x), given.y)
     expected = 0.5 * ((g - head_gradient()[GRADIENT]) ** 2).sum()
     found = made.loss(given)
     assert list(found) == ["ce", "iir"]
@@ -76,7 +71,7 @@ def test_its_gradient_goes_through_the_gradient_of_the_head() -> None:
 
 @pytest.mark.parametrize(("head", "precision"), [("linear", "float32"), ("linear", "bf16"), ("mlp", "float32")])
 def test_a_node_sends_the_gradient_at_the_weights_that_came(head: str, precision: str) -> None:
-    made = client(known={}, precision=precision)
+    made = client(knowledge={}, precision=precision)
     if head == "mlp":
         made.model.classifier = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, C))
     images = image_set()
@@ -87,7 +82,7 @@ def test_a_node_sends_the_gradient_at_the_weights_that_came(head: str, precision
     if head == "mlp":
         assert sent.shape == (D * D + D + P,)
     else:
-        wanted = slow_gradient(z, logits, images.y.tolist())
+        wanted = slow_gradient(z, logits, images.y)
         np.testing.assert_allclose(sent, wanted, rtol=1e-3, atol=1e-5 if precision == "float32" else 2e-2)
 
 
@@ -102,4 +97,4 @@ def test_a_round_sends_what_it_began_with() -> None:
 
 def test_the_gradient_of_another_head_is_refused() -> None:
     with refused(FedShiftError, GRADIENT, (3,), P):
-        client(known={GRADIENT: np.zeros(3, np.float32)}).start_round(ROUND)
+        client(knowledge={GRADIENT: np.zeros(3, np.float32)}).start_round(ROUND)

@@ -1,13 +1,13 @@
 """FedMLP (an approximation) on a node: its terms against loops in float64."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from slow_terms import cosines
 from support import (
+    Float,
     batch,
     begun,
     features_of,
@@ -20,35 +20,22 @@ from fedshift_clients.methods.fedmlp import FedMLPClient, semantic_prototypes
 client = partial(new_client, FedMLPClient)
 
 
-def started(params: dict[str, Any] | None = None) -> FedMLPClient:
-    return begun(client(params, global_prototypes()))
-
-
-def slow_semantic(p: dict[int, NDArray[np.float64]], tau: float) -> dict[int, NDArray[np.float64]]:
-    content = {}
-    for k in p:
-        alike = {j: np.exp(p[k] @ p[j] / (np.linalg.norm(p[k]) * np.linalg.norm(p[j])) / tau) for j in p}
-        content[k] = sum(alike[j] * p[j] for j in p) / sum(alike.values())
-    return content
+def slow_semantic(p: Float, tau: float) -> Float:
+    alike = np.exp(cosines(p, p) / tau)
+    return np.asarray(alike @ p / alike.sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("tau", [0.5, 0.05])
-def test_terms_against_loops(tau: float) -> None:
-    made, given, result = (
-        started({"tau": tau, "lambda_proto": 2.0, "lambda_semantic": 3.0}),
-        batch(),
-        global_prototypes(),
-    )
-    z, y = features_of(made.model, given.x), given.y.tolist()
-    p = {int(k): row.astype(np.float64) for k, row in zip(result["labels"], result["prototypes"], strict=True)}
-    s = slow_semantic(p, tau)
-    has = [i for i in range(len(y)) if y[i] in p]  # class 1 has no prototype
-    assert 0 < len(has) < len(y)
-    terms = {name: float(term.detach()) for name, term in made.loss(given).items()}
-    assert list(terms) == ["ce", "proto", "semantic"]
-    for name, weight, targets in (("proto", 2.0, p), ("semantic", 3.0, s)):
-        wanted = weight * np.mean([((z[i] - targets[y[i]]) ** 2).mean() for i in has])
-        assert terms[name] == pytest.approx(wanted, rel=1e-4), name
+def test_terms_against_numpy(tau: float) -> None:
+    params = {"tau": tau, "lambda_proto": 2.0, "lambda_semantic": 3.0}
+    made, given, (p, classes) = begun(client(params, global_prototypes())), batch(), global_prototypes().values()
+    of_class, wanted = {int(k): place for place, k in enumerate(classes)}, {}
+    has = [i for i, y in enumerate(given.y.tolist()) if y in of_class]  # class 1 has no prototype
+    z, places = features_of(made.model, given.x)[has], [of_class[y] for y in given.y[has].tolist()]
+    assert 0 < len(has) < len(given.y)
+    for name, weight, targets in (("proto", 2.0, p), ("semantic", 3.0, slow_semantic(p.astype(float), tau))):
+        wanted[name] = pytest.approx(weight * ((z - targets[places]) ** 2).mean(), rel=1e-4)
+    assert {name: float(term.detach()) for name, term in made.loss(given).items() if name != "ce"} == wanted
 
 
 def test_semantic_prototypes_lie_between_those_that_are_alike() -> None:

@@ -1,6 +1,6 @@
 """FedPAC on a node: two phases, its statistics, its head."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,12 +23,9 @@ from support import (
 
 from fedshift_clients.methods.fedpac import FedPACClient, statistics
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.arrays import Arrays
 from fedshift_strategies.methods.fedpac import FedPACStrategy
 
-
-def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedPACClient:
-    return new_client(FedPACClient, params, knowledge, **{"epochs": 1} | options)
+client = partial(new_client, FedPACClient, epochs=1)
 
 
 @pytest.mark.parametrize(("place", "part"), [(0, "classifier"), (1, "encoder")])

@@ -1,14 +1,10 @@
 """FedProto on a node: shared weights, and classification by the nearest prototype."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from support import (
     ROUND,
-    C,
     D,
     N,
     batch,
@@ -22,23 +18,15 @@ from support import global_prototypes as prototypes_of
 
 from fedshift_clients.methods.fedproto import FedProtoClient
 from fedshift_clients.models.networks import batchnorm_names
-from fedshift_clients.training.prototypes import EpochMeans
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 
 client = partial(new_client, FedProtoClient)
 global_prototypes = partial(prototypes_of, (0, 2, 3))
 
 
-def started(params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None) -> FedProtoClient:
-    return begun(client(params, global_prototypes() if knowledge is None else knowledge))
-
-
-# --- the loss --------------------------------------------------------------------------------------
-
-
 def test_prototypes_of_no_class_are_none() -> None:
     none = {"prototypes": np.zeros((0, D), np.float32), "labels": np.zeros(0, np.int64)}
-    assert list(started(knowledge=none).loss(batch())) == ["ce"]
+    assert list(begun(client({}, none)).loss(batch())) == ["ce"]
 
 
 # --- what stays on the node ------------------------------------------------------------------------
@@ -51,11 +39,6 @@ def test_shared_weights_leave_what_fedavg_leaves() -> None:
 
 
 # --- what a node contributes -----------------------------------------------------------------------
-
-
-def test_epoch_means_of_nothing_are_zero() -> None:
-    means, counts = EpochMeans(C, D, torch.device("cpu")).result()
-    assert not means.any() and not counts.any()
 
 
 # --- prediction ------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """FedRep on a node: head and body by turns, against two loops by hand."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import fedavg, fit, new_client, parts_of, shared, weights
+from support import fedavg, fit, new_client, parts_of, weights
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.fedrep import FedRepClient
@@ -44,19 +45,12 @@ def test_head_then_body(params: dict[str, Any], epochs: int, head: int, body: in
 
 def test_a_round_is_that_of_two_loops_by_hand() -> None:
     """SGD without momentum on the head, then on the body, with the same batches."""
-    made = client(epochs=3, momentum=0.0, weight_decay=0.01)
-    plain = client(DomainClient, epochs=3, momentum=0.0, weight_decay=0.01)
-    copies: list[Batch] = []
-    plain.loss = lambda batch: (
-        copies.append(Batch(batch.x.clone(), batch.y.clone(), batch.epoch)) or DomainClient.loss(plain, batch)
-    )
-    given = shared(plain)
-    model = client(DomainClient).model
-    plain.fit(given, {"server-round": 1})
-    made.fit(
-        [a for a, name in zip(given, plain.shared_names, strict=True) if name in made.shared_names], {"server-round": 1}
-    )
-    model.train()
+    options: dict[str, Any] = {"epochs": 3, "momentum": 0.0, "weight_decay": 0.01}
+    made, plain, copies = client(**options), client(DomainClient, **options), list[Batch]()
+    plain.loss = lambda batch: copies.append(copy.deepcopy(batch)) or DomainClient.loss(plain, batch)
+    model = client(DomainClient).model.train()
+    fit(plain)
+    fit(made)
     for batch in copies:
         part = model.classifier if batch.epoch < 2 else model.encoder
         loss = torch.nn.functional.cross_entropy(model.classifier(model.encoder(batch.x)), batch.y)

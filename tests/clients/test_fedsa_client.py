@@ -1,12 +1,11 @@
 """FedSA on a node: its margin is the larger gap, of the anchors or of what the node sent last."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
+from method_cases import CASES
 from support import (
-    C,
-    D,
     barred_images,
     batch,
     begun,
@@ -19,13 +18,11 @@ from fedshift_clients.methods.fedsa import FedSAClient, margin_contrast, mean_ga
 from fedshift_core.arrays import Arrays
 
 
-def anchors(scale: float = 1.0) -> Arrays:
-    a = np.random.default_rng(7).uniform(size=(C, D)) * scale
-    return {"anchors": a.astype(np.float32)}
+def anchors() -> Arrays:
+    return CASES["fedsa"].sent()
 
 
-def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedSAClient:
-    return new_client(FedSAClient, params, anchors() if knowledge is None else knowledge, **{"epochs": 1} | options)
+client = partial(new_client, FedSAClient, knowledge=anchors(), epochs=1)
 
 
 def test_the_larger_gap_is_the_margin() -> None:

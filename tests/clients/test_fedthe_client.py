@@ -1,5 +1,6 @@
 """FedTHE on a node: two phases on the received body, the score of each image, and what is put back."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from support import (
     new_client,
     normalised,
     parts_of,
+    same,
     shared,
     terms_in,
     weights,
@@ -39,8 +41,7 @@ from fedshift_strategies.methods.fedthe import FedTHEStrategy
 PLAIN = ImageConfig(eval_batch=7)
 
 
-def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedTHEClient:
-    return new_client(FedTHEClient, params, knowledge, **{"epochs": 1, "images": PLAIN} | options)
+client = partial(new_client, FedTHEClient, epochs=1, images=PLAIN)
 
 
 def everybody(seed: int = 1) -> Arrays:
@@ -49,16 +50,10 @@ def everybody(seed: int = 1) -> Arrays:
 
 def logits_of(made: FedTHEClient, images: Any) -> torch.Tensor:
     """Return what an evaluation classifies images by, in their order."""
-    collected: list[torch.Tensor] = []
-    predict = made.predict
-
-    def spy(x: torch.Tensor) -> torch.Tensor:
-        collected.append(predict(x))
-        return collected[-1]
-
-    made.predict = spy  # type: ignore[method-assign]
+    collected, predict = list[torch.Tensor](), made.predict
+    vars(made)["predict"] = lambda x: collected.append(predict(x)) or collected[-1]
     made.score_test(images)
-    made.predict = predict  # type: ignore[method-assign]
+    del vars(made)["predict"]
     return torch.cat(collected)
 
 
@@ -76,58 +71,49 @@ def test_the_personal_head_trains_first_on_the_received_body_then_body_and_globa
 
 
 def test_each_phase_has_its_cross_entropy() -> None:
-    given = batch(9)
-    made = in_phase(client(), place=1)
-    logits = made.model(given.x)[1].detach()
-    prior = np.bincount(made.train_set.y, minlength=4) + 1
-    wanted = torch.nn.functional.cross_entropy(logits + torch.tensor(prior).float().log(), given.y)
-    assert float(made.terms_of(given)["ce"].detach()) == pytest.approx(float(wanted), rel=1e-5)
-    own = in_phase(client(), place=0)
-    head = own.model.get_submodule("personal_head")
-    wanted = torch.nn.functional.cross_entropy(head(own.model(given.x)[0]), given.y)
-    torch.testing.assert_close(own.terms_of(given), {"personal": wanted})
+    given, (own, made) = batch(9), (in_phase(client(), place=place) for place in (0, 1))
+    logits, ce = made.model(given.x)[1], torch.nn.functional.cross_entropy
+    prior = torch.bincount(torch.from_numpy(made.train_set.y), minlength=4) + 1
+    torch.testing.assert_close(made.terms_of(given), {"ce": ce(logits + prior.float().log(), given.y)})
+    personal = ce(own.model.get_submodule("personal_head")(own.model(given.x)[0]), given.y)
+    torch.testing.assert_close(own.terms_of(given), {"personal": personal})
 
 
 def test_it_contributes_the_mean_feature_of_the_received_body_and_keeps_its_head() -> None:
     made = client()
     wanted = features_of(made.model, normalised(made.train_set, made.setup.images)).mean(axis=0)
     _, metrics = fit(made)
-    np.testing.assert_allclose(made.contribution()["feature"], wanted, rtol=1e-4, atol=1e-6)
-    assert list(made.contribution()) == ["feature"]
+    told = made.contribution()
+    np.testing.assert_allclose(told["feature"], wanted, rtol=1e-4, atol=1e-6)
     check_accepted(made, FedTHEStrategy)
-    assert set(made.memory) == {"model/personal_head.weight"}
-    assert terms_in(metrics) == ["personal", "ce"]
+    found = list(told), list(made.memory), terms_in(metrics)
+    assert found == (["feature"], ["model/personal_head.weight"], ["personal", "ce"])
 
 
 def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     """The personal head and the node's mean feature are those of the next round's first phase."""
-    made, test = client({"steps": 5}, everybody()), barred_images(17, seed=4)
+    made, ahead = (client({"steps": 5}, everybody()) for _ in range(2))
+    test = barred_images(17, seed=4)
     fit(made)
     sent = shared(made)
     made.evaluate(sent, {SERVER_ROUND: 1, DOMAINS: []})
     result = logits_of(made, test)
 
-    ahead = client({"steps": 5}, everybody())
-    ahead.memory = dict(made.memory)
-    ahead.server_round = 2
+    ahead.memory, ahead.server_round = dict(made.memory), 2
     ahead.take(sent)
     ahead.start_round(2)
     ahead._train(2, ahead.phases(2)[:1])
     ahead.model.eval()
-    x = normalised(test, PLAIN)
     with torch.no_grad():
-        z, by_global = ahead.model(x)
+        z, by_global = ahead.model(normalised(test, PLAIN))
         by_personal = ahead.model.get_submodule("personal_head")(z)
         own = ahead.model(normalised(ahead.train_set, PLAIN))[0].mean(dim=0)
-    last, wanted = None, []
-    for part in range(0, 17, 7):
-        rows = slice(part, part + 7)
-        averages = equations.history(z[rows], last, 0.1)
+    last, wanted, means = None, [], (torch.from_numpy(everybody()["feature"]), own)
+    for part, g, p in zip(z.split(7), by_global.split(7), by_personal.split(7), strict=True):
+        averages = equations.history(part, last, 0.1)
         last = averages[-1]
-        compared = 0.1 * z[rows] + 0.9 * averages
-        far = ((compared - mean).norm(dim=1) for mean in (torch.from_numpy(everybody()["feature"]), own))
-        e = equations.interpolation(by_global[rows], by_personal[rows], *far, steps=5, lr=10 * 0.05)
-        wanted.append(equations.mixed(e, by_global[rows], by_personal[rows]))
+        far = ((0.1 * part + 0.9 * averages - mean).norm(dim=1) for mean in means)
+        wanted.append(equations.mixed(equations.interpolation(g, p, *far, steps=5, lr=10 * 0.05), g, p))
     torch.testing.assert_close(result, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
@@ -151,17 +137,15 @@ def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, mon
 
 
 def test_everything_is_put_back_after_a_score() -> None:
-    made, test = client(knowledge=everybody(), model="cnn_bn"), barred_images(12)
-    fit(made)
+    made, untouched = (client(knowledge=everybody(), model="cnn_bn") for _ in range(2))
+    for one in (made, untouched):
+        fit(one)
     sent, memory = shared(made), {name: array.copy() for name, array in made.memory.items()}
     made.take(sent)
     before = weights(made)
-    made.score_test(test)
-    assert not changed(before, weights(made))
-    assert all(np.array_equal(memory[name], made.memory[name]) for name in memory)
-    untouched = client(knowledge=everybody(), model="cnn_bn")
-    fit(untouched)
-    assert all(np.array_equal(a, b) for a, b in zip(fit(made, 2, sent)[0], fit(untouched, 2, sent)[0], strict=True))
+    made.score_test(barred_images(12))
+    assert not changed(before, weights(made)) and not changed(memory, dict(made.memory))
+    assert same(fit(made, 2, sent)[0], fit(untouched, 2, sent)[0])
 
 
 @pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])

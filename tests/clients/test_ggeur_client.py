@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import C, D, check_accepted, fedavg, fit, new_client, same, shared
+from slow_terms import cross_entropy
+from support import C, D, as64, check_accepted, drawn, fedavg, fit, new_client, same, shared
 
 from fedshift_clients.methods.ggeur import GGEURClient, Rows
 from fedshift_clients.models import networks
@@ -37,10 +38,10 @@ def sent(width: int = D, components: int = 3) -> Arrays:
     }
 
 
-def client(knowledge: Arrays | None = None, projection: int = 0, lacking: int = 0, **more: Any) -> GGEURClient:
-    params = {"samples": SAMPLES, "least_images": 2} | more.pop("params", {})
+def client(knowledge: Arrays | None = None, projection: int = 0, lacking: int = 0, **params: Any) -> GGEURClient:
+    given = {"samples": SAMPLES, "least_images": 2} | params
     scalars = {"statistics": 1} if lacking else {}
-    return new_client(GGEURClient, params, knowledge, scalars=scalars, network=network(projection), **more)
+    return new_client(GGEURClient, given, knowledge, scalars=scalars, network=network(projection))
 
 
 def frozen(made: GGEURClient) -> torch.Tensor:
@@ -49,21 +50,17 @@ def frozen(made: GGEURClient) -> torch.Tensor:
 
 def test_a_node_without_covariances_trains_as_fedavg_and_tells_its_statistics() -> None:
     made, plain = client(lacking=1), fedavg(network=network())
-    assert same(fit(made)[0], fit(plain)[0])
-    contributed, y = made.contribution(), torch.from_numpy(made.train_set.y)
-    for k in range(C):
-        own = frozen(made)[y == k].double().numpy()
-        rebuilt = np.einsum(
-            "r,rf,rg->fg", contributed["eigenvalues"][k], contributed["eigenvectors"][k], contributed["eigenvectors"][k]
-        )
-        np.testing.assert_allclose(rebuilt, np.cov(own.T, bias=True) if len(own) else 0, atol=1e-5)
-    assert contributed["counts"].tolist() == np.bincount(made.train_set.y, minlength=C).tolist()
+    assert same(fit(made)[0], fit(plain)[0]) and made.memory == {}
+    told, y = made.contribution(), made.train_set.y
+    for k, (values, vectors) in enumerate(zip(told["eigenvalues"], told["eigenvectors"], strict=True)):
+        own = as64(frozen(made))[y == k]
+        np.testing.assert_allclose(vectors.T * values @ vectors, np.cov(own.T, bias=True) if len(own) else 0, atol=1e-5)
+    assert told["counts"].tolist() == np.bincount(y, minlength=C).tolist()
     check_accepted(made, GGEURStrategy)
-    assert made.memory == {}
 
 
 def test_statistics_are_of_the_features_before_a_projection_and_cut_to_principal_components() -> None:
-    made = client(lacking=1, projection=4, params={"pca": 2})
+    made = client(lacking=1, projection=4, pca=2)
     fit(made)
     contributed = made.contribution()
     assert (contributed["means"].shape, contributed["eigenvectors"].shape) == ((C, D), (C, 2, D))
@@ -98,18 +95,16 @@ def test_rows_are_own_features_and_drawn_ones_of_each_class(projection: int) -> 
 
 
 def test_the_loss_of_rows_is_the_cross_entropy_behind_projection_and_classifier() -> None:
-    made = client(sent(), projection=4)
-    x, y = torch.randn(8, D, generator=torch.Generator().manual_seed(0)), torch.arange(8) % C
-    state = {name: tensor.double().numpy() for name, tensor in made.model.state_dict().items()}
-    z = x.double().numpy() @ state["encoder.projection.0.weight"].T + state["encoder.projection.0.bias"]
-    logits = np.maximum(z, 0) @ state["classifier.weight"].T + state["classifier.bias"]
-    wanted = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(8), y]).mean()
+    made, x, y = client(sent(), projection=4), drawn(0, 8, D), torch.arange(8) % C
+    state = {name: as64(tensor) for name, tensor in made.model.state_dict().items()}
+    z = as64(x) @ state["encoder.projection.0.weight"].T + state["encoder.projection.0.bias"]
+    wanted = cross_entropy(np.maximum(z, 0) @ state["classifier.weight"].T + state["classifier.bias"], y)
     assert float(made.loss(Rows(x, y, 0))["ce"].detach()) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
     for redraw in (False, True):
-        made, rows = client(sent(), params={"redraw": redraw}), []
+        made, rows = client(sent(), redraw=redraw), []
         for server_round in (2, 3):
             made.start_round(server_round)
             assert made._rows is not None
@@ -130,6 +125,6 @@ def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
 
 
 def test_switched_off_it_is_fedavg() -> None:
-    made, plain = client(sent(), lacking=1, params={"samples": 0}), fedavg(network=network())
+    made, plain = client(sent(), lacking=1, samples=0), fedavg(network=network())
     assert same(fit(made)[0], fit(plain)[0])
     assert made.contribution() == {}

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from refusals import refused
-from support import as64, batch, drawn, fit, new_client, shared
+from support import Float, as64, batch, begun, changed, drawn, fit, new_client
+from support import weights as state_of
 from torch import nn
 
 from fedshift_clients.methods.gperxan import AssembledNorm, GPerXANClient, assembled
@@ -16,8 +16,6 @@ from fedshift_clients.models import networks, weights
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
-
-Float = NDArray[np.float64]
 
 
 def client(index: int = 0, **params: Any) -> GPerXANClient:
@@ -27,37 +25,29 @@ def client(index: int = 0, **params: Any) -> GPerXANClient:
 def layer(channels: int = 3) -> AssembledNorm:
     """Return a layer whose values all differ."""
     made = AssembledNorm(nn.BatchNorm2d(channels))
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(torch.rand(parameter.shape, generator=rng) + 0.5)
-        for statistic in (made.running_mean, made.running_var):
-            assert statistic is not None
-            statistic.copy_(torch.rand(channels, generator=rng) + 0.5)
+    for place, tensor in enumerate(made.state_dict().values()):
+        if tensor.is_floating_point():
+            tensor.copy_(drawn(place, *tensor.shape).abs() + 0.5)
     return made
 
 
-def slow_norm(x: Float, made: AssembledNorm, *, training: bool) -> Float:
-    """Return w_BN BN(x) + w_IN IN(x), one channel of one image after another."""
-    value = {name: as64(tensor) for name, tensor in made.state_dict().items()}
-    scores = np.exp([value["score"][0], value["instance_score"][0]])
-    of_batch, of_instance = scores / scores.sum()
-    out = np.empty_like(x)
-    for b, c in np.ndindex(x.shape[:2]):
-        mean, var = (x[:, c].mean(), x[:, c].var()) if training else (
-            value["running_mean"][c], value["running_var"][c])  # fmt: skip
-        batch_norm = (x[b, c] - mean) / np.sqrt(var + made.eps) * value["weight"][c] + value["bias"][c]
-        centred = (x[b, c] - x[b, c].mean()) / np.sqrt(x[b, c].var() + made.eps)
-        instance_norm = centred * value["instance_weight"][c] + value["instance_bias"][c]
-        out[b, c] = of_batch * batch_norm + of_instance * instance_norm
-    return out
+def slow_norm(x: Float, made: AssembledNorm) -> Float:
+    """Return w_BN BN(x) + w_IN IN(x)."""
+    value = {name: as64(tensor)[..., None, None] for name, tensor in made.state_dict().items()}
+    shares = np.exp([value["score"], value["instance_score"]])
+    means, variances = (x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)) if made.training else (
+        value["running_mean"], value["running_var"])  # fmt: skip
+    of_batch = (x - means) / np.sqrt(variances + made.eps) * value["weight"] + value["bias"]
+    centred = (x - x.mean((2, 3), keepdims=True)) / np.sqrt(x.var((2, 3), keepdims=True) + made.eps)
+    of_instance = centred * value["instance_weight"] + value["instance_bias"]
+    return np.asarray((shares[0] * of_batch + shares[1] * of_instance) / shares.sum(0))
 
 
 @pytest.mark.parametrize(("training", "size"), [(True, (5, 2)), (False, (5, 2)), (False, (1, 1))])
 def test_a_layer_is_that_of_a_slow_version(training: bool, size: tuple[int, int]) -> None:
-    made = layer().train(training)
-    before, x = copy.deepcopy(made), drawn(0, 4, 3, *size)
-    np.testing.assert_allclose(as64(made(x)), slow_norm(as64(x), before, training=training), atol=1e-5)
+    made, x = layer().train(training), drawn(0, 4, 3, *size)
+    wanted = slow_norm(as64(x), made)
+    np.testing.assert_allclose(as64(made(x)), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(("network", "norms"), [("cnn_bn", 2), ("resnet10", 12)])
@@ -73,22 +63,16 @@ def test_each_norm_of_a_map_is_mixed_and_begins_half_and_half(network: str, norm
 
 
 def test_the_guide_is_the_received_head_on_the_same_features() -> None:
-    made, given = client(lambda_guide=0.7), batch()
-    made.start_round(1)
+    (made, off), given = (begun(client(lambda_guide=value), 1) for value in (0.7, 0.0)), batch()
     received = copy.deepcopy(made.model.classifier)
     with torch.no_grad():  # as after some steps
         for parameter in made.model.classifier.parameters():
             parameter.mul_(1.5)
-    terms = made.loss(given)
-    z, logits = made.forward(given.x)
-    assert terms["ce"].item() == pytest.approx(nn.functional.cross_entropy(logits, given.y).item(), rel=1e-5)
-    guide = 0.7 * nn.functional.cross_entropy(received(z), given.y)
-    assert terms["guide"].item() == pytest.approx(guide.item(), rel=1e-5)
+    terms, (z, logits), ce = made.loss(given), made.forward(given.x), nn.functional.cross_entropy
+    torch.testing.assert_close(terms, {"ce": ce(logits, given.y), "guide": 0.7 * ce(received(z), given.y)})
     terms["guide"].backward()  # type: ignore[no-untyped-call]
     assert made.model.classifier.weight.grad is None
     assert made.model.encoder.get_parameter("1.instance_score").grad is not None
-    off = client(lambda_guide=0.0)
-    off.start_round(1)
     assert off.loss(given).keys() == {"ce"}
 
 
@@ -113,16 +97,13 @@ def test_averaged_a_node_sends_its_batchnorm_scores_the_average_and_goes_on_with
     assert made.shared_names == [*made.model.state_dict()]
     assert not made.personal(made.model, made.setup.model, made.params)
     fit(made)
-    own = dict(zip(made.shared_names, shared(made), strict=True))
-    others = [np.asarray(array + 1, array.dtype) for array in own.values()]
-    made.take(others)
-    scored = dict(zip(made.shared_names, shared(made), strict=True))
+    own = state_of(made)
+    made.take([np.asarray(array + 1, array.dtype) for array in own.values()])
+    scored = state_of(made)
     assert np.array_equal(scored["encoder.1.running_mean"], own["encoder.1.running_mean"] + 1)
     made.start_round(2)
-    trained = dict(zip(made.shared_names, shared(made), strict=True))
-    for name in made.shared_names:
-        stays = name.startswith(("encoder.1.", "encoder.5.")) and "instance" not in name
-        assert np.array_equal(trained[name], own[name] if stays else scored[name]), name
+    kept = {name for name in own if name.startswith(("encoder.1.", "encoder.5.")) and "instance" not in name}
+    assert changed(scored, state_of(made)) == kept and not kept & changed(own, state_of(made))
 
 
 def test_pretrained_weights_need_not_have_what_its_layers_add_but_all_else() -> None:

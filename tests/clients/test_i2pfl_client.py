@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from support import (
     INDEX,
     ROUND,
@@ -16,6 +15,7 @@ from support import (
     batch,
     begun,
     changed,
+    drawn,
     fit,
     flat_gradients,
     global_prototypes,
@@ -45,11 +45,15 @@ def started(params: dict[str, Any] | None = None) -> I2PFLClient:
     return begun(client(params, global_prototypes()))
 
 
+def rng_of(name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(torch_seed(SEED, name, INDEX, ROUND))
+
+
 class Draws:
     """Mixes features or images of one round as the node draws, batch after batch."""
 
     def __init__(self) -> None:
-        self.partners = torch.Generator().manual_seed(torch_seed(SEED, "i2pfl-mixup", INDEX, ROUND))
+        self.partners = rng_of("i2pfl-mixup")
         self.gammas = generator(SEED, "i2pfl-mixup", INDEX, ROUND)
 
     def mixed(self, a: Tensor, y: Tensor) -> Tensor:
@@ -57,13 +61,11 @@ class Draws:
         return mix(a, a[partner], torch.from_numpy(self.gammas.beta(0.4, 0.4, size=len(y)).astype(np.float32)))
 
 
-def aligned(made: I2PFLClient, given: Batch, means: Tensor, counts: Tensor) -> float:
-    """Return Eq. 9 with stored targets."""
-    p = made.params
-    with torch.no_grad():
-        h = made.model.encoder(given.x)
+def check_aligned(made: I2PFLClient, given: Batch, means: Tensor, counts: Tensor) -> None:
+    """Check Eq. 9 with stored targets."""
+    p, h = made.params, made.model.encoder(given.x).detach()
     apart = prototype_alignment(h, given.y, means, counts > 0, level=p.apa_level, reduction=p.apa_reduction)
-    return p.lambda1 * float(apart)
+    assert float(made.loss(given)["apa"].detach()) == pytest.approx(p.lambda1 * float(apart), rel=1e-4)
 
 
 def of_batches(made: I2PFLClient, draws: Draws, batches: list[Batch]) -> tuple[Tensor, Tensor]:
@@ -110,11 +112,12 @@ def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
     ]
     stored = torch.zeros(C, D), torch.zeros(C)
     for epoch, batches in enumerate(epochs):
-        if epoch > 0:
-            made.start_epoch(epoch)
         for given in batches:
-            value = float(made.loss(given)["apa"].detach())
-            assert epoch == 0 or value == pytest.approx(aligned(made, given, *stored), rel=1e-4)
+            if epoch > 0:
+                check_aligned(made, given, *stored)
+            else:
+                made.loss(given)
+        made.start_epoch(epoch + 1)
         stored = of_batches(made, draws, batches)
 
 
@@ -125,26 +128,21 @@ def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
 def test_scope_class_set_stores_the_means_of_all_images_for_an_epoch(intra: str, form: dict[str, Any]) -> None:
     """Weights do not move, but the pairs and the views of the second epoch are others."""
     made, draws = started({"augproto_scope": "class_set", "intra_proto": intra} | form), Draws()
-    pipeline = Pipeline(made.setup.images, torch.device("cpu"))
-    order, view = (
-        torch.Generator().manual_seed(torch_seed(SEED, f"i2pfl-class-set-{name}", INDEX, ROUND))
-        for name in ("order", "view")
-    )
+    pipeline, encode = Pipeline(made.setup.images, torch.device("cpu")), made.model.encoder
+    order, view = (rng_of(f"i2pfl-class-set-{name}") for name in ("order", "view"))
+    x, y = torch.from_numpy(made.train_set.x), torch.from_numpy(made.train_set.y)
     for epoch in range(2):
-        if epoch > 0:
-            made.start_epoch(epoch)
-        rows, labels = [], []
-        for index in torch.randperm(len(made.train_set), generator=order).split(8):  # type: ignore[no-untyped-call]
-            x = pipeline.train(torch.from_numpy(made.train_set.x)[index], view)
-            labels.append(torch.from_numpy(made.train_set.y)[index])
+        rows, places = [], torch.randperm(len(x), generator=order)
+        for index in places.split(8):  # type: ignore[no-untyped-call]
+            images = pipeline.train(x[index], view)
             with torch.no_grad():
-                images = intra == "input_mixup"
-                mixed = draws.mixed(x if images else made.model.encoder(x), labels[-1])
-                rows.append(made.model.encoder(mixed) if images else mixed)
-        stored = class_means(torch.cat(rows), torch.cat(labels), C)
+                if intra == "input_mixup":
+                    rows.append(encode(draws.mixed(images, y[index])))
+                else:
+                    rows.append(draws.mixed(encode(images), y[index]))
         for first in range(2):
-            given = batch(first=first, y=[0, 1, 1, 2, 0])
-            assert float(made.loss(given)["apa"].detach()) == pytest.approx(aligned(made, given, *stored), rel=1e-4)
+            check_aligned(made, batch(first=first, y=[0, 1, 1, 2, 0]), *class_means(torch.cat(rows), y[places], C))
+        made.start_epoch(epoch + 1)
 
 
 def test_pass_over_the_class_set_changes_nothing_else() -> None:
@@ -171,43 +169,38 @@ def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:
             made.loss(given)
         means, counts = of_batches(made, draws, batches)
     made.finish_round(ROUND)
-    assert set(made.memory) == {AUGMENTED_SUMS, AUGMENTED_COUNTS}
-    np.testing.assert_allclose(made.memory[AUGMENTED_SUMS], means * counts[:, None], rtol=1e-4, atol=1e-5)
-    assert made.memory[AUGMENTED_COUNTS].tolist() == [4, 6, 2, 0]
+    sums, held = made.memory[AUGMENTED_SUMS], made.memory[AUGMENTED_COUNTS]
+    assert held.tolist() == [4, 6, 2, 0] and len(made.memory) == 2
+    np.testing.assert_allclose(sums, means * counts[:, None], rtol=1e-4, atol=1e-5)
 
 
 def test_scope_round_uses_what_the_round_before_left_for_a_whole_round() -> None:
-    sums, counts = np.random.default_rng(5).uniform(size=(C, D)).astype(np.float32), np.array([2, 0, 5, 0])
+    sums, counts = drawn(5, C, D).abs(), torch.tensor([2, 0, 5, 0])
     made = client({"augproto_scope": "round"}, global_prototypes())
-    made.memory = {AUGMENTED_SUMS: sums.copy(), AUGMENTED_COUNTS: counts.copy()}
+    made.memory = {AUGMENTED_SUMS: sums.numpy().copy(), AUGMENTED_COUNTS: counts.numpy().copy()}
     made.start_round(ROUND)
-    means = torch.from_numpy(sums / np.maximum(counts, 1)[:, None]).float()
     for epoch in range(2):
         made.start_epoch(epoch)
-        given = batch(first=epoch)
-        wanted = aligned(made, given, means, torch.from_numpy(counts))
-        assert float(made.loss(given)["apa"].detach()) == pytest.approx(wanted, rel=1e-4)
+        check_aligned(made, batch(first=epoch), sums / counts.clamp(min=1)[:, None], counts)
     assert np.array_equal(made.memory[AUGMENTED_SUMS], sums)
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------
 
 
-def contribution(**params: Any) -> dict[str, NDArray[Any]]:
-    return begun(client(params)).finish_round(ROUND)
-
-
 @pytest.mark.parametrize(("dp", "kept", "noisy"), [("add", 1.0, 0.3), ("shrink_add", 0.7, 1.0)])
 def test_noise_is_on_the_class_mean_and_cannot_be_drawn_again(dp: str, kept: float, noisy: float) -> None:
     """From the run's seed the server could draw it again, and subtract it."""
-    plain, by_seed = contribution(), generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
-    held = plain["counts"] > 0
     settings = {"dp": dp, "dp_q": 0.3, "dp_scale": 0.5}
-    repeated = contribution(**settings, repeatable_noise=True)
-    wanted = kept * plain["prototypes"][held] + noisy * by_seed[held]
-    np.testing.assert_allclose(repeated["prototypes"][held], wanted, rtol=1e-5, atol=1e-6)
-    assert not repeated["prototypes"][~held].any() and np.array_equal(repeated["counts"], plain["counts"])
-    noise = [((contribution(**settings)["prototypes"] - kept * plain["prototypes"]) / noisy)[held] for _ in range(2)]
-    for one, other in ((noise[0], noise[1]), (noise[0], by_seed[held]), (noise[1], by_seed[held])):
-        assert abs(float(np.corrcoef(one.ravel(), other.ravel())[0, 1])) < 5 / np.sqrt(one.size)
+    plain, repeated, *others = (
+        begun(client(params)).finish_round(ROUND)
+        for params in ({}, settings | {"repeatable_noise": True}, settings, settings)
+    )
+    held, by_seed = plain["counts"] > 0, generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
+    wanted = (kept * plain["prototypes"] + noisy * by_seed) * held[:, None]
+    np.testing.assert_allclose(repeated["prototypes"], wanted, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(repeated["counts"], plain["counts"])
+    noise = [((other["prototypes"] - kept * plain["prototypes"]) / noisy)[held] for other in others]
+    together = np.corrcoef([each.ravel() for each in (*noise, by_seed[held])])
+    assert (abs(together[np.triu_indices(3, 1)]) < 5 / np.sqrt(noise[0].size)).all()
     assert np.concatenate(noise).std() == pytest.approx(0.5, rel=0.3)

@@ -1,6 +1,7 @@
 """MOON on a node: its references, with and without a projection, and its memory."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,10 @@ from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
-TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 4}
-
-
-def client(params: dict[str, Any] | None = None, **options: Any) -> MoonClient:
-    return new_client(MoonClient, params, train_set=image_set(12, classes=C), **TRAIN | options)
+client = partial(
+    new_client, MoonClient, train_set=image_set(12, classes=C), images=ImageConfig(crop_padding=2), epochs=1,
+    batch_size=4,
+)  # fmt: skip
 
 
 def batch(first: int = 5) -> Batch:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_cases import CASES, domain_heads, head_gradient
+from method_cases import CASES, domain_heads
 from support import (
     IMAGES,
     ROUND,
@@ -24,51 +24,13 @@ from support import (
     whole,
 )  # fmt: skip
 
-from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.copa import CopaClient
-from fedshift_clients.methods.fdse import FDSEClient
-from fedshift_clients.methods.fedala import FedALAClient
-from fedshift_clients.methods.fedccrl import FedCCRLClient
-from fedshift_clients.methods.feddyn import FedDynClient
-from fedshift_clients.methods.fedgh import FedGHClient
-from fedshift_clients.methods.fedicon import FedICONClient
-from fedshift_clients.methods.fedmd import FedMDClient
-from fedshift_clients.methods.fedpall import FedPallClient
-from fedshift_clients.methods.fedprox import FedProxClient
-from fedshift_clients.methods.fedrep import FedRepClient
-from fedshift_clients.methods.fedsr import FedSRClient
-from fedshift_clients.methods.gperxan import GPerXANClient
-from fedshift_clients.methods.i2pfl import I2PFLClient
-from fedshift_clients.methods.local import LocalClient
-from fedshift_clients.methods.moon import MoonClient
-from fedshift_clients.methods.scaffold import ScaffoldClient
-from fedshift_clients.methods.stablefdg import StableFDGClient
+from fedshift_app.config import registry
 from fedshift_clients.models.networks import build
 from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.params import F2DCParams
 from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND
-from fedshift_strategies.methods.fedcode import FedCodeStrategy
-from fedshift_strategies.methods.feddap import FedDAPStrategy
-from fedshift_strategies.methods.fedgh import FedGHStrategy
-from fedshift_strategies.methods.fedmlp import FedMLPStrategy
-from fedshift_strategies.methods.fedpac import FedPACStrategy
-from fedshift_strategies.methods.fedpall import FedPallStrategy
-from fedshift_strategies.methods.fedplvm import FedPLVMStrategy
-from fedshift_strategies.methods.fedproc import FedProcStrategy
-from fedshift_strategies.methods.fedproto import FedProtoStrategy
-from fedshift_strategies.methods.fedsa import FedSAStrategy
-from fedshift_strategies.methods.fedseproto import FedSeProtoStrategy
-from fedshift_strategies.methods.fedtgp import FedTGPStrategy
-from fedshift_strategies.methods.fpl import FPLStrategy
-from fedshift_strategies.methods.i2pfl import I2PFLStrategy
 
-STRATEGIES: dict[str, Any] = {
-    "fedcode": FedCodeStrategy, "feddap": FedDAPStrategy, "fedgh": FedGHStrategy, "fedmlp": FedMLPStrategy,
-    "fedpac": FedPACStrategy,
-    "fedpall": FedPallStrategy, "fedplvm": FedPLVMStrategy, "fedproc": FedProcStrategy, "fedproto": FedProtoStrategy,
-    "fedsa": FedSAStrategy, "fedseproto": FedSeProtoStrategy, "fedtgp": FedTGPStrategy, "fpl": FPLStrategy,
-    "i2pfl": I2PFLStrategy,
-}  # fmt: skip
+STRATEGIES = [name for name in CASES if name not in ("copa", "fediir", "fedrcl")]
 #: Methods whose prototypes may be those of the last epoch.
 BY_EPOCH = ["fedcode", "feddap", "fedmlp", "fedproto", "fedsa", "fpl", "i2pfl"]
 EPOCHS = {"fedseproto": 2}  # one of each phase
@@ -80,7 +42,7 @@ def test_the_server_takes_what_a_round_contributes(method: str, precision: str) 
     params = {"proto_source": "last_epoch"} if precision == "bf16" and method in BY_EPOCH else {}
     made = CASES[method].client(params, epochs=EPOCHS.get(method, 1), precision=precision)
     arrays, metrics = fit(made, ROUND)
-    check_accepted(made, STRATEGIES[method])
+    check_accepted(made, registry.get(method).strategy_class())
     terms = [value for name, value in metrics.items() if name.startswith("loss/")]
     assert np.isfinite(terms).all() and all(np.isfinite(array).all() for array in arrays)
     if len(made.phases(ROUND)) == 1:
@@ -130,42 +92,49 @@ def test_prototypes_of_the_last_epoch_are_means_of_what_it_saw(method: str) -> N
 
 
 VIEWS = IMAGES.model_copy(update={"views": 2})
-#: Clients that keep something between rounds: class, parameters, what the server sends, and options.
-KEEPING: dict[str, tuple[type[DomainClient], dict[str, Any], dict[str, Any]]] = {
-    "fdse": (FDSEClient, {}, {}), "fedicon": (FedICONClient, {"gis": False}, {"images": VIEWS}),
-    "fedala": (FedALAClient, {}, {}),
-    "fedbn": (DomainClient, {}, {"model": "cnn_bn", "bn": "local"}), "feddyn": (FedDynClient, {}, {}),
-    "feddyn, private norm": (FedDynClient, {}, {"model": "cnn_bn", "bn": "local"}), "fedrep": (FedRepClient, {}, {}),
-    "fedsr": (FedSRClient, {}, {}), "gperxan": (GPerXANClient, {}, {"model": "cnn_bn"}),
-    "gperxan, averaged": (GPerXANClient, {"batch_norm": "averaged"}, {"model": "cnn_bn"}),
-    "i2pfl": (I2PFLClient, {"augproto_scope": "round"}, {}), "local": (LocalClient, {}, {"model": "cnn_bn"}),
-    "moon": (MoonClient, {"projection": "mlp"}, {}),
-    "moon, private norm": (MoonClient, {}, {"model": "cnn_bn", "bn": "local"}),
-    "scaffold": (ScaffoldClient, {}, {}),
-    "modules": (DomainClient, {}, {"modules": [Extra()]}),
-    "f2dc": (DomainClient, {}, {
-        "modules": [F2DCModules(F2DCParams(local_modules="local", eval_modules="client_mean"))],
-    }),
-} | {name: (case.kind, {}, {"knowledge": case.sent(), "scalars": case.scalars})
-     for name, case in CASES.items() if case.stays}  # fmt: skip
+PRIVATE = {"model": "cnn_bn", "bn": "local"}
+NORMED = {"model": "cnn_bn"}
+
+
+def f2dc(**params: Any) -> dict[str, Any]:
+    """Return the option of a client with F2DC's modules."""
+    return {"modules": [F2DCModules(F2DCParams(**params))]}
+
+
+def client_of(method: str, params: dict[str, Any], **options: Any) -> Any:
+    return new_client(registry.get(method.split(",")[0]).client_class(), params, **options)
+
+
+def sent_to(method: str) -> dict[str, Any]:
+    return {"knowledge": CASES[method].sent(), "scalars": CASES[method].scalars}
+
+
+Rows = dict[str, tuple[dict[str, Any], dict[str, Any]]]
+#: Clients that keep something between rounds: parameters and options, with what the server sends.
+KEEPING: Rows = {
+    "fdse": ({}, {}), "fedicon": ({"gis": False}, {"images": VIEWS}), "fedala": ({}, {}), "fedbn": ({}, PRIVATE),
+    "feddyn": ({}, {}), "feddyn, private norm": ({}, PRIVATE), "fedrep": ({}, {}), "fedsr": ({}, {}),
+    "gperxan": ({}, NORMED), "gperxan, averaged": ({"batch_norm": "averaged"}, NORMED),
+    "i2pfl": ({"augproto_scope": "round"}, {}), "local": ({}, NORMED), "moon": ({"projection": "mlp"}, {}),
+    "moon, private norm": ({}, PRIVATE), "scaffold": ({}, {}), "fedavg": ({}, {"modules": [Extra()]}),
+    "f2dc": ({}, f2dc(local_modules="local", eval_modules="client_mean")),
+} | {name: ({}, sent_to(name)) for name, case in CASES.items() if case.stays}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KEEPING)
 def test_a_client_made_anew_goes_on_from_its_memory(name: str) -> None:
     """Both engines make a client for each message; what does not travel is kept, and nothing else of the model."""
-    kind, params, options = KEEPING[name]
-    before = new_client(kind, params, **options)
+    params, options = KEEPING[name]
+    before, anew, forgetful = (client_of(name, params, **options) for _ in range(3))
     start = shared(before)
     fit(before, 1, start)
     private = {f"model/{part}" for part in before.model.state_dict() if part not in before.shared_names}
     assert private == {part for part in before.memory if part.startswith("model/")}
-    anew = new_client(kind, params, **options)
     anew.memory = {part: array.copy() for part, array in before.memory.items()}
     assert anew.memory
     (arrays, metrics), (wanted, expected) = fit(anew, 4, start), fit(before, 4, start)
     assert same(arrays, wanted) and same(whole(anew), whole(before))
     assert metrics == expected
-    forgetful = new_client(kind, params, **options)
     fit(forgetful, 4, start)
     assert not same(whole(forgetful), whole(before))
 
@@ -173,36 +142,29 @@ def test_a_client_made_anew_goes_on_from_its_memory(name: str) -> None:
 @pytest.mark.parametrize("method", CASES)
 def test_what_travels_and_what_stays(method: str) -> None:
     case, made = CASES[method], CASES[method].client()
-    assert parts_of(made.model.state_dict().keys() - set(made.shared_names)) == case.stays
-    assert case.kind.personal(made.model, made.setup.model, made.params) is (
-        method == "fedpac" or "classifier" in case.stays
-    )
+    assert parts_of(made.model.state_dict().keys() - set(made.shared_names)) == set(case.stays.split())
+    personal = method == "fedpac" or "classifier" in case.stays
+    assert case.kind.personal(made.model, made.setup.model, made.params) is personal
 
 
 OFF_SEPROTO = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
 #: Clients with their own terms off, and what the server sends them all the same.
-OFF: dict[str, tuple[type[DomainClient], dict[str, Any], dict[str, Any]]] = {
-    "f2dc": (DomainClient, {}, {"modules": [F2DCModules(F2DCParams(use_dfd_loss=False, use_dfc_loss=False))]}),
-    "fedccrl": (FedCCRLClient, {"copies": 0}, {}),
-    "fedgh": (FedGHClient, {}, {}),
-    "fedicon": (FedICONClient, {"lie": False}, {}),
-    "fediir": (CASES["fediir"].kind, {"lambda_iir": 0.0}, {"knowledge": head_gradient()}),
-    "fedmd": (FedMDClient, {"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, {}),
-    "fedpall": (FedPallClient, {"lambda_adv": 0, "lambda_con": 0, "take": 0}, {}),
-    "fedprox": (FedProxClient, {"mu": 0.0}, {}),
-    "fedproto": (CASES["fedproto"].kind, {"lambda_proto": 0.0}, {"knowledge": CASES["fedproto"].sent()}),
-    "fedseproto": (CASES["fedseproto"].kind, OFF_SEPROTO, {"knowledge": CASES["fedseproto"].sent()}),
-    "local": (LocalClient, {}, {}),
-    "stablefdg": (StableFDGClient, {"shift": 0.0, "explore": 0.0, "attention": False}, {}),
-}
+OFF: Rows = {
+    "f2dc": ({}, f2dc(use_dfd_loss=False, use_dfc_loss=False)), "fedccrl": ({"copies": 0}, {}), "fedgh": ({}, {}),
+    "fedicon": ({"lie": False}, {}), "fediir": ({"lambda_iir": 0.0}, sent_to("fediir")),
+    "fedmd": ({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, {}),
+    "fedpall": ({"lambda_adv": 0, "lambda_con": 0, "take": 0}, {}), "fedprox": ({"mu": 0.0}, {}),
+    "fedproto": ({"lambda_proto": 0.0}, sent_to("fedproto")), "fedseproto": (OFF_SEPROTO, sent_to("fedseproto")),
+    "local": ({}, {}), "stablefdg": ({"shift": 0.0, "explore": 0.0, "attention": False}, {}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OFF)
 def test_switched_off_it_is_fedavg_bit_for_bit(name: str) -> None:
     """Of one node, where weights do not travel."""
-    kind, params, options = OFF[name]
-    made = new_client(kind, params, epochs=1, **options)
-    plain = fedavg(epochs=1, network=new_client(kind, params).model if name == "fedseproto" else None)
+    params, options = OFF[name]
+    made = client_of(name, params, epochs=1, **options)
+    plain = fedavg(epochs=1, network=client_of(name, params).model if name == "fedseproto" else None)
     for server_round in (1, 2):
         assert fit(made, server_round)[1] == fit(plain, server_round)[1]
     state, wanted = made.model.state_dict(), plain.model.state_dict()
@@ -213,27 +175,24 @@ def test_copa_in_a_federation_of_one_domain_is_fedavg() -> None:
     plain = fedavg(epochs=1)
     state = plain.model.state_dict()
     only = {name: state[name.replace("heads", "classifier").replace("/", ".")].numpy()[None] for name in domain_heads()}
-    made = new_client(CopaClient, knowledge=only, scalars={"head": 0}, epochs=1)
+    made = client_of("copa", {}, knowledge=only, scalars={"head": 0}, epochs=1)
     assert fit(made)[1] == fit(plain)[1]
     assert same(whole(made), whole(plain))
 
 
-INITIAL: dict[str, tuple[type[DomainClient], dict[str, Any], dict[str, Any]]] = {
-    "f2dc": (DomainClient, {}, {"modules": [F2DCModules(F2DCParams())]}), "fdse": (FDSEClient, {}, {}),
-    "fedicon": (FedICONClient, {"projection": "mlp"}, {}), "fedsr": (FedSRClient, {}, {}),
-    "gperxan": (GPerXANClient, {}, {}), "moon": (MoonClient, {"projection": "mlp"}, {}),
-    "stablefdg": (StableFDGClient, {}, {}),
-} | {name: (case.kind, {}, {}) for name, case in CASES.items()}  # fmt: skip
+INITIAL: Rows = dict.fromkeys(("fdse", "fedsr", "gperxan", "stablefdg", *CASES), ({}, {})) | {
+    "f2dc": ({}, f2dc()), "fedicon": ({"projection": "mlp"}, {}), "moon": ({"projection": "mlp"}, {}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INITIAL)
 def test_initial_weights_depend_on_the_seed_alone_and_the_network_starts_as_in_fedavg(name: str) -> None:
-    kind, params, options = INITIAL[name]
+    params, options = INITIAL[name]
     ends = []
     for noise, initial in ((1, 0), (2, 0), (1, 1)):
         torch.manual_seed(noise)
         state = torch.get_rng_state()
-        made = new_client(kind, params, model="cnn_bn", initial=initial, **options)
+        made = client_of(name, params, model="cnn_bn", initial=initial, **options)
         assert torch.equal(torch.get_rng_state(), state)
         ends.append(made.model.state_dict())
     assert all(torch.equal(tensor, ends[1][part]) for part, tensor in ends[0].items())
@@ -245,7 +204,7 @@ def test_initial_weights_depend_on_the_seed_alone_and_the_network_starts_as_in_f
 
 
 def test_a_node_that_trains_alone_is_scored_with_its_own_model() -> None:
-    made = new_client(LocalClient, epochs=1)
+    made = client_of("local", {}, epochs=1)
     fresh, requested = made.evaluate([], {SERVER_ROUND: 1, DOMAINS: ["a"]})[0], {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a"]}
     trained = made.fit([], requested)[2]
     loss, _, scores = made.evaluate([], {SERVER_ROUND: 1, DOMAINS: ["a"]})

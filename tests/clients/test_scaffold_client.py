@@ -16,6 +16,7 @@ from support import (
     new_client,
     new_strategy,
     normalised,
+    same,
     shared,
 )
 from torch import Tensor
@@ -60,28 +61,32 @@ def number(of: ScaffoldClient) -> int:
     return sum(p.numel() for p in of.model.parameters())
 
 
+def controls(of: ScaffoldClient) -> tuple[Any, Any]:
+    """Return the control variates of the server and the node, which has them now."""
+    c, c_i = (0.1 * drawn(seed, number(of)).numpy() for seed in (1, 2))
+    of.knowledge, of.memory = {SERVERS: c}, {CONTROL: c_i.copy()}
+    return c, c_i
+
+
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
 def test_a_local_round_by_option_ii(momentum: float, decay: float) -> None:
     """Each step's gradient is g - c_i + c, and c_i+ the (weighted) mean of the gradients g of the round."""
     made = client(momentum=momentum, lr_decay=0.5, weight_decay=decay)
-    given, size = shared(made), number(made)
-    c, c_i = 0.1 * drawn(1, size).numpy(), 0.1 * drawn(2, size).numpy()
-    made.knowledge, made.memory = {SERVERS: c}, {CONTROL: c_i}
+    given, (c, c_i) = shared(made), controls(made)
     arrays, _ = fit(made, 3, given)
     assert made.steps == len(made.plain) == BATCHES
-    for plain, whole in zip(made.plain, made.whole, strict=True):
-        np.testing.assert_allclose(whole, plain - c_i + c, atol=1e-5)
+    np.testing.assert_allclose(made.whole, np.array(made.plain) - c_i + c, atol=1e-5)
     if decay:
         return
-    v, y = np.zeros(size), np.concatenate([a.reshape(-1) for a in given]).astype(np.float64)
+    v, y = np.zeros_like(c), flat(map(torch.from_numpy, given))
     counted = np.zeros(BATCHES)  # how often each step's gradient is in the way from x to y
     for k, plain in enumerate(made.plain):
         v = momentum * v + plain - c_i + c
         y = y - 0.05 * 0.25 * v  # the rate of round 3
         counted[: k + 1] += momentum ** np.arange(k, -1, -1)
-    np.testing.assert_allclose(np.concatenate([a.reshape(-1) for a in arrays]), y, atol=1e-5)
-    wanted = (counted[:, None] * np.array(made.plain)).sum(axis=0) / counted.sum()
+    np.testing.assert_allclose(flat(map(torch.from_numpy, arrays)), y, atol=1e-5)
     assert equations.steps_of_gradients(BATCHES, momentum) == pytest.approx(counted.sum())
+    wanted = np.average(made.plain, axis=0, weights=counted)
     np.testing.assert_allclose(made.memory[CONTROL], wanted, rtol=1e-3, atol=2e-4)
     np.testing.assert_allclose(made.contribution()[CHANGE], made.memory[CONTROL] - c_i, atol=1e-6)
 
@@ -91,11 +96,8 @@ def test_a_round_at_the_rate_0_keeps_the_control_variate(smallest: dict[str, Any
     """Also where the rate is so small that float32 has only 0 for it."""
     made = client(**smallest)
     made.setup = replace(made.setup, rounds=3)
-    given, size = shared(made), number(made)
-    c, c_i = 0.1 * drawn(1, size).numpy(), 0.1 * drawn(2, size).numpy()
-    made.knowledge, made.memory = {SERVERS: c}, {CONTROL: c_i.copy()}
-    arrays, _ = fit(made, 3, given)
-    assert all(np.array_equal(one, two) for one, two in zip(arrays, given, strict=True))
+    given, (_, c_i) = shared(made), controls(made)
+    assert same(fit(made, 3, given)[0], given)
     np.testing.assert_array_equal(made.memory[CONTROL], c_i)
     assert not made.contribution()[CHANGE].any()
 
@@ -123,22 +125,15 @@ def test_the_server_takes_one_number_for_each_parameter_that_travels() -> None:
 
 def test_a_copy_that_is_tuned_ahead_of_a_score_has_no_half_of_a_correction() -> None:
     """c is not sent for a score: without it the copy is FedAvg's, with it that of the next round."""
-    made, plain = client(), fedavg(**PLAIN)
-    c, c_i = (0.1 * drawn(seed, number(made)).numpy() for seed in (1, 2))
-    for knowledge, wanted in (({}, plain), ({SERVERS: c}, None)):
-        given = shared(plain)
-        made.knowledge, made.memory, made.server_round = knowledge, {CONTROL: c_i.copy()}, 2
+    made, other, plain = client(), client(), fedavg(**PLAIN)
+    controls(other)
+    given = shared(plain)
+    for corrected, wanted in ((False, plain), (True, other)):
+        controls(made)
+        made.knowledge, made.server_round = made.knowledge if corrected else {}, 2
         made.take(given)
         made.train_ahead()
-        ahead = shared(made)
-        if wanted is None:
-            other = client()
-            other.knowledge, other.memory = {SERVERS: c}, {CONTROL: c_i.copy()}
-            expected, _ = fit(other, 3, given)
-        else:
-            expected, _ = fit(wanted, 3, given)
-        assert all(np.array_equal(one, two) for one, two in zip(ahead, expected, strict=True))
-        plain = fedavg(**PLAIN)
+        assert same(shared(made), fit(wanted, 3, given)[0])
 
 
 def test_control_variates_of_another_model_are_refused() -> None:

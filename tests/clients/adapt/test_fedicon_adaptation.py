@@ -16,6 +16,7 @@ from support import (
     fit,
     new_client,
     parts_of,
+    same,
     scored_weights,
     weights,
 )
@@ -32,9 +33,10 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import torch_seed
 
 BEFORE = "before-adaptation"
-VIEWS = ImageConfig(
-    crop_padding=2, resized_crop=(0.5, 1.0), jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, views=2, eval_batch=33
-)
+OWN_VIEWS: dict[str, Any] = {
+    "crop_padding": 2, "resized_crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.4, 0.1), "grayscale": 0.2,
+}  # fmt: skip
+VIEWS = ImageConfig(**OWN_VIEWS, views=2, eval_batch=33)
 
 Settings = dict[str, Any]
 
@@ -52,8 +54,9 @@ def client(
     return made
 
 
-def put(of: DomainClient, state: Arrays) -> None:
-    of.model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+def check_close(found: Arrays, expected: Arrays) -> None:
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastParams) -> Arrays:
@@ -90,37 +93,26 @@ def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastPa
 def test_adaptation_is_descent_on_the_contrast_of_the_test_images(
     n: int, adapt: Settings, kind: type[DomainClient], params: Settings
 ) -> None:
-    adapt = {"lr": 0.05, "tau": 0.2} | adapt
-    made = client(adapt, params, kind)
-    test, before = barred_images(n, seed=1), weights(made)
-    expected = slow_adaptation(made, test.x, ContrastParams(**adapt))
+    made, test = client({"lr": 0.05, "tau": 0.2} | adapt, params, kind), barred_images(n, seed=1)
+    before = weights(made)
+    expected = slow_adaptation(made, test.x, ContrastParams(**{"lr": 0.05, "tau": 0.2} | adapt))
     scores, (unadapted, adapted) = scored_weights(made, test)
     assert parts_of(changed(unadapted, adapted)) == {"encoder"}  # the classifier is fixed
     assert parts_of(changed(before, unadapted)) == ({"classifier"} if kind is FedICONClient else set())  # personal
-    for name, array in expected.items():
-        np.testing.assert_allclose(adapted[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
-    put(made, adapted)
-    correct, loss_sum = made.score(test)
-    assert (scores.correct, scores.loss_sum) == (correct, loss_sum)
-    put(made, unadapted)
-    assert scores.others == {BEFORE: made.score(test)[0]}
-
-
-OWN_VIEWS = {"crop_padding": 2, "resized_crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.4, 0.1), "grayscale": 0.2}
+    check_close(adapted, expected)
+    for state, found in ((adapted, (scores.correct, scores.loss_sum)), (unadapted, scores.others[BEFORE])):
+        made.model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+        assert found in (made.score(test), made.score(test)[0])
 
 
 def test_views_of_its_own_are_apart_from_the_augmentation_of_training() -> None:
     """What TTA says of its views goes before what training says; training images are as they were without it."""
-    images = ImageConfig(flip=True, grayscale=1, views=2)
-    adapt: Settings = {"lr": 0.05, "batch_size": 4} | OWN_VIEWS
-    made = client(adapt | {"flip": False}, {"lie": False}, images=images)
+    adapt, images = {"lr": 0.05, "batch_size": 4} | OWN_VIEWS, ImageConfig(flip=True, grayscale=1, views=2)
+    made, plain = (client(own, {"lie": False}, images=images) for own in (adapt | {"flip": False}, {}))
     test = barred_images(12, seed=1)
     expected = slow_adaptation(made, test.x, ContrastParams(**adapt))  # with VIEWS
-    _, (_, adapted) = scored_weights(made, test)
-    for name, array in expected.items():
-        np.testing.assert_allclose(adapted[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
-    plain = client({}, {"lie": False}, images=images)
-    assert all(np.array_equal(a, b) for a, b in zip(fit(made)[0], fit(plain)[0], strict=True))
+    check_close(scored_weights(made, test)[1][1], expected)
+    assert same(fit(made)[0], fit(plain)[0])
 
 
 @pytest.mark.parametrize("bn", ["average", "freeze", "local"])
@@ -141,11 +133,9 @@ def test_scoring_leaves_the_model_as_found_and_starts_again(mode: str, params: S
     torch.manual_seed(3)
     rng = torch.get_rng_state()
     first = made.score_test(test)
-    assert not changed(before, weights(made))
-    assert made.memory == {}
+    assert not changed(before, weights(made)) and made.memory == {}
     made.score_test(barred_images(7, seed=5))  # what was scored in between does not matter
-    assert made.score_test(test) == first
-    assert torch.equal(torch.get_rng_state(), rng)
+    assert made.score_test(test) == first and torch.equal(torch.get_rng_state(), rng)
 
 
 def test_a_batch_may_be_larger_than_those_of_training() -> None:

@@ -1,16 +1,16 @@
 """Fine-tuning: what is scored is the received model after one more local round; training stays as it is."""
 
-from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support import ROUND, C, barred_images, new_client, same
+from support import ROUND, C, barred_images, changed, new_client, same
 
 from fedshift_clients.adapt.finetune import Finetune
 from fedshift_clients.adapt.params import FinetuneParams
-from fedshift_clients.base import DomainClient, Phase
+from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import (
@@ -48,21 +48,20 @@ def plain(**options: Any) -> DomainClient:
     )
 
 
-def client(epochs: int | None = None, train: dict[str, Any] | None = None, **options: Any) -> DomainClient:
+def client(epochs: int | None = None, **options: Any) -> DomainClient:
     """The same with fine-tuning, of so many epochs."""
-    return plain(adaptation=Finetune(FinetuneParams(epochs=epochs)), **(train or {}) | options)
+    return plain(adaptation=Finetune(FinetuneParams(epochs=epochs)), **options)
 
 
 def received(of: DomainClient) -> list[NDArray[Any]]:
     """What the server sends: some weights, the same for every client of the network, whatever it did before."""
-    rng = np.random.default_rng(7)
-    state = of.model.state_dict() | build(of.setup.model.name, C, 1).state_dict()
+    rng, state = np.random.default_rng(7), of.model.state_dict() | build(of.setup.model.name, C, 1).state_dict()
     arrays = [state[name].numpy() for name in of.shared_names]
     return [a if a.dtype == np.int64 else a + rng.normal(0, 0.01, a.shape).astype(np.float32) for a in arrays]
 
 
-def asked(*domains: str, server_round: int = ROUND, **more: Any) -> dict[str, Any]:
-    return {SERVER_ROUND: server_round, DOMAINS: list(domains), **more}
+def asked(*domains: str, **more: Any) -> dict[str, Any]:
+    return {SERVER_ROUND: ROUND, DOMAINS: list(domains), **more}
 
 
 # --- what is scored --------------------------------------------------------------------------------
@@ -81,23 +80,17 @@ def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ep
 
 
 def test_all_domains_of_a_call_share_one_tuned_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds: list[int] = []
     made = client()
-    train = made._train
-
-    def noted(server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
-        rounds.append(server_round)
-        return train(server_round, phases)
-
-    monkeypatch.setattr(made, "_train", noted)
+    train = Mock(side_effect=made._train)
+    monkeypatch.setattr(made, "_train", train)
     given = received(made)
     _, _, together = made.evaluate(given, asked("a", "bb", "ccc"))
-    assert rounds == [ROUND + 1]
+    assert [call.args[0] for call in train.call_args_list] == [ROUND + 1]
     for domain in ("ccc", "a", "bb"):  # the order does not matter, nor what was scored before
         _, _, alone = made.evaluate(given, asked(domain))
-        assert all(together[name] == value for name, value in alone.items())
+        assert alone.items() <= together.items()
     assert made.evaluate(given, asked())[2] == {}
-    assert rounds == [ROUND + 1] * 4  # nothing to score, nothing to tune
+    assert train.call_count == 4  # nothing to score, nothing to tune
 
 
 # --- nothing of it stays ---------------------------------------------------------------------------
@@ -109,20 +102,16 @@ def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between() -> None:
     for server_round in (1, 2, 3):
         wanted, _, expected = other.fit(arrays, {SERVER_ROUND: server_round})
         arrays, _, metrics = mine.fit(arrays, {SERVER_ROUND: server_round})
-        assert same(arrays, wanted)
-        assert metrics == expected
-        mine.evaluate(arrays, asked("a", server_round=server_round))
-        assert set(mine.memory) == set(other.memory)
-        assert all(np.array_equal(mine.memory[name], other.memory[name]) for name in other.memory)
+        assert same(arrays, wanted) and metrics == expected
+        mine.evaluate(arrays, asked("a"))
+        assert not changed(dict(mine.memory), dict(other.memory))
 
 
 def test_validation_images_are_scored_as_test_images_are() -> None:
     """With the tuned copy: a validation part of the same images as a test set has its score, not the global model's."""
-    images = test_set("a")
-    made, other = (kind(train={"lr": 0.2}) if kind is client else kind(lr=0.2) for kind in (client, plain))
-    made.own_sets = other.own_sets = {"validation": images}
+    made, other = client(lr=0.2), plain(lr=0.2)
+    made.own_sets = other.own_sets = {"validation": test_set("a")}
     given, config = received(made), asked("a", **{VALIDATION: True})
     got, untuned = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
-    assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"]
+    assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"] != untuned[VALIDATION_CORRECT]
     assert untuned[VALIDATION_CORRECT] == untuned[f"{CORRECT}a"] == got[f"{OTHER_CORRECT}{BEFORE}/a"]
-    assert got[VALIDATION_CORRECT] != untuned[VALIDATION_CORRECT]

@@ -1,5 +1,7 @@
 """Cropping, flipping and normalising: as they were first written, bit for bit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,18 +18,6 @@ def images(b: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
     return torch.from_numpy(x)
 
 
-def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    return draw_moves(len(x), ImageConfig(crop_padding=padding), generator).apply_to(x)
-
-
-def random_flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    return draw_moves(len(x), ImageConfig(flip=True), generator).apply_to(x)
-
-
-def to_float(x: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
-    return Pipeline(ImageConfig(mean=mean, std=std), torch.device("cpu")).plain(x)
-
-
 # --- as ever ---------------------------------------------------------------------------------------
 
 
@@ -40,25 +30,28 @@ def crop_as_first_written(x: Tensor, padding: int, generator: torch.Generator) -
     return padded[torch.arange(b)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-@pytest.mark.parametrize(("b", "h", "w", "padding"), [(1, 1, 1, 1), (7, 6, 5, 2), (64, 32, 32, 4), (5, 8, 8, 16)])
+def moved(x: Tensor, generator: torch.Generator, **given: Any) -> Tensor:
+    return draw_moves(len(x), ImageConfig(**given), generator).apply_to(x)
+
+
+@pytest.mark.parametrize(("b", "h", "w", "padding"), [(1, 1, 1, 1), (7, 6, 5, 2), (5, 8, 8, 16)])
 def test_crop_repeats_the_windows_of_earlier_runs(b: int, h: int, w: int, padding: int) -> None:
     x, new, old = images(b, h, w), rng(3), rng(3)
-    out = random_crop(x, padding, new)
-    assert torch.equal(out, crop_as_first_written(x, padding, old))
-    assert out.is_contiguous()
+    out = moved(x, new, crop_padding=padding)
+    assert out.is_contiguous() and torch.equal(out, crop_as_first_written(x, padding, old))
     assert torch.equal(new.get_state(), old.get_state())
 
 
 def test_flip_repeats_the_choices_of_earlier_runs() -> None:
     x, new, old = images(64, 8, 8), rng(3), rng(3)
     flip = torch.rand(64, generator=old) < 0.5
-    assert torch.equal(random_flip(x, new), torch.where(flip[:, None, None, None], x.flip(2), x))
+    assert torch.equal(moved(x, new, flip=True), torch.where(flip[:, None, None, None], x.flip(2), x))
     assert torch.equal(new.get_state(), old.get_state())
 
 
 def test_to_float_is_the_textbook_form_to_the_last_digits() -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     x = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)  # every value in every channel
-    m, s = torch.tensor(mean), torch.tensor(std)
-    wanted = ((x.double() / 255.0 - m) / s).permute(0, 3, 1, 2).float()
-    torch.testing.assert_close(to_float(x, mean, std), wanted, rtol=0, atol=1e-6)
+    wanted = ((x.double() / 255.0 - torch.tensor(mean)) / torch.tensor(std)).permute(0, 3, 1, 2).float()
+    found = Pipeline(ImageConfig(mean=mean, std=std), torch.device("cpu")).plain(x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)

@@ -18,10 +18,9 @@ CPU = torch.device("cpu")
 FULL: dict[str, Any] = {
     "crop_padding": 2, "flip": True, "resized_crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.4, 0.1), "grayscale": 0.2,
 }  # fmt: skip
-CONFIGS: list[dict[str, Any]] = [{}, {"crop_padding": 2, "flip": True}, FULL] + [
-    {key: value} for key, value in FULL.items()
-]
-configs = pytest.mark.parametrize("given", CONFIGS, ids=lambda given: "+".join(given) or "off")
+CONFIGS: list[dict[str, Any]] = [{}, {"crop_padding": 2, "flip": True}, FULL, *({key: FULL[key]} for key in FULL)]
+configs = pytest.mark.parametrize("given", CONFIGS, ids=str)
+MOMENTS = [torch.tensor(part).view(3, 1, 1) for part in (ImageConfig().mean, ImageConfig().std)]
 
 
 def images(b: int = 16, size: int = 12, seed: int = 0) -> Tensor:
@@ -32,49 +31,40 @@ def pipeline(**given: Any) -> Pipeline:
     return Pipeline(ImageConfig(**given), CPU)
 
 
-def moments() -> tuple[Tensor, Tensor]:
-    config = ImageConfig()
-    return torch.tensor(config.mean), torch.tensor(config.std)
-
-
 # --- what comes out --------------------------------------------------------------------------------
 
 
 @configs
 @pytest.mark.parametrize("b", [1, 5])
 def test_result_is_float32_channels_last_and_in_the_range_of_the_images(given: dict[str, Any], b: int) -> None:
-    x = images(b)
+    x, made = images(b), pipeline(**given)
     kept = x.clone()
-    made = pipeline(**given)
     lowest, highest = made.plain(torch.zeros_like(x)), made.plain(torch.full_like(x, 255))
     for out in (made.train(x, rng()), made.plain(x)):
-        assert out.shape == (b, 3, 12, 12)
-        assert out.dtype == torch.float32
-        assert out.stride() == (12 * 12 * 3, 1, 12 * 3, 3)
-        assert (out >= lowest).all()
-        assert (out <= highest).all()
+        assert (out.shape, out.dtype, out.stride()) == ((b, 3, 12, 12), torch.float32, (12 * 12 * 3, 1, 12 * 3, 3))
+        assert ((out >= lowest) & (out <= highest)).all()
     assert torch.equal(x, kept)
 
 
 def test_identity_when_off() -> None:
     x, generator = images(), rng()
-    before = generator.get_state()
-    mean, std = moments()
     out = pipeline(jitter=(0, 0, 0, 0), jitter_p=1.0).train(x, generator)
-    assert torch.equal(generator.get_state(), before)
+    assert torch.equal(generator.get_state(), rng().get_state())
     assert torch.equal(out, pipeline().plain(x))
-    torch.testing.assert_close(out, ((x.float() / 255.0 - mean) / std).permute(0, 3, 1, 2), rtol=0, atol=1e-6)
+    wanted = (x.permute(0, 3, 1, 2) / 255.0 - MOMENTS[0]) / MOMENTS[1]
+    torch.testing.assert_close(out, wanted, rtol=0, atol=1e-6)
 
 
 def test_full_chain_is_its_steps_one_after_the_other() -> None:
     x, generator = images(), rng(9)
-    steps = augment.draw_moves(len(x), ImageConfig(crop_padding=2), generator).apply_to(x)
-    steps = augment.draw_moves(len(x), ImageConfig(flip=True), generator).apply_to(steps)
+    steps = x
+    for part in (ImageConfig(crop_padding=2), ImageConfig(flip=True)):
+        steps = augment.draw_moves(len(x), part, generator).apply_to(steps)
     steps = steps.permute(0, 3, 1, 2).contiguous() / 255
     for step in transforms.compose(ImageConfig(**FULL)).transforms:
         steps, _ = step(steps, generator)
-    mean, std = (values.view(3, 1, 1) for values in moments())
-    torch.testing.assert_close(pipeline(**FULL).train(x, rng(9)), (steps - mean) / std, rtol=0, atol=1e-5)
+    found = pipeline(**FULL).train(x, rng(9))
+    torch.testing.assert_close(found, (steps - MOMENTS[0]) / MOMENTS[1], rtol=0, atol=1e-5)
 
 
 # --- random numbers --------------------------------------------------------------------------------
@@ -87,11 +77,9 @@ def test_two_views_are_independent(given: dict[str, Any]) -> None:
     state = torch.get_rng_state()
     first, second = made.two_views(x, rng(1), rng(2))
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, made.train(x, rng(1)))
-    assert torch.equal(second, made.train(x, rng(2)))
+    for view, seed in ((first, 1), (second, 2)):
+        assert torch.equal(view, made.train(x, rng(seed)))
     assert torch.equal(first, second) == (not given)
-    assert torch.equal(made.two_views(x, rng(1), rng(8))[0], first)
-    assert torch.equal(made.two_views(x, rng(8), rng(2))[1], second)
 
 
 # --- in the client ---------------------------------------------------------------------------------

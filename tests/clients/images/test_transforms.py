@@ -1,6 +1,7 @@
 """Transforms with a draw per image, against torchvision's functions on one image at a time."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
 from fedshift_clients.images import transforms
-from fedshift_clients.images.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
+from fedshift_clients.images.transforms import ColorJitter, PerSample, RandomGrayscale, RandomResizedCrop
 
 #: torchvision's counterparts of transforms.ADJUSTMENTS.
 SLOW: tuple[Callable[[Tensor, float], Tensor], ...] = (
@@ -38,16 +39,22 @@ def near(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
 
 
-def jitter(p: float = 0.8) -> ColorJitter:
-    return ColorJitter(0.4, 0.5, 0.6, 0.2, p=p)
+jitter = partial(ColorJitter, 0.4, 0.5, 0.6, 0.2, p=0.8)
+EVERY: list[Callable[..., PerSample]] = [partial(RandomResizedCrop, (0.2, 0.9)), jitter, partial(RandomGrayscale, 0.5)]
 
 
-EVERY: list[Callable[[], PerSample]] = [
-    lambda: RandomResizedCrop((0.2, 0.9)),
-    jitter,
-    lambda: RandomGrayscale(0.5),
-]
-every = pytest.mark.parametrize("make", EVERY, ids=["resized_crop", "jitter", "grayscale"])
+@pytest.mark.parametrize("make", EVERY)
+def test_as_many_numbers_are_drawn_whatever_comes_of_them(make: Callable[[], PerSample]) -> None:
+    states = []
+    for p in (0.0, 1.0):
+        transform: Any = make()
+        if isinstance(transform, RandomResizedCrop):
+            transform.scale = (p or 0.01, 1.0)
+        transform.p = p
+        generator = rng()
+        transform.draw(torch.Size((9, 3, 8, 8)), generator)
+        states.append(generator.get_state())
+    assert torch.equal(*states)
 
 
 # --- the maths of one image ------------------------------------------------------------------------
@@ -68,13 +75,10 @@ def test_adjustment_is_torchvisions_for_each_image(i: int) -> None:
 
 
 def test_jitter_follows_each_images_factors_and_order() -> None:
-    x, generator = images(40), rng(1)
-    draws = jitter().draw(x.shape, rng(1))
-    out, returned = jitter()(x, generator)
-    assert returned is generator
-    assert 0 < int(draws["chosen"].sum()) < 40
-    for n in range(40):
-        wanted = x[n]
+    x, draws, generator = images(40), jitter(p=0.8).draw(torch.Size((40, 3, 12, 12)), rng(1)), rng(1)
+    out, returned = jitter(p=0.8)(x, generator)
+    assert returned is generator and 0 < int(draws["chosen"].sum()) < 40
+    for n, wanted in enumerate(x):
         if draws["chosen"][n]:
             for i in draws["order"][n].tolist():
                 wanted = SLOW[i](wanted, float(draws["factors"][n, i]))
@@ -92,39 +96,24 @@ def test_grayscale_is_torchvisions_where_chosen_and_nothing_elsewhere() -> None:
     assert torch.equal(out[~chosen], x[~chosen])
 
 
-def windows(draws: Draws) -> list[list[int]]:
+def windows(crop: RandomResizedCrop, shape: torch.Size, seed: int) -> list[list[int]]:
+    draws = crop.draw(shape, rng(seed))
     return torch.stack([draws[key] for key in ("top", "left", "height", "width")], dim=1).int().tolist()
 
 
 @pytest.mark.parametrize(("h", "w"), [(12, 12), (9, 20)])
 @pytest.mark.parametrize("scale", [(0.02, 0.1), (0.5, 1.0)])
 def test_resized_crop_is_torchvisions_of_each_window(h: int, w: int, scale: tuple[float, float]) -> None:
-    x = images(20, h, w)
-    places = windows(RandomResizedCrop(scale).draw(x.shape, rng(3)))
-    out, _ = RandomResizedCrop(scale)(x, rng(3))
-    assert out.shape == x.shape
-    for image, place, cut in zip(x, places, out, strict=True):
+    x, crop = images(20, h, w), RandomResizedCrop(scale)
+    out, _ = crop(x, rng(3))
+    for image, place, cut in zip(x, windows(crop, x.shape, 3), out, strict=True):
         torch.testing.assert_close(cut, functional.resized_crop(image, *place, [h, w]), rtol=0, atol=2e-5)
 
 
 def test_window_that_never_fits_is_the_whole_image() -> None:
     # Twice as wide as high and of the whole area: fits into no square.
-    draws = RandomResizedCrop((1.0, 1.0), (2.0, 2.0)).draw(torch.Size((3, 3, 16, 16)), rng())
-    assert windows(draws) == [[0, 0, 16, 16]] * 3
+    crop = RandomResizedCrop((1.0, 1.0), (2.0, 2.0))
+    assert windows(crop, torch.Size((3, 3, 16, 16)), 0) == [[0, 0, 16, 16]] * 3
 
 
 # --- what all have in common -----------------------------------------------------------------------
-
-
-@every
-def test_as_many_numbers_are_drawn_whatever_comes_of_them(make: Callable[[], PerSample]) -> None:
-    states = []
-    for p in (0.0, 1.0):
-        transform: Any = make()
-        if isinstance(transform, RandomResizedCrop):
-            transform.scale = (p or 0.01, 1.0)
-        transform.p = p
-        generator = rng()
-        transform.draw(torch.Size((9, 3, 8, 8)), generator)
-        states.append(generator.get_state())
-    assert torch.equal(*states)

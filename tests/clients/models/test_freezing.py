@@ -3,7 +3,7 @@
 import pytest
 import torch
 from refusals import refused
-from support import fedavg, fit, image_set, shared
+from support import changed, drawn, fedavg, fit, image_set, shared, weights
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
@@ -22,8 +22,7 @@ def stepped(model: networks.SplitModel) -> set[str]:
     """Return the state-dict names that a training step changes."""
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     networks.set_training(model, freeze_batchnorm=False)
-    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    model(x)[1].square().sum().backward()
+    model(drawn(0, 4, 3, 32, 32))[1].square().sum().backward()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:
@@ -60,15 +59,11 @@ def test_parts_that_a_network_lacks_are_refused(what: str, name: str, allowed: s
 
 
 def test_a_client_sends_what_is_free_alone() -> None:
-    made = fedavg(train_set=image_set(8))
-    freeze(made.model, "stages:1", "cnn")
-    client = fedavg(network=made.model, train_set=image_set(8))
-    assert client.shared_frozen == made.model.frozen
-    assert set(client.shared_names) == client.model.state_dict().keys() - client.shared_frozen
-    before = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
+    client = fedavg(network=frozen("stages:1", "cnn"), train_set=image_set(8))
+    assert client.shared_frozen == client.model.frozen
+    before = weights(client)
     fit(client)
-    after = client.model.state_dict()
-    assert all(torch.equal(after[name], before[name]) for name in client.shared_frozen)
+    assert changed(before, weights(client)) == set(client.shared_names) == before.keys() - client.shared_frozen
     assert len(shared(client)) == len(client.shared_names)
 
 

@@ -6,16 +6,17 @@ import copy
 import pytest
 import torch
 from refusals import refused
+from support import drawn
 from torch import Tensor, nn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.models.projection import PART, Projection, projection_of, unprojected
+from fedshift_clients.models.projection import PART, projection_of, unprojected
 from fedshift_clients.models.shortcut import Shortcut, depth_of
 from fedshift_clients.models.stages import feature_stages
-from fedshift_clients.modules.f2dc import F2DCModel, F2DCModules
+from fedshift_clients.modules.f2dc import F2DCModules
 from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
@@ -24,7 +25,7 @@ NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:mobilenet_v3_small"]
 
 
 def _images(number: int = 3, seed: int = 0) -> Tensor:
-    return torch.randn(number, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    return drawn(seed, number, 3, 32, 32)
 
 
 def _frozen(name: str, what: str, projection: int = 0) -> SplitModel:
@@ -35,70 +36,51 @@ def _frozen(name: str, what: str, projection: int = 0) -> SplitModel:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_projection_is_the_feature_and_leaves_the_encoder_as_it_was(name: str) -> None:
-    plain, model = networks.build(name, 7, seed=0), networks.build(name, 7, seed=0, projection=16)
-    own = model.state_dict()
-    for key, tensor in plain.encoder.state_dict().items():
-        torch.testing.assert_close(own[f"encoder.{key}"], tensor, rtol=0, atol=0)
-    assert own.keys() - {f"encoder.{key}" for key in plain.encoder.state_dict()} == {
-        "encoder.projection.0.weight", "encoder.projection.0.bias", "classifier.weight", "classifier.bias",
-    }  # fmt: skip
-    x = _images()
-    features, logits = model.eval()(x)
-    layer = projection_of(model.encoder)
-    assert layer is not None
-    wanted = torch.relu(plain.eval().encoder(x) @ layer[0].weight.T + layer[0].bias)
-    torch.testing.assert_close(features, wanted)
+    plain, model = (networks.build(name, 7, seed=0, projection=width).eval() for width in (0, 16))
+    layer, own, x = projection_of(model.encoder), model.encoder.state_dict(), _images()
+    torch.testing.assert_close({key: own[key] for key in plain.encoder.state_dict()}, dict(plain.encoder.state_dict()))
+    assert own.keys() - plain.encoder.state_dict().keys() == {"projection.0.weight", "projection.0.bias"}
+    features, logits = model(x)
+    assert layer is not None and (model.feature_dim, layer.width_in) == (16, plain.feature_dim)
+    torch.testing.assert_close(features, torch.relu(plain.encoder(x) @ layer[0].weight.T + layer[0].bias))
     torch.testing.assert_close(logits, model.classifier(features))
     torch.testing.assert_close(unprojected(model.encoder, x), plain.encoder(x))
-    assert (model.feature_dim, layer.width_in) == (16, plain.feature_dim)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stages_end_in_the_projection(name: str) -> None:
     model = networks.build(name, 7, seed=0, projection=16).eval()
-    stages = feature_stages(model.encoder)
-    assert stages is not None
+    stages, levels, layer = feature_stages(model.encoder), feature_levels(model.encoder), projection_of(model.encoder)
+    assert stages is not None and layer is not None
     h = x = _images()
     for stage in stages.maps:
         h = stage(h)
     torch.testing.assert_close(stages.rest(h), model.encoder(x))
-    levels = feature_levels(model.encoder)
-    if levels is not None:
-        layer = projection_of(model.encoder)
-        assert layer is not None
-        assert levels[-1] is layer.activation
+    assert levels is None or levels[-1] is layer.activation
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
-    model = _frozen(name, "encoder", 16)
-    free = {key for key in model.state_dict() if key not in model.frozen}
+    model = _frozen(name, "encoder", 16).train()
+    free, layer = model.state_dict().keys() - model.frozen, projection_of(model.encoder)
     assert {key.rpartition(".")[0] for key in free} == {f"encoder.{PART}.0", "classifier"}
-    model.train()
-    layer = projection_of(model.encoder)
-    assert isinstance(layer, Projection)
-    assert layer.training
-    learns = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
-    assert learns == free
+    assert layer is not None and layer.training
+    assert {key for key, parameter in model.named_parameters() if parameter.requires_grad} == free
 
 
 @pytest.mark.parametrize(("what", "projection"), [("encoder", 0), ("encoder", 16), ("stages:1", 0), ("stages:2", 16)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, projection: int) -> None:
-    model = _frozen(name, what, projection)
-    x, other = _images(5), _images(5, seed=1)
+    model, x, other = _frozen(name, what, projection), _images(5), _images(5, seed=1)
     wanted, wanted_of_other = model(x), model(other)
     shortcut = Shortcut(model, depth_of(model, what), 32)
     kept = shortcut.beginning(x)
-    assert kept.ndim == (2 if what == "encoder" else 4)
-    assert set(shortcut.names) == model.frozen
+    assert kept.ndim == (2 if what == "encoder" else 4) and set(shortcut.names) == model.frozen
     for _ in range(2):
         shortcut.close()
-        for got, expected in zip(model(kept), wanted, strict=True):
-            torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(model(kept), wanted)
         with shortcut.opened():
-            for got, expected in zip(model(other), wanted_of_other, strict=True):
-                torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(model(other), wanted_of_other)
         torch.testing.assert_close(copy.deepcopy(model)(kept)[1], wanted[1])
 
 
@@ -106,16 +88,12 @@ def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, 
 def test_modules_of_f2dc_end_what_is_computed_once(what: str) -> None:
     plan = networks.Blueprint(ModelConfig(name="resnet10"), 7, 32, 0)
     model = F2DCModules(F2DCParams(insert_after=(2, 4))).wrap(networks.build("resnet10", 7, seed=0), plan)
-    assert isinstance(model, F2DCModel)
     freeze(model, what, "resnet10")
     assert depth_of(model, what) == "stages:2"
-    model.eval()
-    x = _images()
-    wanted = model(x)[1]
-    shortcut = Shortcut(model, "stages:2", 32)
-    kept = shortcut.beginning(x)
-    assert kept.shape[1] == 128
+    wanted, shortcut = model.eval()(_images())[1], Shortcut(model, "stages:2", 32)
+    kept = shortcut.beginning(_images())
     shortcut.close()
+    assert kept.shape[1] == 128
     torch.testing.assert_close(model(kept)[1], wanted)
 
 

@@ -1,17 +1,18 @@
 """Networks of torchvision and timm: divided into encoder and head, cut into stages, refused in a line."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
 from refusals import refused
+from support import drawn
 from torch import Tensor, nn
 from torchvision import models
 
 from fedshift_clients.models import libraries, networks, timm_nets, torchvision_nets
 from fedshift_clients.models.catalog import NETWORKS
-from fedshift_clients.models.libraries import LibraryEncoder
-from fedshift_clients.models.networks import MLPHead, SplitModel
+from fedshift_clients.models.networks import MLPHead
 from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
@@ -32,24 +33,19 @@ CUT = {
 
 
 def images(size: int = 32) -> Tensor:
-    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return drawn(0, 2, 3, size, size)
 
 
-def outline(name: str, size: int = 64) -> SplitModel:
-    result = libraries.without_weights(lambda: networks.bare(name, 5, size))
-    assert isinstance(result, SplitModel)
-    return result
+def outline(name: str, size: int = 64) -> Any:
+    return libraries.without_weights(lambda: networks.bare(name, 5, size))
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_encoder_and_head_together_are_the_librarys_network(name: str) -> None:
     model = networks.build(f"torchvision:{name}", 5, seed=1).eval()
-    whole = models.get_model(name, num_classes=5).eval()
-    encoder = model.encoder
-    assert isinstance(encoder, LibraryEncoder)
+    whole, encoder = models.get_model(name, num_classes=5).eval(), model.encoder
     state = {f"{encoder.head}.{leaf}": tensor for leaf, tensor in model.classifier.state_dict().items()}
-    state |= {key.removeprefix("body."): tensor for key, tensor in encoder.state_dict().items()}
-    whole.load_state_dict(state)  # strict: each name and each shape
+    whole.load_state_dict(encoder.body.state_dict() | state)  # strict: each name and each shape
     with torch.no_grad():
         features, logits = model(images())
         torch.testing.assert_close(logits, whole(images()))
@@ -64,22 +60,18 @@ def test_stages_are_what_the_network_does(name: str) -> None:
     """Where there are no weights, the shapes are looked at, else the numbers."""
     small = name in ("mnasnet0_5", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5")
     model = networks.build(f"torchvision:{name}", 5, 0).eval() if small else outline(f"torchvision:{name}")
-    stages = feature_stages(model.encoder)
-    assert stages is not None
-    assert stages.widths == CUT[name]
-    device = next(model.parameters()).device
-    h = images(64).to(device)
+    stages, x = feature_stages(model.encoder), images(64).to(model.classifier.weight.device)
+    assert stages is not None and stages.widths == CUT[name]
+    h, shapes = x, []
     with torch.no_grad():
-        sides = []
-        for stage, width in zip(stages.maps, stages.widths, strict=True):
+        for stage in stages.maps:
             h = stage(h)
-            sides.append(h.shape[-1])
-            assert h.shape[1] == width
-        result, expected = stages.rest(h), model.encoder(images(64).to(device))
-    assert sides == sorted(sides, reverse=True)
+            shapes.append(h.shape)
+        result, expected = stages.rest(h), model.encoder(x)
+    sides = [shape[-1] for shape in shapes]
+    assert tuple(shape[1] for shape in shapes) == CUT[name] and sides == sorted(sides, reverse=True)
     assert result.shape == expected.shape == (2, model.feature_dim)
-    if small:
-        assert torch.equal(result, expected)
+    assert not small or torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("name", ["vit_b_32", "swin_t"])
@@ -88,9 +80,9 @@ def test_a_network_without_feature_maps_has_no_stages(name: str) -> None:
 
 
 def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
-    small, large = (outline("torchvision:vit_b_32", size).encoder.body.get_parameter("encoder.pos_embedding")
-                    for size in (32, 96))  # fmt: skip
-    assert (small.shape[1], large.shape[1]) == (1 + 1, 1 + 9)
+    for size, places in ((32, 1), (96, 9)):
+        body = outline("torchvision:vit_b_32", size).encoder.body
+        assert body.get_parameter("encoder.pos_embedding").shape[1] == 1 + places
 
 
 @pytest.mark.parametrize(

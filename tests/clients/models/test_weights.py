@@ -49,17 +49,14 @@ def test_a_head_that_does_not_fit_is_left_out_and_reported() -> None:
     mlp = networks.build(OURS, 4, 0, head="mlp")
     for mine, given in ((model(), by_library(1000)), (model(), bare), (mlp, by_library())):
         result = weights.fitted(mine, given, OURS, "/w.pth")
-        (left_out,) = result.left_out
-        worded(left_out, "head")
+        worded(" ".join(result.left_out), "head")
         assert not [name for name in result.values if name.startswith("classifier")]
 
 
 def test_counters_of_batchnorm_may_be_missing_and_numbers_may_be_shorter() -> None:
-    given = {name: t.half() if t.is_floating_point() else t for name, t in by_library().items()}
-    given = {name: t for name, t in given.items() if not name.endswith("num_batches_tracked")}
+    given = {name: t.half() for name, t in by_library().items() if t.is_floating_point()}
     values = weights.fitted(model(), given, OURS, "/w").values
-    assert values["encoder.body.conv1.0.weight"].dtype == torch.float32
-    assert torch.equal(values["encoder.body.conv1.0.weight"], given["conv1.0.weight"].float())
+    torch.testing.assert_close(values["encoder.body.conv1.0.weight"], given["conv1.0.weight"].float(), rtol=0, atol=0)
 
 
 def test_old_names_of_densenet_are_known() -> None:

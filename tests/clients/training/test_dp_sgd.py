@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_client, shared
+from support import SEED, C, D, N, barred_images, batch, begun, drawn, fit, image_set, labels, new_client, shared
 from torch import Tensor, nn
 
 from fedshift_app.config.sections import PrivacyConfig
@@ -62,37 +62,24 @@ def private_client(kind: Any = DomainClient, *, network: SplitModel | None = Non
 
 def slow_sum(model: SplitModel, x: Tensor, y: Tensor, clip: float) -> list[Tensor]:
     """Return the sum of clipped gradients, one image after another."""
-    total = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    for place in range(len(x)):
-        loss = cross_entropy(model(x[place : place + 1])[1], y[place : place + 1])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
+    every = []
+    for image, label in zip(x.split(1), y.split(1), strict=True):
+        gradients = torch.autograd.grad(cross_entropy(model(image)[1], label), list(model.parameters()))
         norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
-        for part, gradient in zip(total, gradients, strict=True):
-            part += gradient * min(1.0, clip / norm)
-    return total
+        every.append([gradient * min(1.0, clip / norm) for gradient in gradients])
+    return [sum(parts[1:], parts[0]) for parts in zip(*every, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("clip", "layout"), [(0.3, torch.channels_last), (2.0, torch.contiguous_format), (1e3, torch.channels_last)]
-)
+@pytest.mark.parametrize(("clip", "layout"), [(0.3, torch.channels_last), (2.0, torch.contiguous_format)])
 def test_the_sum_is_that_of_one_image_at_a_time(clip: float, layout: torch.memory_format) -> None:
-    model = small().to(memory_format=layout)
-    x = torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=layout)
-    y = labels(2, 7, C)
+    """And nothing of Opacus is left on the model."""
+    model, y = small().to(memory_format=layout), labels(2, 7, C)
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    x = drawn(1, 7, 3, 8, 8).contiguous(memory_format=layout)
     wanted = slow_sum(model, x, y, clip)
     with per_image.per_image(model) as images:
-        losses = nn.functional.cross_entropy(model(x)[1], y, reduction="none")
-        images.clipped_sum(losses, clip)
-    for parameter, part in zip(model.parameters(), wanted, strict=True):
-        assert parameter.grad is not None
-        torch.testing.assert_close(parameter.grad, part, rtol=1e-4, atol=1e-5)
-
-
-def test_nothing_of_opacus_is_left_on_the_model() -> None:
-    model = small()
-    before = {name: set(vars(module)) for name, module in model.named_modules()}
-    with per_image.per_image(model) as images:
-        images.clipped_sum(nn.functional.cross_entropy(model(torch.randn(3, 3, 8, 8))[1], labels(0, 3, C)), 1.0)
+        images.clipped_sum(nn.functional.cross_entropy(model(x)[1], y, reduction="none"), clip)
+    torch.testing.assert_close([p.grad for p in model.parameters()], wanted, rtol=1e-4, atol=1e-5)
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
     assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
     assert all(not {"grad_sample", "_norm_sample"} & set(vars(parameter)) for parameter in model.parameters())
@@ -119,20 +106,17 @@ class Mixing(nn.Module):
 @pytest.mark.parametrize(
     ("middle", "message"),
     [
-        (nn.BatchNorm2d(4), "encoder.1"),
-        (Twice(), "Opacus"),
-        (Mixing(), "mixes"),
+        (nn.BatchNorm2d(4), "encoder.1"), (Twice(), "Opacus"), (Mixing(), "mixes"),
         (nn.InstanceNorm2d(4, track_running_stats=True), "encoder.1.running_mean"),
     ],
-)
+)  # fmt: skip
 def test_networks_without_gradients_of_single_images_are_refused(middle: nn.Module, message: str) -> None:
-    model = small(middle=middle)
-    model.eval()
+    model = small(middle=middle).eval()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with refused(ConfigError, message):
-        per_image.check(model, torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
+        per_image.check(model, drawn(0, 2, 3, 8, 8), freeze_batchnorm=False)
     assert not model.training and all(parameter.grad is None for parameter in model.parameters())
-    assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
+    torch.testing.assert_close(dict(model.named_buffers()), buffers, rtol=0, atol=0)
 
 
 def test_wrong_norms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,24 +135,18 @@ PROTOTYPES = {"prototypes": np.random.default_rng(3).normal(size=(C, D)).astype(
 
 @pytest.mark.parametrize("kind", [DomainClient, FedProxClient, FedDynClient, FedProtoClient, FPLClient])
 def test_the_loss_is_the_mean_over_images_and_the_terms_of_weights(kind: Any) -> None:
-    client = new_client(kind, knowledge=PROTOTYPES if kind.sends_prototypes else None)
+    client, given = new_client(kind, knowledge=PROTOTYPES if kind.sends_prototypes else None), batch(6, classes=C)
     client.take([array + 0.01 for array in shared(client)])
-    client.start_round(2)
-    client.start_epoch(0)
+    begun(client)
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter.mul_(1.1)  # so that terms of weights are not 0
-    batch = Batch(torch.randn(6, 3, 32, 32), labels(1, 6, C), 0)
-    of_images, of_weights = client.image_losses(batch), client.weight_losses()
-    assert kind.is_per_image() and all(term.shape == (6,) for term in of_images.values())
-    terms = {name: term.mean() for name, term in of_images.items()} | of_weights
-    whole = client.loss(batch)
-    assert terms.keys() == whole.keys() and len(whole) >= (1 if kind is DomainClient else 2)
-    for name, term in whole.items():
-        torch.testing.assert_close(terms[name], term)
-    alone = [client.image_losses(Batch(batch.x[i : i + 1], batch.y[i : i + 1], 0)) for i in range(6)]
-    for name, term in of_images.items():
-        torch.testing.assert_close(term, torch.cat([of_one[name] for of_one in alone]), rtol=1e-4, atol=1e-5)
+    of_images, of_weights, whole = client.image_losses(given), client.weight_losses(), client.loss(given)
+    assert kind.is_per_image() and len(whole) >= (1 if kind is DomainClient else 2)
+    torch.testing.assert_close({name: term.mean() for name, term in of_images.items()} | of_weights, dict(whole))
+    alone = [client.image_losses(Batch(given.x[i : i + 1], given.y[i : i + 1], 0)) for i in range(6)]
+    joined = {name: torch.cat([of_one[name] for of_one in alone]) for name in of_images}
+    torch.testing.assert_close(dict(of_images), joined, rtol=1e-4, atol=1e-5)
 
 
 def test_who_changes_the_loss_must_say_that_it_is_of_single_images() -> None:
@@ -189,9 +167,9 @@ def test_an_empty_batch_is_a_step_of_noise_with_its_deviation() -> None:
     client = private_client(noise_multiplier=3.0, clipping_norm=0.5)
     spends = client.trained_by.spending(client)
     client.trained_by._set_gradient(client, None, None, spends, np.random.default_rng(0))
-    drawn = torch.cat([parameter.grad.flatten() for parameter in client.model.parameters()])
-    assert drawn.std() == pytest.approx(3.0 * 0.5 / 8, rel=0.01)  # a batch of eight is expected
-    assert abs(float(drawn.mean())) < 5 * float(drawn.std()) / math.sqrt(len(drawn))
+    noise = torch.cat([parameter.grad.flatten() for parameter in client.model.parameters()])
+    assert noise.std() == pytest.approx(3.0 * 0.5 / 8, rel=0.01)  # a batch of eight is expected
+    assert abs(float(noise.mean())) < 5 * float(noise.std()) / math.sqrt(len(noise))
 
 
 def test_the_gradient_is_the_noised_sum_over_the_expected_batch_and_terms_of_weights_come_on_top() -> None:
@@ -201,25 +179,21 @@ def test_the_gradient_is_the_noised_sum_over_the_expected_batch_and_terms_of_wei
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter.add_(0.001)
-    batch = Batch(torch.randn(5, 3, 32, 32), labels(1, 5, C), 0)
-    wanted = [part / 8 + 0.7 * 0.001 for part in slow_sum(client.model, batch.x, batch.y, 0.1)]
+    by, given, rng = client.trained_by, batch(5, classes=C), np.random.default_rng(0)
+    wanted = [part / 8 + 0.7 * 0.001 for part in slow_sum(client.model, given.x, given.y, 0.1)]
     with per_image.per_image(client.model) as images:
-        client.trained_by._set_gradient(
-            client, images, batch, client.trained_by.spending(client), np.random.default_rng(0)
-        )
-    for parameter, part in zip(client.model.parameters(), wanted, strict=True):
-        assert float((parameter.grad - part).abs().max()) < 6 * 0.01 * 0.1 / 8 + 1e-5
+        by._set_gradient(client, images, given, by.spending(client), rng)
+    found, bound = [parameter.grad for parameter in client.model.parameters()], 6 * 0.01 * 0.1 / 8 + 1e-5
+    torch.testing.assert_close(found, wanted, rtol=0, atol=bound)
 
 
 def test_batches_are_poisson_samples_whose_sizes_are_binomial() -> None:
     client = private_client()
     views = client.torch_rng("augment", 1), client.torch_rng("augment-second", 1)
-    seen = list(dp_sgd._batches(client, 0, 3000, 0.1, np.random.default_rng(5), views))
+    seen = dp_sgd._batches(client, 0, 3000, 0.1, np.random.default_rng(5), views)
     sizes = np.array([0 if batch is None else len(batch.y) for batch in seen])
-    assert len(seen) == 3000
-    assert sizes.mean() == pytest.approx(N * 0.1, rel=0.05)
-    assert sizes.var() == pytest.approx(N * 0.1 * 0.9, rel=0.1)
-    assert (sizes == 0).mean() == pytest.approx(0.9**N, rel=0.2)
+    assert len(sizes) == 3000 and (sizes == 0).mean() == pytest.approx(0.9**N, rel=0.2)
+    assert (sizes.mean(), sizes.var()) == pytest.approx((N * 0.1, N * 0.1 * 0.9), rel=0.1)
 
 
 def test_a_round_has_the_steps_that_are_accounted_for_and_draws_anew() -> None:
@@ -243,25 +217,24 @@ def test_half_precision_is_refused_on_the_node() -> None:
 
 
 def test_prototypes_are_class_means_of_clipped_features_with_noise_of_the_stated_deviation() -> None:
-    images = image_set(60)
+    images, wanted = image_set(60), torch.zeros(C, D)
     given: dict[str, Any] = {"train_set": images, "prototype_clip": 0.05}
     client = private_client(FedProtoClient, **given, prototype_noise=0.01, noise_multiplier=0.01)
     client.model.eval()
     with torch.no_grad():
-        z = torch.cat([client.forward(x)[0] for x, _ in client.plain_batches(images)]).double()
+        z = torch.cat([client.forward(x)[0] for x, _ in client.plain_batches(images)])
     assert float(z.norm(dim=1).min()) > 0.05
-    z = z / z.norm(dim=1, keepdim=True) * 0.05
-    means, counts = client.class_prototypes()
     for label in range(C - 1):
-        torch.testing.assert_close(means[label].double(), z[images.y == label].mean(dim=0), atol=1e-4, rtol=0)
-    assert counts.tolist() == [20, 20, 20, 0] and not means[C - 1].any()
+        wanted[label] = 0.05 * nn.functional.normalize(z[images.y == label]).mean(dim=0)
+    means, counts = client.class_prototypes()
+    torch.testing.assert_close(means, wanted, atol=1e-4, rtol=0)
+    assert counts.tolist() == [20, 20, 20, 0]
     with refused(FedShiftError):
         client.class_prototypes()
 
-    noisy = private_client(FedProtoClient, **given, noise_multiplier=1.0)
-    means, counts = noisy.class_prototypes()
+    means, counts = private_client(FedProtoClient, **given, noise_multiplier=1.0).class_prototypes()
     assert (counts >= 0).all() and (counts <= torch.tensor([20, 20, 20, 0])).all()
-    off = (means[: C - 1].double() - torch.stack([z[images.y == label].mean(dim=0) for label in range(C - 1)])) * 20
+    off = (means - wanted)[: C - 1] * 20
     assert off.std() == pytest.approx(math.sqrt(2) * 0.05, rel=0.35)  # the counts are noisy, too
 
 
@@ -289,16 +262,15 @@ def test_training_learns_with_a_moderate_epsilon() -> None:
 # --- does it protect? ------------------------------------------------------------------------------
 
 
-def advantage(client: DomainClient, members: ImageSet, others: ImageSet) -> float:
+def advantage(client: DomainClient, *sets: ImageSet) -> float:
     """Return how much better than chance the best threshold on the loss tells members from others, 0 to 1."""
     client.model.eval()
-    losses = []
     with torch.no_grad():
-        for images in (members, others):
-            batches = client.plain_batches(images)
-            losses.append(torch.cat([cross_entropy_of_each(client.forward(x)[1], y) for x, y in batches]).numpy())
-    thresholds = np.concatenate(losses)
-    return max(float((losses[0] <= t).mean() - (losses[1] <= t).mean()) for t in thresholds)
+        losses = [
+            np.concatenate([cross_entropy_of_each(client.forward(x)[1], y) for x, y in client.plain_batches(images)])
+            for images in sets
+        ]
+    return max(float((losses[0] <= t).mean() - (losses[1] <= t).mean()) for t in np.concatenate(losses))
 
 
 def test_an_attack_by_the_loss_finds_members_without_noise_and_not_with_it() -> None:
@@ -308,12 +280,11 @@ def test_an_attack_by_the_loss_finds_members_without_noise_and_not_with_it() -> 
     members, others = ImageSet(x[:60], y[:60]), ImageSet(x[60:], y[60:])
     options: dict[str, Any] = {"train_set": members, "epochs": 25, "batch_size": 20, "images": ImageConfig()}
     bare = new_client(DomainClient, network=wide(), **options)
-    fit(bare)
     private = private_client(network=wide(), target_epsilon=0.5, **options)
-    fit(private)
+    for client in (bare, private):
+        fit(client)
     epsilon = private.trained_by.epsilon(private, 1)
     bound = (math.exp(epsilon) - 1 + 2e-5) / (math.exp(epsilon) + 1)
     chance = math.sqrt(math.log(1e6) / 60)  # of the largest gap of two samples of 60, exceeded once in a million
-    assert epsilon <= 0.5
-    assert advantage(bare, members, others) > 0.8
+    assert epsilon <= 0.5 and advantage(bare, members, others) > 0.8
     assert advantage(private, members, others) < bound + chance < 0.8

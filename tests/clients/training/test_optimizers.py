@@ -10,9 +10,9 @@ from torch import nn
 from fedshift_clients.training import optimizers
 
 PAIRS = [
-    pytest.param(optimizers.sgd, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-3}, id="sgd"),
-    pytest.param(optimizers.adam, torch.optim.Adam, {"weight_decay": 1e-3}, id="adam"),
-    pytest.param(optimizers.adamw, torch.optim.AdamW, {}, id="adamw"),
+    (optimizers.sgd, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-3}),
+    (optimizers.adam, torch.optim.Adam, {"weight_decay": 1e-3}),
+    (optimizers.adamw, torch.optim.AdamW, {}),
 ]
 
 
@@ -31,5 +31,4 @@ def after_steps(make: Callable[..., torch.optim.Optimizer], options: dict[str, A
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 def test_steps_are_torchs_own(ours: Any, theirs: Any, options: dict[str, Any]) -> None:
-    for one, other in zip(after_steps(ours, options), after_steps(theirs, options), strict=True):
-        assert torch.equal(one, other)
+    torch.testing.assert_close(after_steps(ours, options), after_steps(theirs, options), rtol=0, atol=0)

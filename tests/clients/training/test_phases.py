@@ -1,18 +1,20 @@
 """Local training in parts, and what the configuration says of the optimiser, against plain PyTorch."""
 
+import copy
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import D, fedavg, fit, new_client, same, shared
+from support import changed, features_of, fedavg, fit, new_client, normalised, parts_of, same, shared, weights
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import TrainConfig
@@ -30,44 +32,18 @@ class TwoParts(DomainClient):
         ]
 
     def start_epoch(self, epoch: int) -> None:
-        self.seen = [*getattr(self, "seen", []), epoch]
+        self.seen = [*getattr(self, "seen", []), (epoch, weights(self))]
 
     def doubled(self, batch: Batch) -> dict[str, Tensor]:
         return {"twice": 2 * self.loss(batch)["ce"]}
 
 
-class Named(Modules):
-    """Modules with one loss term."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(Params())
-        self.name = name
-
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
-        return {self.name: torch.zeros(())}
-
-
-class Watched(TwoParts):
-    """Notes which weights each phase changes."""
-
-    def start_epoch(self, epoch: int) -> None:
-        super().start_epoch(epoch)
-        state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.states = [*getattr(self, "states", []), state]
-
-
-def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-
-
 def test_each_phase_moves_what_it_may_and_epochs_are_counted_on() -> None:
-    client = new_client(Watched)
+    client = new_client(TwoParts)
     _, metrics = fit(client)
-    assert client.seen == [0, 1, 2]
-    first, second, third = client.states
-    last = client.model.state_dict()
-    assert moved(first, second) == {"classifier"}
-    assert moved(second, third) == moved(third, last) == {"encoder"}
+    epochs, states = zip(*client.seen, strict=True)
+    moved = [parts_of(changed(*pair)) for pair in pairwise([*states, weights(client)])]
+    assert (epochs, moved) == ((0, 1, 2), [{"classifier"}, {"encoder"}, {"encoder"}])
     assert all(parameter.requires_grad for parameter in client.model.parameters())
     # 20 images: one epoch with cross-entropy, two with twice as much; the loss is the mean over all three.
     assert metrics["loss"] == pytest.approx((metrics["loss/ce"] + 2 * metrics["loss/twice"]) / 3)
@@ -98,15 +74,9 @@ def factor(server_round: int, rounds: int, **settings: Any) -> float:
 def by_hand(schedule: str, t: int, rounds: int, warmup: int) -> float:
     """Return the rate of a round slowly: a row of all rounds, from which the round is taken."""
     ramp = np.linspace(1 / warmup, 1, warmup) if warmup else np.ones(1)
-    rest = rounds - len(ramp)
-    p = np.linspace(0, 1, rest + 1)[1:]
-    fall = {
-        "none": np.ones(rest),
-        "linear": 0.2 + 0.8 * (1 - p),
-        "cosine": 0.2 + 0.8 * (1 + np.cos(np.pi * p)) / 2,
-        "step": np.ones(rest),
-    }[schedule]
-    row = np.concatenate([ramp, fall])
+    p = np.linspace(0, 1, rounds - len(ramp) + 1)[1:]
+    fall = {"linear": 0.2 + 0.8 * (1 - p), "cosine": 0.2 + 0.8 * (1 + np.cos(np.pi * p)) / 2}
+    row = np.concatenate([ramp, fall.get(schedule, np.ones_like(p))])
     if schedule == "step":  # the rounds after 4 and after 9, whether it is warm by then or not
         row[4:] *= 0.5
         row[9:] *= 0.5
@@ -122,29 +92,27 @@ def test_every_schedule_with_warm_up_and_decay(schedule: str, warmup: int) -> No
         assert factor(t, 12, **more) == pytest.approx(by_hand(schedule, t, 12, warmup), rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_every_optimiser_in_a_phase_of_its_own_rate_is_plain_pytorch(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "of_torch"),
+    [("sgd", partial(torch.optim.SGD, momentum=0.9)), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)],
+)
+def test_every_optimiser_in_a_phase_of_its_own_rate_is_plain_pytorch(kind: str, of_torch: Any) -> None:
     """Two epochs of the classifier alone: as that optimiser of PyTorch over the classifier's weights only."""
-    client = new_client(
-        TwoParts, optimizer=kind, lr=1e-3, weight_decay=0.1, batch_size=64, schedule="step", schedule_steps=(1,)
+    options = {"optimizer": kind, "weight_decay": 0.1, "schedule": "step", "schedule_steps": (1,)}
+    client = new_client(TwoParts, lr=1e-3, batch_size=64, **options)
+    features, y = (
+        features_of(client.model, normalised(client.train_set, client.setup.images)),
+        torch.from_numpy(client.train_set.y),
     )
-    with torch.no_grad():  # a batch lies in the memory of the one before, its features do not
-        batches = [(client.model.encoder(x), labels) for x, labels in client.plain_batches(client.train_set)]
-    features, y = (torch.cat(column) for column in zip(*batches, strict=True))
-    head = nn.Linear(D, client.model.num_classes)
-    head.load_state_dict(client.model.classifier.state_dict())
-    before = {name: tensor.clone() for name, tensor in client.model.encoder.state_dict().items()}
-    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
-    momentum = {"momentum": 0.9} if kind == "sgd" else {}
-    plain = made(head.parameters(), lr=0.05, weight_decay=0.1, **momentum)  # 0.5 of the phase, 0.1 of the schedule
+    head, before = copy.deepcopy(client.model.classifier), weights(client)
+    plain = of_torch(head.parameters(), lr=0.05, weight_decay=0.1)  # 0.5 of the phase, 0.1 of the schedule
     for _ in range(2):
         plain.zero_grad()
-        nn.functional.cross_entropy(head(features), y).backward()
+        nn.functional.cross_entropy(head(torch.from_numpy(features).float()), y).backward()
         plain.step()
-    phase = client.phases(2)[0]
-    client._train(2, [phase, phase])
+    client._train(2, [client.phases(2)[0]] * 2)
     torch.testing.assert_close(client.model.classifier.weight, head.weight, atol=2e-5, rtol=1e-4)
-    assert not moved(before, client.model.encoder.state_dict())  # not by a decay either
+    assert parts_of(changed(before, weights(client))) == {"classifier"}  # nor the rest by a decay
 
 
 def test_the_rate_of_a_round_is_used() -> None:
@@ -156,9 +124,11 @@ def test_the_rate_of_a_round_is_used() -> None:
 
 @pytest.mark.parametrize("names", [("ce",), ("length", "length")])
 def test_modules_with_a_loss_term_of_a_name_in_use_are_refused(names: Sequence[str]) -> None:
-    client = new_client(DomainClient, modules=[Named(name) for name in names])
+    modules = [Modules(Params()) for _ in names]
+    for one, name in zip(modules, names, strict=True):
+        one.terms = lambda model, batch, name=name: {name: torch.zeros(())}  # type: ignore[method-assign, misc]
     with refused(FedShiftError, names[0]):
-        fit(client)
+        fit(new_client(DomainClient, modules=modules))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from fedshift_clients.training.eval_slices import asked_images
 from fedshift_core.errors import FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
-from fedshift_datasets.base import ImageSet
 from fedshift_datasets.listing import joined
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
@@ -56,13 +55,8 @@ def test_it_changes_nothing_and_tells_nothing_unasked() -> None:
 SEED = 3
 
 
-def images(number: int) -> ImageSet:
-    """Images whose label is their place."""
-    return ImageSet(np.zeros((number, 2, 2, 3), np.uint8), np.arange(number, dtype=np.int64))
-
-
 def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
-    requested = asked_images(lambda domain: images(number), config, functools.partial(generator, seed))
+    requested = asked_images(lambda domain: image_set(number, 2, number), config, functools.partial(generator, seed))
     return [test.y.tolist() for _, test in requested]
 
 
@@ -70,13 +64,11 @@ def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
 def test_parts_of_a_sample_are_the_sample(number: int, data: st.DataObject) -> None:
     drawn = data.draw(st.integers(1, number))
     cut = data.draw(st.integers(0, drawn))
-    (whole,) = places(number, domains=["a"], drawn=[drawn], starts=[0], stops=[drawn])
-    parts = [
+    whole, first, second = (
         places(number, domains=["a"], drawn=[drawn], starts=[start], stops=[stop])[0]
-        for start, stop in ((0, cut), (cut, drawn))
-    ]
-    assert parts[0] + parts[1] == whole == sorted(set(whole))
-    assert len(whole) == drawn
+        for start, stop in ((0, drawn), (0, cut), (cut, drawn))
+    )
+    assert first + second == whole == sorted(set(whole)) and len(whole) == drawn
 
 
 def test_a_sample_depends_on_seed_and_domain() -> None:

@@ -1,22 +1,18 @@
 """BatchNorm's statistics: taken of images, those of a batch, put in place and taken out again."""
 
-from collections.abc import Iterator
+import contextlib
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
-from numpy.typing import NDArray
 from refusals import refused
-from support import fedavg, image_set
+from support import Float, as64, drawn, fedavg, image_set
 from torch import Tensor, nn
 
 from fedshift_clients.models.networks import SplitModel, with_group_norm
 from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.base import ImageSet
-
-Float = NDArray[np.float64]
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -27,68 +23,52 @@ def network(seed: int = 0) -> nn.Sequential:
     return made
 
 
-def batches(seed: int = 0) -> list[Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    return [3 * torch.randn(size, 3, 6, 6, generator=rng) + torch.arange(3)[:, None, None] for size in (5, 4, 2)]
+def batches() -> list[Tensor]:
+    return [3 * drawn(size, size, 3, 6, 6) + torch.arange(3)[:, None, None] for size in (5, 4, 2)]
 
 
-def test_moments_against_loops_with_each_batch_normalised_by_its_own() -> None:
+def test_moments_against_numpy_with_each_batch_normalised_by_its_own() -> None:
     model, given = network(), batches()
     result = statistics.take(model, model, given)
-    norm, conv = model[0], model[2]
-    inputs: dict[str, list[Float]] = {"0": [], "3": []}
-    for x in (batch.double().numpy() for batch in given):
-        inputs["0"].append(x)
-        mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
-        scale, shift = (p.detach().double().numpy()[:, None, None] for p in (norm.weight, norm.bias))
-        y = np.maximum((x - mean) / np.sqrt(var + norm.eps) * scale + shift, 0)
-        weights = (p.detach().double() for p in (conv.weight, conv.bias))
-        inputs["3"].append(nn.functional.conv2d(torch.from_numpy(y), *weights).numpy())
+    norm, conv = ({name: p.detach().double() for name, p in layer.named_parameters()} for layer in (model[0], model[2]))
+    inputs: dict[str, list[Float]] = {"0": [as64(batch) for batch in given], "3": []}
+    for x in inputs["0"]:
+        unit = (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + 1e-5)
+        y = np.maximum(unit * as64(norm["weight"])[:, None, None] + as64(norm["bias"])[:, None, None], 0)
+        inputs["3"].append(nn.functional.conv2d(torch.from_numpy(y), **conv).numpy())
     assert list(result) == ["0", "3"]
+    stats = statistics.of_moments(result, 11)
     for name, seen in inputs.items():
         every = np.concatenate(seen)
         np.testing.assert_allclose(result[name].sums, every.mean((2, 3)).sum(0), rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(result[name].squares, np.square(every).mean((2, 3)).sum(0), rtol=1e-4)
-        stats = statistics.of_moments(result, 11)
         np.testing.assert_allclose(stats[f"{name}.running_mean"], every.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(stats[f"{name}.running_var"], every.var((0, 2, 3)), rtol=1e-4)
 
 
 def test_taking_leaves_the_model_as_it_was() -> None:
-    model = network().train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = statistics.take(model, model, batches())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    again = statistics.take(model, model, batches())
-    assert all(torch.equal(first[name].sums, again[name].sums) for name in first)  # no dropout, no state
+    model, before = network().train(), network().state_dict()
+    first, again = (statistics.take(model, model, batches())["3"].sums for _ in range(2))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert torch.equal(first, again)  # no dropout, no state
 
 
 def test_by_batch_is_training_mode_of_batchnorm_alone() -> None:
     model, x = network().eval(), batches()[0]
-    plain = model(x)
+    plain = network().eval()(x)
     with statistics.by_batch(model):
         result = model(x)
-    wanted = nn.Sequential(*list(model)[:4]).train()(x)  # as dropout does nothing in evaluation mode
-    assert torch.allclose(result, wanted)
-    model = network().eval()
-    assert torch.equal(model(x), plain)
-    assert not any(module.training for module in model.modules())
+    assert torch.equal(model(x), plain) and not any(module.training for module in model.modules())
+    torch.testing.assert_close(result, network()[:4].train()(x))  # as dropout does nothing in evaluation mode
 
 
 def test_statistics_are_put_back_whatever_happens() -> None:
-    model = network()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model, before = network(), network().state_dict()
     put = {"0.running_mean": torch.full((3,), 7.0), "3.running_var": torch.full((4,), 2.0)}
-
-    def failing() -> None:
-        with statistics.in_place(model, put):
-            assert float(model.state_dict()["0.running_mean"][1]) == 7
-            assert float(model.state_dict()["3.running_var"][3]) == 2
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        failing()
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with contextlib.suppress(KeyError), statistics.in_place(model, put):
+        torch.testing.assert_close(dict(model.state_dict()), dict(before) | put, rtol=0, atol=0)
+        raise KeyError
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 def test_a_node_takes_them_of_a_sample_that_stays_the_same() -> None:
@@ -124,15 +104,11 @@ def test_images_that_come_class_by_class_are_mixed() -> None:
     assert float((misled / whole - 1).abs().mean()) > 3 * float((taken / whole - 1).abs().mean())
 
 
-def modules_of(model: nn.Module) -> Iterator[str]:
-    return (type(module).__name__ for module in model.modules())
-
-
 def test_group_norm_takes_the_place_of_every_batchnorm() -> None:
     encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)), nn.Flatten())
-    model = with_group_norm(SplitModel(encoder, 4, 2), 2)
-    assert "BatchNorm2d" not in modules_of(model)
-    groups = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
-    assert [(norm.num_groups, norm.num_channels, norm.eps) for norm in groups] == [(2, 4, 1e-5)] * 2
+    modules = list(with_group_norm(SplitModel(encoder, 4, 2), 2).modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in modules)
+    groups = [(m.num_groups, m.num_channels, m.eps) for m in modules if isinstance(m, nn.GroupNorm)]
+    assert groups == [(2, 4, 1e-5)] * 2
     with refused(ConfigError, "model.groups=3", 4):
         with_group_norm(nn.Sequential(nn.BatchNorm2d(4)), 3)
