@@ -28,9 +28,12 @@ def charge(own: Ledger, run: str, cost: Cost = 1.0, check: Callable[[Book, float
 class AppOfNode:
     """A SuperNode's app and its state; the server asks what it likes."""
 
-    def __init__(self, folder: NodeFolder, given: str = "", method: str = "fedavg", **node_config: Any) -> None:
+    def __init__(
+        self, folder: NodeFolder, given: str = "", method: str = "fedavg", dataset: Any = {}, **node_config: Any
+    ) -> None:  # fmt: skip
         identify_process()
-        self.config = resolve({"method": method, "rounds": 10, "set": f"{SHORT} {given}"})
+        flat = {"method": method, "rounds": 10, **dataset}
+        self.config = resolve(flat | {"set": f"{SHORT} {given}" if not dataset else given})
         own = {"domain": folder.domain, "data-dir": str(folder.path), **node_config}
         self.context: Context = make_context(7, own, {})
 
