@@ -1,12 +1,11 @@
 """A prototype that one node alone has is in the server's sum as it is; of two, each has the other's."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import MessageType
-from secure_sites import FOUR, Sites, lose_last
+from secure_sites import FOUR, MakeSites, lose_last
 from support import listening
 
 from fedshift_app.config import registry
@@ -47,7 +46,7 @@ METHODS = by_class()
     [pytest.param(name, marks=[] if name in ("fedproto", "fedproc") else [pytest.mark.long]) for name in METHODS],
 )
 def test_rows_of_a_class_that_too_few_hold_are_in_no_sum(
-    method: str, sites: Callable[..., Sites], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    method: str, sites: MakeSites, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert {"fedmlp", "fedpac", "fedproc", "fedproto", "fedsa", "fedseproto", "i2pfl"} <= {*METHODS}
     caplog.set_level("INFO", "fedshift")
@@ -71,7 +70,7 @@ def test_rows_of_a_class_that_too_few_hold_are_in_no_sum(
     assert "rows of cross, disc are in no sum" in caplog.text
 
 
-def test_a_run_in_which_no_class_may_be_summed_is_refused_before_training(sites: Callable[..., Sites]) -> None:
+def test_a_run_in_which_no_class_may_be_summed_is_refused_before_training(sites: MakeSites) -> None:
     three = sites(held={"north": ("bar",), "south": ("cross",), "west": ("disc",)})
     kinds: Any = []
     with pytest.raises(FederationError, match="each class is held by fewer than 3 nodes of the round"):
@@ -80,7 +79,7 @@ def test_a_run_in_which_no_class_may_be_summed_is_refused_before_training(sites:
     assert three.run(1, method="fedavg", more=EQUAL).rounds[0]["secure_sums"]["nodes"] == 3
 
 
-def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(sites: Callable[..., Sites]) -> None:
+def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(sites: MakeSites) -> None:
     """The nodes that arrived help with no share."""
     four = sites(FOUR, {"north": ("bar",)}, sums="nodes: 3, least: 2")
     with pytest.raises(FederationError, match=r"(?s)0 nodes gave a right share.*class 1 of the sum is held by 2 nodes"):

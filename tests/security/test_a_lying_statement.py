@@ -1,11 +1,10 @@
 """A server passes on other statements than nodes made: of the node itself, of another one, and of itself as a node."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from secure_sites import Sites
+from secure_sites import MakeSites
 from support import InlineRun, listening
 
 from fedshift_core.errors import FederationError
@@ -42,7 +41,7 @@ def few_of_two(message: Any) -> None:
     ids=["of itself", "of another one", "of its classes"],
 )
 def test_nodes_deal_no_shares_where_another_statement_is_passed_on(
-    change: dict[str, Any], why: str, number: int, sites: Callable[..., Sites], caplog: pytest.LogCaptureFixture
+    change: Any, why: str, number: int, sites: MakeSites, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(FederationError, match="0 nodes dealt their shares"):
         sites(sums="nodes: 3, least: 1").run(

@@ -4,7 +4,6 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_names_that_lead_elsewhere_are_names(name: str, tmp_path: Path, monkeypa
         lambda: zipped((own_code.PROJECT, b"project = 1")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_and_harms_nothing(made: Callable[[], bytes]) -> None:
+def test_what_cannot_be_read_is_refused_and_harms_nothing(made: Any) -> None:
     code = own_code.of_bundle(made())
     assert code == Code() and own_code.refuse(code, ("", own_code.installed())) != ""
 

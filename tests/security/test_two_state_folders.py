@@ -1,7 +1,6 @@
 """Two SuperNodes with state folders of their own work on the same images, to spend what one may spend twice."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import own_sites
 import pytest
 from flwr.app import MessageType
-from guarded_node import answered, refused, run
+from guarded_node import Owner, answered, refused, run
 from real_node import charge
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -19,7 +18,6 @@ from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
 from fedshift_datasets.listing import Listing
 
-Owner = Callable[..., str]
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
 
 

@@ -1,6 +1,5 @@
 """A server would have nodes multiply their vectors by 1, .01, .01, .01: the sum is then the first node's own update."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from flwr.app import Message, MessageType
 from guarded_node import run
 from real_node import AppOfNode
-from secure_sites import FOUR, Sites, lose_last, real_nodes
+from secure_sites import FOUR, MakeSites, lose_last, real_nodes
 from support import InlineRun, listening
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -66,7 +65,7 @@ def test_statements_that_differ_from_node_to_node_make_no_sum(least: int, why: s
         run_inline(rounds=1, grid=listening(before=tamper), set=f"{given} federation.secure_sums_least={least}")
 
 
-def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: Callable[..., Sites]) -> None:
+def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: MakeSites) -> None:
     three = sites(held={"north": ("bar", "cross")})
     kinds: Any = []
     grid = listening(before=lambda message: kinds.append(message.metadata.message_type))
@@ -82,14 +81,14 @@ def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: Callab
     assert three.run(1, method="fedavg", more=equal).rounds[0]["secure_sums"]["nodes"] == 3
 
 
-def test_nodes_that_are_lost_do_not_leave_one_alone(sites: Callable[..., Sites]) -> None:
+def test_nodes_that_are_lost_do_not_leave_one_alone(sites: MakeSites) -> None:
     """The server drops nodes after the deal: those that arrived must count as so many nodes too."""
     with pytest.raises(FederationError, match="the 3 nodes of a sum hide each other as"):
         sites(FOUR).run(1, base=listening(lose_last), more="federation.secure_sums_least=3.5")
 
 
 def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(
-    sites: Callable[..., Sites], monkeypatch: pytest.MonkeyPatch
+    sites: MakeSites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By images the loss of a node with nearly all of them would be the sum's, with any ``aggregation.weights``."""
     losses: Any = []

@@ -3,10 +3,9 @@
 import contextlib
 import io
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hub_server import SHA, Hub, serving
 from PIL import Image
-from support import APP_PATH
+from support import APP_PATH, ran
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
@@ -27,7 +26,7 @@ from fedshift_datasets.sets import domainnet, isic, pacs
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 pa = pytest.importorskip("pyarrow", reason="the extra hub is not installed")
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Get = Callable[..., str]
 TEST, TRAIN = (f"data/{split}-00000-of-1.parquet" for split in ("test", "train"))
 
@@ -69,16 +68,8 @@ def get(home: Path) -> Get:
     """Return a function that runs ``fedshift get`` against an endpoint, without a terminal."""
 
     def run(endpoint: str, *words: str, problem: str = "") -> str:
-        env = os.environ | {"HF_ENDPOINT": endpoint, "PYTHONPATH": APP_PATH, "HF_HUB_DISABLE_XET": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "fedshift", "get", *words],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = {"HF_ENDPOINT": endpoint, "PYTHONPATH": APP_PATH, "HF_HUB_DISABLE_XET": "1"}
+        done = ran("-m", "fedshift", "get", *words, env=env, stdin=subprocess.DEVNULL, timeout=120)
         assert bool(done.returncode) is bool(problem) and problem in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -88,9 +79,9 @@ def get(home: Path) -> Get:
 
 @pytest.fixture
 def hub() -> Hub:
-    places = [(d, c) for d in pacs.DOMAINS for c in range(len(pacs.CLASSES)) for _ in range(5)]
+    places = [*product(pacs.DOMAINS, range(len(pacs.CLASSES)), range(5))]
     noise = np.random.default_rng(0).bytes(100_000)  # more than a piece of a download
-    rows = [row(i, c, d, noise=noise[i:] + noise[:i]) for i, (d, c) in enumerate(places)]
+    rows = [row(i, c, d, noise=noise[i:] + noise[:i]) for i, (d, c, _) in enumerate(places)]
     return Hub("flwrlabs/pacs", {TRAIN: parquet(rows, {"label": pacs.CLASSES})})
 
 
@@ -166,18 +157,14 @@ def test_our_readers_take_what_is_written(
 ) -> None:
     """Lists and tables that say which image is of which split."""
     classes = len(known.CLASSES)
-    places = [(d, c) for d in range(len(known.DOMAINS)) for c in range(classes)]
+    places = [*product(range(len(known.DOMAINS)), range(classes))]
     names = {"label": known.CLASSES} | ({column: known.DOMAINS} if column == "domain" else {})
-    starts = {"train": 0, "test": len(places)}
-    parts = {
-        f"data/{split}-00000-of-1.parquet": parquet(
-            [{**row(start + i, c, d, "JPEG"), column: d} for i, (d, c) in enumerate(places)], names
-        )
-        for split, start in starts.items()
-    }
+    starts: Any = (("train", TRAIN, 0), ("test", TEST, len(places)))
+    rows = [[row(at + i, c, d, "JPEG") | {column: d} for i, (d, c) in enumerate(places)] for _, _, at in starts]
+    parts = {part: parquet(own, names) for (_, part, _), own in zip(starts, rows, strict=True)}
     with serving(Hub(repository, parts)) as endpoint:
         get(endpoint, name, "--accept")
-    for split, start in starts.items():
+    for split, _, start in starts:
         images = catalog.load(name, known.DOMAINS[1], split, Source(home / name), 16)
         assert sorted(images.y.tolist()) == list(range(classes))
         first = np.asarray(Image.open(io.BytesIO(picture(start + classes, "JPEG"))))
@@ -212,7 +199,7 @@ def test_what_cannot_be_fetched_is_said_in_a_line(
         ([row(0, 0, "../up")], "dot at the beginning"),
     ],
 )
-def test_rows_that_are_no_images_are_refused_by_name(get: Get, home: Path, rows: list[Row], problem: str) -> None:
+def test_rows_that_are_no_images_are_refused_by_name(get: Get, home: Path, rows: Any, problem: str) -> None:
     with serving(Hub("me/mine", {TRAIN: parquet(rows, {"label": ["cat", "dog"]})})) as endpoint:
         get(endpoint, "me/mine", "--accept", problem=problem)
     assert not (home.parent / "up").exists()

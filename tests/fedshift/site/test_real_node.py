@@ -1,14 +1,11 @@
 """Three SuperNodes on loopback, one of which its owner switches off in the middle of a run."""
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from real_federation import federation
-from support import ROOT, Run, until
+from support import ROOT, Run, ran, until
 
 from fedshift.site import log
 from fedshift_app.node.chained_log import LOG_FILE
@@ -29,8 +26,7 @@ def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> Non
         thread.start()
         written = tmp_path / "state" / "node-0" / LOG_FILE
         assert until(lambda: written.exists() and '"round": 2, "message": "train"' in written.read_text(), 240)
-        command = [sys.executable, "-m", "fedshift", "site", "stop", "node-0"]
-        said = subprocess.run(command, text=True, capture_output=True, check=True, env=os.environ | made.own).stdout
+        said = ran("-m", "fedshift", "site", "stop", "node-0", check=True, env=made.own).stdout
         assert "node-0 is switched off: its SuperNode (process " in said
         stopped = written.read_bytes()
         thread.join()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +12,7 @@ import psutil
 import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
-from support import APP_PATH, until
+from support import APP_PATH, ran, until
 
 from fedshift.run.launch import forks
 from fedshift.site.deploy import fork_server, superexec
@@ -100,7 +99,7 @@ def test_where_nothing_can_be_forked_every_message_has_a_new_process(folder: Pat
     ],
 )
 def test_a_task_is_worked_on_by_flowers_program_with_this_nodes_app(
-    given: tuple[Any, ...], options: list[str], monkeypatch: pytest.MonkeyPatch
+    given: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flower: Any = import_module(sources.CLIENT_APP)
     for name in ("install_from_fab", "get_load_client_app_fn", "run_clientapp"):
@@ -124,13 +123,9 @@ def test_a_process_with_this_nodes_app_can_be_forked_from() -> None:
     """Also with the networks of timm; it refuses that itself once a thread runs or the GPU is open."""
     program = "import {}fedshift.site.deploy.warm, sys; print('timm' in sys.modules)"
     thread = "threading, time; threading.Thread(target=time.sleep, args=(999,), daemon=True).start(); import "
-    env = os.environ | {fork_server.BLAS_THREADS: "1"}
-
-    def ended(first: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-c", program.format(first)], env=env, text=True, capture_output=True)
-
-    assert ended("").stdout.strip() in ("True", "False")
-    assert "neither survives a fork" in ended(thread).stderr
+    plain, threaded = (ran("-c", program.format(text), env={fork_server.BLAS_THREADS: "1"}) for text in ("", thread))
+    assert plain.stdout.strip() in ("True", "False")
+    assert "neither survives a fork" in threaded.stderr
 
 
 def test_a_forked_process_finds_imported_what_each_message_needs() -> None:
@@ -149,5 +144,4 @@ import numpy
 numpy.unique([2, 1])
 print(sorted(set(sys.modules) - before))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert ran("-c", program, check=True).stdout.splitlines()[-1] == "[]"
