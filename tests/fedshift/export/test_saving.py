@@ -190,9 +190,9 @@ def test_frozen_parts_are_those_of_the_file_and_modules_classify_too(method: str
     assert any("decoupler" in name for name in names) is (method == "f2dc")
     assert not any("auxiliary" in name for name in names)  # m is for the losses alone
     rng, state = np.random.default_rng(0), client.model.state_dict()
-    arrays = {name: state[name].numpy() for name in sorted(names)}
-    for name, array in arrays.items():  # variances stay above 0
-        arrays[name] = (array + np.abs(rng.normal(0, 0.05, array.shape))).astype(array.dtype)
+    noise = {name: rng.normal(0, 0.05, state[name].shape) for name in sorted(names)}
+    noise |= {name: np.abs(array) for name, array in noise.items() if name.endswith("running_var")}
+    arrays = {name: np.asarray(state[name].numpy() + noise[name], state[name].numpy().dtype) for name in noise}
     built = scorer.rebuilt(config, arrays, "the")(some_images(2))
     client.model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()}, strict=False)
     with torch.no_grad():

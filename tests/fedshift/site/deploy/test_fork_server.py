@@ -50,13 +50,13 @@ class Node:
         self.folder, self.number = folder, 0
         self.executor = NodeExecutor(modules=modules, program=[sys.executable, "-c", COLD])
 
-    def launch(self, *, silent: bool = False) -> dict[str, Any]:
+    def launch(self, *, silent: bool = False) -> Any:
         self.number += 1
         file = self.folder / f"launched-{self.number}"
         spec = ExecutionSpec(TaskType.CLIENT_APP, str(file), "t", True, None, False, 1, silent, 1, "one")
         assert self.executor.launch(spec) == LaunchResult.accepted()
         assert until(file.is_file), "no process wrote anything"
-        return dict(json.loads(file.read_text()))
+        return json.loads(file.read_text())
 
 
 @pytest.fixture
@@ -72,8 +72,7 @@ def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_anoth
     node = Node(folder, "library")
     node.executor.reconcile()
     found = [node.launch() for _ in range(4)]
-    assert [result["left"] for result in found] == [[]] * 4
-    assert len({result["pid"] for result in found}) == 4
+    assert not any(result["left"] for result in found) and len({result["pid"] for result in found}) == 4
     assert len({result["parent"] for result in found} | {os.getpid()}) == 2
     # Python's and NumPy's random numbers are a new process's.
     assert all(len({*drawn}) == 4 for drawn in zip(*(result["drawn"] for result in found), strict=True))
