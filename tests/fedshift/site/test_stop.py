@@ -129,12 +129,12 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
         (folder / name).write_bytes(b"private")
     monkeypatch.setattr(processes, "is_running", lambda named: False)
     (cache.cache_dir() / "site-0f.json").write_text('["anna.png"]')
-    assert list(cache.cache_dir().glob("*-scan-*"))
+    assert list(cache.cache_dir().glob("[!.]*-scan-*"))
     result = call("node-0", "--forget")
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == set(stop.LOGS)
-    assert not [*cache.cache_dir().glob("*-scan-*"), *cache.cache_dir().glob("site-*")]
-    assert bool(list(cache.cache_dir().glob("*-sketch-*"))) is others
+    assert not [*cache.cache_dir().glob("[!.]*-scan-*"), *cache.cache_dir().glob("site-*")]
+    assert bool(list(cache.cache_dir().glob("[!.]*-sketch-*"))) is others
     assert (tmp_path / "data" / "scan_train.npz").is_file() and f"its images: {tmp_path / 'data'}" in result.stdout
 
 
