@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,13 +104,9 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep decoded images of tests apart from those of the person who runs them."""
     from fedshift_datasets.io import cache
 
-    before = os.environ.get(cache.CACHE_DIR)
-    os.environ[cache.CACHE_DIR] = str(tmp_path_factory.mktemp("images"))
-    yield
-    if before is None:
-        del os.environ[cache.CACHE_DIR]
-    else:
-        os.environ[cache.CACHE_DIR] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.CACHE_DIR, str(tmp_path_factory.mktemp("images")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -194,27 +191,17 @@ def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> In
 
     Tests that only look at a run take it from here: each configuration runs once, before the test changes anything.
     """
-    from finished_runs import FinishedRuns, flat_keys
+    from finished_runs import FinishedRuns
 
-    kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
-
-    def copy(experiment: str = "handwritten", *, nodes: int = 4, **flat: Any) -> Run:
-        return kept.copy(tmp_path / "runs", nodes, flat_keys(experiment, flat))
-
-    return copy
+    return partial(FinishedRuns(tmp_path_factory).copy, tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")
 def shared_run(tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
     """Return a function that gives a finished run itself, one for all workers, which no test may change."""
-    from finished_runs import FinishedRuns, flat_keys
+    from finished_runs import FinishedRuns
 
-    kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
-
-    def shared(experiment: str = "handwritten", *, nodes: int = 4, **flat: Any) -> Run:
-        return kept.shared(nodes, flat_keys(experiment, flat))
-
-    return shared
+    return FinishedRuns(tmp_path_factory).shared
 
 
 @pytest.fixture

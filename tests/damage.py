@@ -56,7 +56,7 @@ class Kind:
 
     name: str
     content: Callable[[], bytes]
-    read: Callable[[Path], Any]
+    read: Callable[[Path], Any] = lambda path: read_image(path)
     packed: Callable[[bytes], bytes] = bytes
 
 
@@ -153,37 +153,28 @@ def kinds(folder: Path) -> dict[str, Kind]:
     """Return all kinds; ``folder`` takes what some need next to the file."""
     np.save(folder / "labels.npy", np.arange(6))
     row = digit_files.noise(1, 12)  # in a tile of 16 x 16
-
-    def svhn(path: Path) -> None:
-        digits._read_svhn(path)
-
-    def idx(path: Path) -> None:
-        digits._read_idx(path, ndim=3)
-
+    svhn, idx = digits._read_svhn, partial(digits._read_idx, ndim=3)
     return {
         "mat": Kind("train_32x32.mat", mat, svhn),
         "mat-compressed": Kind("train_32x32.mat", mat, svhn, mat_compressed),
         "mat-packed": Kind("train_32x32.mat", lambda: mat(compressed=True), svhn),
-        "png": Kind("a.png", lambda: image("PNG"), read_image, checked_png),
-        "png-palette": Kind("a.png", lambda: image("PNG", "P"), read_image, checked_png),
-        "jpeg": Kind("a.jpg", lambda: image("JPEG"), read_image),
-        "jpeg-progressive": Kind("a.jpg", lambda: image("JPEG", "CMYK", progressive=True), read_image),
-        "bmp": Kind("a.bmp", lambda: image("BMP", "P"), read_image),
-        "webp": Kind("a.webp", lambda: image("WEBP", "RGBA"), read_image),
-        "webp-lossless": Kind("a.webp", lambda: image("WEBP", lossless=True), read_image),
-        "png-deep": Kind("a.png", lambda: deep("PNG"), read_image, checked_png),
-        "tiff": Kind("a.tif", lambda: image("TIFF"), read_image),
-        "tiff-deep": Kind("a.tif", lambda: deep("TIFF"), read_image),
-        "tiff-palette": Kind("a.tif", lambda: image("TIFF", "P"), read_image),
-        **{f"tiff-{kind}": Kind("a.tif", partial(image, "TIFF", compression=kind), read_image) for kind in TIFFS},
-        "tiff-tiled": Kind("a.tif", partial(deep_images.tiff, row, bits=8, packed=True, tiled=True), read_image),
-        "dicom": Kind("a.dcm", dicom_files.grey, read_image),
-        "dicom-enhanced": Kind("a.dcm", dicom_files.enhanced, read_image),
-        "dicom-colour": Kind("a.dcm", dicom_files.colour, read_image),
-        **{
-            f"dicom-{kind}": Kind("a.dcm", partial(dicom_files.compressed, kind), read_image)
-            for kind in dicom_files.COMPRESSED
-        },
+        "png": Kind("a.png", lambda: image("PNG"), packed=checked_png),
+        "png-palette": Kind("a.png", lambda: image("PNG", "P"), packed=checked_png),
+        "jpeg": Kind("a.jpg", lambda: image("JPEG")),
+        "jpeg-progressive": Kind("a.jpg", lambda: image("JPEG", "CMYK", progressive=True)),
+        "bmp": Kind("a.bmp", lambda: image("BMP", "P")),
+        "webp": Kind("a.webp", lambda: image("WEBP", "RGBA")),
+        "webp-lossless": Kind("a.webp", lambda: image("WEBP", lossless=True)),
+        "png-deep": Kind("a.png", lambda: deep("PNG"), packed=checked_png),
+        "tiff": Kind("a.tif", lambda: image("TIFF")),
+        "tiff-deep": Kind("a.tif", lambda: deep("TIFF")),
+        "tiff-palette": Kind("a.tif", lambda: image("TIFF", "P")),
+        **{f"tiff-{kind}": Kind("a.tif", partial(image, "TIFF", compression=kind)) for kind in TIFFS},
+        "tiff-tiled": Kind("a.tif", partial(deep_images.tiff, row, bits=8, packed=True, tiled=True)),
+        "dicom": Kind("a.dcm", dicom_files.grey),
+        "dicom-enhanced": Kind("a.dcm", dicom_files.enhanced),
+        "dicom-colour": Kind("a.dcm", dicom_files.colour),
+        **{f"dicom-{k}": Kind("a.dcm", partial(dicom_files.compressed, k)) for k in dicom_files.COMPRESSED},
         "npz": Kind("art_train.npz", lambda: saved(digit_files.noise(6, 8, 8, 3)), read_npz, npz),
         "npz-packed": Kind("art_train.npz", lambda: npz(saved(digit_files.noise(6, 8, 8, 3))), read_npz),
         "npy": Kind(
@@ -216,7 +207,7 @@ def check(name: str, kind: Kind, count: int, folder: Path) -> None:
     path.write_bytes(kind.packed(content))
     kind.read(path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    numbers: dict[str, Any] = {"kind": name, "read": 0, "refused": 0}
+    numbers: Any = {"kind": name, "read": 0, "refused": 0}
     for seed in range(count):
         faulthandler.dump_traceback_later(LONGEST, exit=True)
         print(f"{name} {seed}", flush=True)  # the last line, if the process ends here

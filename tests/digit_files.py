@@ -45,7 +45,7 @@ def idx(array: NDArray[np.uint8]) -> bytes:
 
 def write_mnist(root: Path, split: Split, *, suffix: str = "", labels: NDArray[Any] = LABELS) -> Path:
     """Write MNIST's two files of one split below ``root`` and return that of the images."""
-    raw, stem = root / "MNIST" / "raw", {"train": "train", "test": "t10k"}[split]
+    raw, stem = root / "MNIST" / "raw", "train" if split == "train" else "t10k"
     raw.mkdir(parents=True, exist_ok=True)
     pack = gzip.compress if suffix else bytes
     (raw / f"{stem}-labels-idx1-ubyte{suffix}").write_bytes(pack(idx(labels.astype(np.uint8))))
@@ -57,7 +57,7 @@ def write_mnist(root: Path, split: Split, *, suffix: str = "", labels: NDArray[A
 def write_usps(root: Path, split: Split, *, labels: NDArray[Any] = LABELS) -> Path:
     """Write a USPS file: labels 1 to 10, pixels from -1 to 1 as `index:value`."""
     root.mkdir(parents=True, exist_ok=True)
-    path = root / {"train": "usps.bz2", "test": "usps.t.bz2"}[split]
+    path = root / ("usps.bz2" if split == "train" else "usps.t.bz2")
     pixels = noise(12, 256).astype(float) / 255 * 2 - 1
     lines = [
         f"{label + 1} " + " ".join(f"{i + 1}:{value:.6f}" for i, value in enumerate(row)) + " \n"

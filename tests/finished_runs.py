@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,23 @@ def flat_keys(experiment: str, given: dict[str, Any], *, few: bool = True) -> di
 class FinishedRuns:
     """Keeps the folders of finished inline runs by their configuration, for all workers of a session."""
 
-    def __init__(self, factory: pytest.TempPathFactory, worker: str) -> None:
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
         base = factory.getbasetemp()  # of an xdist worker: a folder in that of the session
-        self._folder = (base.parent if worker else base) / "finished-runs"
+        self._folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished-runs"
         self._folder.mkdir(exist_ok=True)
 
-    def copy(self, to: Path, nodes: int, flat: dict[str, Any]) -> Run:
+    def copy(self, to: Path, *given: Any, **flat: Any) -> Run:
         """Copy the finished run of a configuration into a folder, where the test may change it."""
-        kept = self._kept(nodes, flat)
+        kept = self.shared(*given, **flat).folder
         place, number = to / kept.name, 0
         while place.exists():  # another one of the same second, as a run itself would name it
             number += 1
             place = to / f"{kept.name}-{number}"
         return Run(shutil.copytree(kept, place))
 
-    def shared(self, nodes: int, flat: dict[str, Any]) -> Run:
+    def shared(self, experiment: str = "handwritten", *, nodes: int = 4, **given: Any) -> Run:
         """Return the finished run of a configuration itself, which no test may change."""
-        return Run(self._kept(nodes, flat))
-
-    def _kept(self, nodes: int, flat: dict[str, Any]) -> Path:
+        flat = flat_keys(experiment, given)
         requested = json.dumps([nodes, flat], sort_keys=True)
         folder = self._folder / hashlib.sha256(requested.encode()).hexdigest()[:16]
         with folder.with_suffix(".lock").open("w") as lock:
@@ -58,4 +57,4 @@ class FinishedRuns:
             if not name.is_file():  # it never ran, or failed: then it fails again here
                 made = runner.run_inline(flat | {"output-dir": str(folder / "runs")}, nodes)
                 name.write_text(made.name)
-            return folder / "runs" / name.read_text()
+            return Run(folder / "runs" / name.read_text())

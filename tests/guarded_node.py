@@ -1,12 +1,12 @@
 """Real nodes for tests of attacks: one under the strict policy, and runs of several whose owners refuse nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from real_node import SHORT, AppOfNode
 
 from fedshift.run.engine import inline
@@ -20,6 +20,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
 
+#: Writes an owner's policy and returns its file: the fixture ``policy``.
+Owner = Callable[..., str]
 TRAINED = "model.name=cnn train.precision=float32"
 
 
@@ -34,22 +36,23 @@ def run(folder: NodeFolder, given: str = "", method: str = "fedavg", **node_conf
     return AppOfNode(folder, f"{TRAINED} {given}", method, **node_config)
 
 
-def answered(node: AppOfNode, kind: str, weights: Arrays | None = None, **more: Any) -> RecordDict:
-    """Return what a node answers, to weights of the server's choice."""
+def _reply(node: AppOfNode, kind: str, weights: Arrays | None, more: Any) -> Message:
     content = node.content(**more)
     if weights is not None:
         content["arrays"] = encode(weights)
-    reply = node.send(kind, content)
+    return node.send(kind, content)
+
+
+def answered(node: AppOfNode, kind: str, weights: Arrays | None = None, **more: Any) -> RecordDict:
+    """Return what a node answers, to weights of the server's choice."""
+    reply = _reply(node, kind, weights, more)
     assert not reply.has_error(), reply.error.reason
     return reply.content
 
 
 def refused(node: AppOfNode, kind: str, weights: Arrays | None = None, **more: Any) -> str:
     """Return why the node's owner refuses a message."""
-    content = node.content(**more)
-    if weights is not None:
-        content["arrays"] = encode(weights)
-    reply = node.send(kind, content)
+    reply = _reply(node, kind, weights, more)
     assert reply.has_error(), dict(reply.content["metrics"])
     assert reply.error.code == names.DECLINED, reply.error
     return str(reply.error.reason)

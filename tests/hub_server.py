@@ -29,19 +29,12 @@ class Hub:
 
     def info(self) -> dict[str, Any]:
         """Return what the interface says of the repository."""
+        sizes = {name: {"size": len(content)} for name, content in self.files.items()}
         siblings = [
-            {
-                "rfilename": name,
-                "size": len(content),
-                "blobId": "0" * 40,
-                "lfs": {"sha256": self.digest(name), "size": len(content), "pointerSize": 130},
-            }
-            for name, content in self.files.items()
+            {"rfilename": name, "lfs": {"sha256": self.digest(name), "pointerSize": 130, **size}, **size}
+            for name, size in sizes.items()
         ]
-        return {
-            "_id": "1", "id": self.repository, "sha": SHA, "private": False, "gated": False, "disabled": False,
-            "downloads": 0, "likes": 0, "tags": [], "cardData": {"license": self.licence}, "siblings": siblings,
-        }  # fmt: skip
+        return {"id": self.repository, "sha": SHA, "cardData": {"license": self.licence}, "siblings": siblings}
 
     def digest(self, name: str) -> str:
         """Return the stated SHA-256 of a file."""
@@ -81,9 +74,7 @@ def serving(hub: Hub) -> Iterator[str]:
             cut = hub.cut.pop(name, None) if body else None
             return self._send(content[start:], headers, body, 206 if wanted else 200, cut)
 
-        def _send(
-            self, content: bytes, headers: dict[str, str], body: bool, status: int = 200, cut: int | None = None
-        ) -> None:
+        def _send(self, content: bytes, headers: Any, body: bool, status: int = 200, cut: int | None = None) -> None:
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)

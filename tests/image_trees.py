@@ -48,13 +48,12 @@ def refusal(find: Find, root: Path | None, domain: str, split: Split = "train") 
 
 def check_split(find: Find, root: Path, domain: str, *, train: int, test: int) -> dict[Split, Listing]:
     """Check that the splits of a domain have these sizes, share nothing and are the same each time."""
-    by_name = {split: find(domain, split, Source(root)) for split in SPLITS}
-    assert [len(by_name[split]) for split in SPLITS] == [train, test]
-    names = [{item.name for item in by_name[split].items} for split in SPLITS]
-    assert not names[0] & names[1] and [len(each) for each in names] == [train, test]
-    for split in SPLITS:
-        again = find(domain, split, Source(root))
-        assert again.items == by_name[split].items and again.labels.tolist() == by_name[split].labels.tolist()
+    by_name, again = ({split: find(domain, split, Source(root)) for split in SPLITS} for _ in range(2))
+    names = {split: {item.name for item in of.items} for split, of in by_name.items()}
+    assert not names["train"] & names["test"]
+    for split, number in (("train", train), ("test", test)):
+        assert len(by_name[split]) == len(names[split]) == number
+        assert again[split].items == by_name[split].items and (again[split].labels == by_name[split].labels).all()
     return by_name
 
 

@@ -27,11 +27,11 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
 
     @contextlib.contextmanager
     def kill_at(end: str, stage: str) -> Iterator[None]:
-        def killing_write(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
+        def killing_write(path: Path, data: bytes, **how: bool) -> None:
             if end not in str(path):
-                return write(path, data, named=named, private=private)
+                return write(path, data, **how)
             if stage == "after":
-                write(path, data, named=named, private=private)
+                write(path, data, **how)
             elif stage != "before":
                 part = path.with_name(path.name + atomic_io.PART)
                 part.write_bytes(data if stage == "unnamed" else data[: len(data) // 2])
@@ -79,5 +79,8 @@ def only(folder: Path) -> Path:
 
 def outcome(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return all that a run says but its times."""
-    results = {key: value for key, value in run.results.items() if key not in ("seconds", "resumed_after")}
-    return results, [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
+    results, *rounds = (
+        {key: value for key, value in said.items() if key not in ("seconds", "resumed_after")}
+        for said in (run.results, *run.rounds)
+    )
+    return results, rounds

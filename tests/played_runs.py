@@ -86,12 +86,15 @@ class Played:
     @property
     def started(self) -> list[str]:
         """Return how each run was started: its seed, and whether it was resumed."""
-        file = self.home / "started"
-        return [line.rpartition(" ")[0] for line in file.read_text().splitlines()] if file.exists() else []
+        return [line.rpartition(" ")[0] for line in self._lines()]
 
     @property
     def pids(self) -> list[int]:
-        return [int(line.split()[-1]) for line in (self.home / "started").read_text().splitlines()]
+        return [int(line.split()[-1]) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
+        file = self.home / "started"
+        return file.read_text().splitlines() if file.exists() else []
 
     @property
     def folder(self) -> Path:
@@ -100,9 +103,7 @@ class Played:
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        content: dict[str, Any] = json.loads((self.folder / "sweep.json").read_text())
-        result: list[dict[str, Any]] = content["points"]
-        return result
+        return list(json.loads((self.folder / "sweep.json").read_text())["points"])
 
     def states(self) -> list[str]:
         return [point["state"] for point in self.points]

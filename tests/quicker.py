@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any
 
 import pytest
 import torch
@@ -49,12 +48,8 @@ def _drawn_once(draw: Callable[..., ImageSet]) -> Callable[..., ImageSet]:
 @contextmanager
 def quicker() -> Iterator[None]:
     """Build networks and draw digits once; short t-SNE."""
-    changes: tuple[tuple[Any, str, Any], ...] = (
-        (networks, "bare", _built_once(networks.bare)),
-        (handwritten, "draw", _drawn_once(handwritten.draw)),
-        (maps, "TSNE_STEPS", 250),
-    )
     with pytest.MonkeyPatch.context() as patch:
-        for module, name, value in changes:
-            patch.setattr(module, name, value)
+        patch.setattr(networks, "bare", _built_once(networks.bare))
+        patch.setattr(handwritten, "draw", _drawn_once(handwritten.draw))
+        patch.setattr(maps, "TSNE_STEPS", 250)
         yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
+from real_node import fingerprint
 from support import ROOT
 
 from fedshift.run.launch import local_superlink, processes, runner
@@ -22,7 +22,6 @@ from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import own_code, state_folder
 from fedshift_app.node.chained_log import REPLY
-from fedshift_core.secure import identity
 from fedshift_datasets.io import cache
 
 #: Nodes of 18 images.
@@ -59,8 +58,7 @@ class Federation:
     @property
     def fingerprints(self) -> list[str]:
         """Those of the nodes' keys."""
-        keys: list[Any] = [serialization.load_ssh_public_key(p.read_bytes()) for p in self.home.glob("keys/*.pub")]
-        return [identity.fingerprint(key) for key in keys]
+        return [fingerprint(key) for key in self.home.glob("keys/*.pub")]
 
 
 @contextmanager

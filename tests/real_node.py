@@ -2,8 +2,10 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -13,11 +15,18 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
+from fedshift_core.secure import identity
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 
 RUN_ID = "a" * 32
 SHORT = "train.epochs=1 dataset.domains=[scan,sketch]"
+
+
+def fingerprint(public: Path) -> str:
+    """Return the fingerprint of a node's key, by its file."""
+    key: Any = serialization.load_ssh_public_key(public.read_bytes())
+    return identity.fingerprint(key)
 
 
 def charge(own: Ledger, run: str, cost: Cost = 1.0, check: Callable[[Book, float], str] = lambda book, now: "") -> str:
@@ -28,9 +37,12 @@ def charge(own: Ledger, run: str, cost: Cost = 1.0, check: Callable[[Book, float
 class AppOfNode:
     """A SuperNode's app and its state; the server asks what it likes."""
 
-    def __init__(self, folder: NodeFolder, given: str = "", method: str = "fedavg", **node_config: Any) -> None:
+    def __init__(
+        self, folder: NodeFolder, given: str = "", method: str = "fedavg", dataset: Any = None, **node_config: Any
+    ) -> None:  # fmt: skip
         identify_process()
-        self.config = resolve({"method": method, "rounds": 10, "set": f"{SHORT} {given}"})
+        flat = {"method": method, "rounds": 10, **(dataset or {})}
+        self.config = resolve(flat | {"set": given if dataset else f"{SHORT} {given}"})
         own = {"domain": folder.domain, "data-dir": str(folder.path), **node_config}
         self.context: Context = make_context(7, own, {})
 

@@ -8,15 +8,14 @@ from typing import Any
 
 import own_sites
 import pytest
-from cryptography.hazmat.primitives import serialization
-from flwr.app import Message
+from flwr.app import MessageType
+from real_node import fingerprint
 from support import InlineRun, ListeningGrid, Run
 
 from fedshift.run.launch import credentials
 from fedshift_app import server_app
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import node_key, setup, state_folder
-from fedshift_core.secure import identity
 from fedshift_core.wire import names
 
 SITES = ("north", "south", "west")
@@ -33,6 +32,12 @@ def real_nodes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv(state_folder.STATE_DIR, str(folder / "state"))
     monkeypatch.setattr(node_key, "_asked", None)
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+
+
+def lose_last(message: Any, reply: Any) -> Any:
+    """Lose what the fourth node has trained."""
+    trains = message.metadata.message_type == MessageType.TRAIN
+    return None if trains and message.content.config_records["config"][names.NODE_INDEX] == 3 else reply
 
 
 class Sites:
@@ -62,8 +67,7 @@ class Sites:
         for site in sites:
             public, private = sorted(credentials.make_node(folder / "keys", site), key=lambda path: path.suffix)[::-1]
             self.keys[site] = node_key.serve(private)
-            key: Any = serialization.load_ssh_public_key(public.read_bytes())
-            trusted.append(identity.fingerprint(key))
+            trusted.append(fingerprint(public))
         self._policy = folder / "policy.yaml"
         self._policy.write_text(f"secure_sums: {{{sums}, trusted: {json.dumps(trusted)}}}\n")
         self._policy.chmod(0o600)
@@ -73,8 +77,8 @@ class Sites:
         keys = self.keys
 
         class Grid(base):  # type: ignore[misc, valid-type]
-            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-                replies: list[Message] = []
+            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+                replies: Any = []
                 for message in messages:
                     config: Any = message.content.config_records["config"]
                     if config.get(names.SECURE_STAGE) == "shares":
@@ -107,3 +111,7 @@ class Sites:
             method=method, dataset="folders", data_dir=str(self._folder / "images"), nodes=len(taking), rounds=rounds,
             seed=seed, set=words, grid=self.grid(taking, change, base),
         )  # fmt: skip
+
+
+#: Makes real nodes with keys: the fixture ``sites``.
+MakeSites = Callable[..., Sites]

@@ -14,9 +14,8 @@ def slow_finch(points: list[NDArray[Any]], *, first: bool = False) -> list[set[i
         groups = [{i} for i in range(len(means))]
         for i in range(len(means)):
             near = max((j for j in range(len(means)) if j != i), key=lambda j: float(unit[i] @ unit[j]))
-            one, two = (next(g for g in groups if k in g) for k in (i, near))
-            if one is not two:
-                groups = [g for g in groups if g is not one and g is not two] + [one | two]
+            both = [g for g in groups if g & {i, near}]
+            groups = [g for g in groups if g not in both] + [set().union(*both)]
         return groups
 
     result = joined(points)

@@ -7,12 +7,14 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ import torch
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typer.testing import CliRunner, Result
 
+from fedshift import cli
 from fedshift.lab.tables.results import loading
 from fedshift.run.engine import inline
 from fedshift_app.config import plugins, registry
@@ -63,8 +67,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.folder / "results.json").read_text())
-        return content
+        return dict(json.loads((self.folder / "results.json").read_text()))
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -142,6 +145,17 @@ class Killed(BaseException):
     """What a kill is in a test: no ``except Exception`` sees it."""
 
 
+def ran(*words: object, env: Any = None, **more: Any) -> "subprocess.CompletedProcess[str]":
+    """Run Python with these words in another process; ``env`` is added to the environment."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, env=os.environ | (env or {}), capture_output=True, text=True, **more)
+
+
+def invoked(*words: object) -> Result:
+    """Run ``fedshift`` in this process as Typer's tests do."""
+    return CliRunner().invoke(cli.app, [*map(str, words)])
+
+
 def on_images(names: Iterable[str]) -> list[str]:
     """Return the methods that work on images: not those that need features of a file."""
     return [name for name in names if "features" not in registry.get(name).needs]
@@ -202,15 +216,12 @@ def undrawn() -> Iterator[None]:
 @functools.cache
 def read_once() -> Callable[[Path], loading.Run]:
     """Return what reads a run for a comparison; each run of ``docs/results``, which no test changes, once."""
-    read, known = loading._read, dict[tuple[Path, Path], loading.Run]()
+    read = loading._read
+    once = functools.cache(lambda place, whole: read(place))
 
     def run_of(place: Path) -> loading.Run:
-        key = place, place.resolve()
-        if not key[1].is_relative_to(ROOT / "docs" / "results"):
-            return read(place)
-        if key not in known:
-            known[key] = read(place)
-        return known[key]
+        whole = place.resolve()
+        return once(place, whole) if whole.is_relative_to(ROOT / "docs" / "results") else read(place)
 
     return run_of
 
@@ -218,8 +229,7 @@ def read_once() -> Callable[[Path], loading.Run]:
 def load_benchmark(name: str) -> ModuleType:
     """Return a script of ``benchmarks/``, which is no package, as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -392,17 +402,16 @@ def parts_of(names: Iterable[str]) -> set[str]:
 
 def scored_weights(of: DomainClient, test: ImageSet) -> tuple[Scores, list[Arrays]]:
     """Score a test set; return all weights at each pass over images of it, too."""
-    seen: list[Arrays] = []
+    seen: Any = []
     score = of.score
 
-    def spy(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+    def spy(*given: Any) -> tuple[int, float]:
         seen.append(weights(of))
-        return score(images, predict)
+        return score(*given)
 
-    of.score = spy  # type: ignore[method-assign]
-    scores = of.score_test(test)
-    of.score = score  # type: ignore[method-assign]
-    return scores, seen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, "score", spy)
+        return of.score_test(test), seen
 
 
 def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
@@ -443,10 +452,9 @@ def gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, dict[s
 
 def flat_gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, NDArray[np.float32]]]:
     """Return each term of a batch, and its gradient with respect to all weights as one row."""
-    slopes = gradients(made, given)
     return {
         name: (value, torch.cat([grad.flatten() for grad in grads.values()]).numpy())
-        for name, (value, grads) in slopes.items()
+        for name, (value, grads) in gradients(made, given).items()
     }
 
 
@@ -536,8 +544,7 @@ Part = TypeVar("Part", bound=Phase)
 
 
 #: Where the run's configuration has what tests of a strategy change.
-_SECTIONS = {
-    "participation": "federation", "max_value": "federation", "max_update": "federation", "max_images": "federation",
+_SECTIONS = dict.fromkeys(("participation", "max_value", "max_update", "max_images"), "federation") | {
     "domains": "dataset", "eval_batch": "images", "validation_fraction": "allocation", "label_mix": "shift",
 }  # fmt: skip
 _FACTS = frozenset(field.name for field in dataclasses.fields(ModelFacts))
@@ -562,14 +569,8 @@ def federation(**changes: Any) -> RunContext:
     whole: dict[str, Any] = {"rounds": 1, "seed": 0, "method": FrozenDict({"name": changes.pop("method", "")})}
     name, run_json = changes.pop("engine", "simulation"), changes.pop("run_json", "{}")
     for key, value in changes.items():
-        if key in _FACTS:
-            facts[key] = value
-        elif key in _ENGINE:
-            engine[key] = value
-        elif key in _SECTIONS:
-            sections[_SECTIONS[key]][key] = value
-        else:
-            whole[key] = value
+        place = facts if key in _FACTS else engine if key in _ENGINE else whole
+        (sections[_SECTIONS[key]] if key in _SECTIONS else place)[key] = value
     for section, values in sections.items():
         whole[section] = getattr(config, section).model_copy(update=values)
     return RunContext(config.model_copy(update=whole), ModelFacts(**facts), Engine(name, **engine), run_json)
@@ -586,10 +587,7 @@ def phase(
     method: Any = None, **more: Any,
 ) -> Part:  # fmt: skip
     """Return a part of a round as a feature sees it, in which nobody answers."""
-
-    def ignore(*_: Any, **__: Any) -> None:
-        """Do nothing."""
-
+    ignore = Mock(return_value=None)
     sent = ArrayRecord() if weights is None else weights
     result = RoundResult(server_round)
     return kind(result, method, tuple(nodes), list(nodes), sent, lambda questions: [], ignore, ignore, **more)

@@ -4,7 +4,6 @@ import asyncio
 import doctest
 import importlib
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from refusals import refused
-from support import InlineRun, Killed, refusal_of
+from support import InlineRun, Killed, ran, refusal_of
 
 import fedshift as fs
 from fedshift import api
@@ -27,14 +26,9 @@ from fedshift_core import extensions
 
 SHORT = "train.epochs=1 allocation.share=0.06"
 #: A run of a second.
-TINY: dict[str, Any] = {
-    "engine": "inline",
-    "nodes": 4,
-    "rounds": 1,
-    "progress": False,
-    "train": {"epochs": 1},
-    "allocation": {"share": 0.06},
-}
+QUIET: Any = {"engine": "inline", "progress": False}
+FEW: Any = {"nodes": 4, "rounds": 1, "train": {"epochs": 1}, "allocation": {"share": 0.06}}
+TINY = QUIET | FEW
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +52,7 @@ def test_the_examples_of_the_docstrings_are_true() -> None:
 
 def test_the_package_imports_nothing_and_names_all() -> None:
     code = "import sys, fedshift as fs; print([m for m in ('flwr', 'torch', 'numpy', 'pandas') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert ran("-c", code).stdout == "[]\n"
     for name in dir(fs):
         assert getattr(fs, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -83,18 +77,15 @@ def test_a_run_is_that_of_the_command_and_an_object(run_inline: InlineRun) -> No
     assert again.results == run.results and len(again.rounds) == 1
 
 
-def test_nothing_stays_in_the_environment(capfd: pytest.CaptureFixture[str]) -> None:
-    before = dict(os.environ)
-    fs.run("handwritten", **TINY)
-    assert dict(os.environ) == before
-    assert capfd.readouterr() == ("", "")
+def test_it_works_in_a_running_event_loop_and_in_other_threads_and_one_at_a_time(capfd: Any) -> None:
+    """It prints nothing, and leaves nothing in the environment."""
 
-
-def test_it_works_in_a_running_event_loop_and_in_other_threads_and_one_at_a_time() -> None:
     async def main() -> fs.Run:
         return fs.run("handwritten", **TINY)
 
+    before = dict(os.environ)
     runs = [asyncio.run(main())]
+    assert dict(os.environ) == before and capfd.readouterr() == ("", "")
     thread = threading.Thread(target=lambda: runs.append(fs.run("handwritten", **TINY)))
     thread.start()
     thread.join()
@@ -113,7 +104,7 @@ def test_it_works_in_a_running_event_loop_and_in_other_threads_and_one_at_a_time
         ({"name": ".hidden"}, "name=.hidden"),
     ],
 )
-def test_errors_are_the_commands(given: dict[str, Any], argument: str) -> None:
+def test_errors_are_the_commands(given: Any, argument: str) -> None:
     def command() -> None:
         flat, _ = parse_arguments(["handwritten", argument])
         resuming.resolve(flat, hold=False)
@@ -146,17 +137,16 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_name_is_taken_once_and_kept_by_a_resumed_run(cut: Any) -> None:
     cut(Killed, name="first")
     assert not fs.load("runs/first").finished
-    keys = {"engine": "inline", "progress": False}
     for call, *named in (
         (lambda: fs.load("runs/first").results, "first"),
         (lambda: fs.run("handwritten", name="first", **TINY), "first"),
-        (lambda: fs.run(resume="runs/first", name="second", **keys), "name", "'first'", "'second'"),
+        (lambda: fs.run(resume="runs/first", name="second", **QUIET), "name", "'first'", "'second'"),
         # The ServerApp itself refuses a name that is taken, before it asks a node.
         (lambda: runner.run_inline({"experiment": "handwritten", "name": "first"}, 4), "first"),
     ):
         with refused(fs.ConfigError, *named):
             call()
-    resumed = fs.run(resume="runs/first", name="first", **keys)
+    resumed = fs.run(resume="runs/first", name="first", **QUIET)
     whole = fs.run("handwritten", name="whole", **TINY | {"rounds": 2})
     assert resumed.name == "first" and resumed.results.weights_sha256 == whole.results.weights_sha256
 
@@ -165,16 +155,16 @@ def test_an_interrupted_run_goes_on(cut: Any, capfd: pytest.CaptureFixture[str])
     cut(KeyboardInterrupt, name="cut", progress=True)
     assert fs.load("runs/cut").state == "interrupted"
     assert "continue with: fedshift run resume=" in capfd.readouterr().err
-    assert fs.run(resume="runs/cut", engine="inline", progress=False).state == "completed"
+    assert fs.run(resume="runs/cut", **QUIET).state == "completed"
 
 
 def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun, tmp_path: Path) -> None:
     run = fs.load(finished_run(rounds=2, method="fedprox", set=SHORT).folder)
     model, saved = run.model(), run.save(tmp_path / "saved")
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3), np.uint8)
+    (tmp_path / "images").mkdir()
     for name, image in zip("01", images, strict=True):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        Image.fromarray(image).save(tmp_path / "images" / name / "a.png")
+        Image.fromarray(image).save(tmp_path / "images" / f"{name}.png")
     scores = model(model.preprocess(list(images)))
     assert (model.classes, model.size, scores.shape) == (tuple("0123456789"), 32, (2, 10))
     assert model.predict(images[0]) == [model.classes[int(scores[0].argmax())]]
@@ -194,18 +184,15 @@ def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun,
 
 def test_runs_are_compared_by_folder_pattern_or_object(finished_run: InlineRun, tmp_path: Path) -> None:
     first, second = (fs.load(finished_run(rounds=2, method=name, set=SHORT).folder) for name in ("fedavg", "fedprox"))
-    tables = [
-        fs.compare(given) for given in ("runs/*", [first, second], tmp_path / "runs", [first.folder, "runs/*prox*"])
-    ]
-    assert len({table.text() for table in tables}) == 1
-    page = tables[0].to_html("table.html")
+    given = ("runs/*", [first, second], tmp_path / "runs", [first.folder, "runs/*prox*"])
+    table, *others = map(fs.compare, given)
+    assert {other.text() for other in others} == {table.text()}
+    page = table.to_html("table.html")
     assert page == tmp_path / "table.html" and "fedprox" in page.read_text()
-    for call, named in (
-        (lambda: tables[0].to_html("no/table.html"), "no/table.html"),
-        (lambda: fs.compare([]), "compare"),
-    ):
-        with refused(fs.ConfigError, named):
-            call()
+    with refused(fs.ConfigError, "no/table.html"):
+        table.to_html("no/table.html")
+    with refused(fs.ConfigError, "compare"):
+        fs.compare([])
 
 
 def test_a_method_is_an_object() -> None:
@@ -218,7 +205,7 @@ def test_a_method_is_an_object() -> None:
 
 def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> None:
     run = fs.load(finished_run(rounds=2, set=SHORT).folder)
-    scored = fs.evaluate(run, engine="inline", progress=False)
+    scored = fs.evaluate(run, **QUIET)
     domains = scored.models[0]["domains"]
     assert {name: of["accuracy"] for name, of in domains.items()} == run.results.final
     assert scored.text().startswith("model") and (scored.folder / "evaluate.json").is_file()
@@ -228,8 +215,7 @@ def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> No
 
 @pytest.mark.slow
 def test_a_sweep_is_that_of_the_command_and_a_table(capfd: pytest.CaptureFixture[str]) -> None:
-    grid: dict[str, Any] = {"method": ["fedprox"], "seed": range(1), "jobs": 2, "progress": False}
-    table = fs.sweep("handwritten", **grid, nodes=4, rounds=1, train={"epochs": 1}, allocation={"share": 0.06})
+    table = fs.sweep("handwritten", method=["fedprox"], seed=range(1), jobs=2, progress=False, **FEW)
     assert [row.method for row in table.numbers.rows] == ["fedprox"]
     (folder,) = Path("runs").glob("sweep-handwritten-*")
     assert (folder / "compare.html").is_file() and capfd.readouterr() == ("", "")
@@ -241,16 +227,7 @@ def test_a_sweep_is_that_of_the_command_and_a_table(capfd: pytest.CaptureFixture
 @pytest.mark.long
 def test_a_search_says_what_it_has_found() -> None:
     pytest.importorskip("optuna", reason="Optuna is not installed")
-    found = fs.tune(
-        "handwritten",
-        method=["fedprox"],
-        budget=2,
-        nodes=4,
-        rounds=1,
-        train={"epochs": 1},
-        allocation={"share": 0.1},
-        progress=False,
-    )
+    found = fs.tune("handwritten", method=["fedprox"], budget=2, progress=False, **FEW)
     best = found.methods["fedprox"]["best"]
     assert best["trial"] in (0, 1) and set(best["values"]) == set(found.methods["fedprox"]["space"])
     assert {row.method for row in found.table.numbers.rows} == {"fedprox"}

@@ -9,13 +9,13 @@ import tarfile
 import venv
 import zipfile
 from configparser import ConfigParser
-from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from support import ROOT, InlineRun, Run
+from support import ROOT, InlineRun, Run, ran
 
 import fedshift
 from fedshift_app.config import files
@@ -36,10 +36,7 @@ THEIRS = "THEIRS = True\n"
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)], cwd=source, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    ran("-m", "hatchling", "build", "-t", kind, "-d", folder, cwd=source, check=True)
     (built,) = folder.iterdir()
     return built
 
@@ -66,17 +63,10 @@ def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     spec = importlib.util.spec_from_file_location("installed_fedshift", packages / "fedshift" / "__init__.py")
-    assert spec is not None and spec.loader is not None
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def python(code: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=os.environ | {"PYTHONPATH": str(path)}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
 
 
 def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wheel: Path) -> None:
@@ -97,7 +87,7 @@ def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wh
     assert "fedshift/run/html/templates/base.html.j2" in command
     imported = {
         str(package / path.relative_to(ROOT / folder))
-        for folder, package in ((folder, Path(package)) for folder, package in PACKAGES.items())
+        for folder, package in PACKAGES.items()
         for path in (ROOT / folder).rglob("*")
         if path.suffix in KEPT
     }
@@ -110,8 +100,9 @@ def test_flower_makes_the_same_bundle_of_it(packages: Path, tmp_path: Path) -> N
     assert bundle == build_fab_from_disk(ROOT)
     code = own_code.of_bundle(bundle)
     assert (code.name, code.version, code.sha256) == (own_code.NAME, fedshift.__version__, own_code.installed())
-    assert shown(packages, tmp_path, "version", "--bundle") == f"{code.sha256}\n"
-    assert shown(packages, tmp_path, "app-dir") == f"{packages / 'fedshift' / 'app'}\n"
+    for words, wanted in ((["version", "--bundle"], code.sha256), (["app-dir"], packages / "fedshift" / "app")):
+        result = ran("-m", "fedshift", *words, cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+        assert (result.stdout, result.stderr) == (f"{wanted}\n", "")
 
 
 def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, packages: Path) -> None:
@@ -128,7 +119,7 @@ def test_it_puts_nothing_on_the_path(installed: ModuleType, monkeypatch: pytest.
 
 @pytest.mark.parametrize("others", [[], ["/mine", "/yours"]])
 def test_packages_of_a_checkout_come_first_here_and_in_what_is_started(
-    others: list[str], monkeypatch: pytest.MonkeyPatch
+    others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = [str(ROOT / folder) for folder in ("", "strategies", "clients", "datasets")]
     monkeypatch.setattr(sys, "path", before := ["", "/site-packages"])
@@ -153,7 +144,7 @@ print(datasets.THEIRS, fedshift_datasets.__file__, fedshift.method("fpl").name, 
 subprocess.run([sys.executable, "-c", {ask!r}, "child"], check=True)
 """
     for folder in (tmp_path, packages / "fedshift" / "app"):
-        result = python(code, packages, folder)
+        result = ran("-c", code, cwd=folder, env={"PYTHONPATH": str(packages)})
         assert result.stdout.splitlines() == [f"True {ours} fpl", f"True {ours} child"], result.stderr
 
 
@@ -176,25 +167,13 @@ def test_type_checkers_find_its_packages_without_help(packages: Path, tmp_path: 
         "from fedshift_datasets.base import ImageSet\nfrom fedshift_strategies import FedProto\n"
         'reveal_type(ImageSet)\nFedProto(prototype_mean="plain", fraction_train=0.5)\nFedProto(prototype_mean="best")\n'
     )
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    call = partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    checked = call([
-        sys.executable, "-m", "mypy", "--strict", "--python-executable", str(environment / "bin" / "python"), str(own)
-    ])  # fmt: skip
+    paths = dict.fromkeys(("PYTHONPATH", "MYPYPATH"), "")
+    python = environment / "bin" / "python"
+    checked = ran("-m", "mypy", "--strict", "--python-executable", python, own, cwd=tmp_path, env=paths)
     lines = checked.stdout.splitlines()
     assert "own.py:5: note: Revealed type is" in lines[0] and "fedshift_datasets.listing.ImageSet" in lines[0], lines
     assert lines[1].startswith('own.py:7: error: Argument "prototype_mean" to "FedProto" has incompatible type'), lines
     assert len(lines) == 3, lines
-
-
-def shown(packages: Path, cwd: Path, *arguments: str) -> str:
-    """Return what the installed command prints."""
-    result = subprocess.run(
-        [sys.executable, "-m", "fedshift", *arguments], cwd=cwd, env=os.environ | {"PYTHONPATH": str(packages)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert result.stderr == ""
-    return result.stdout
 
 
 @pytest.mark.long
@@ -213,11 +192,8 @@ def test_installed_it_runs_in_any_folder_with_the_same_numbers(
     """With another ``datasets``, with a package from outside, by both engines; nothing is written where it lies."""
     environment, inner = fresh_environment(tmp_path)
     plugin = shutil.copytree(PLUGIN, tmp_path / "plugin")  # building leaves files behind
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet",
-         "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", str(wheel), str(plugin)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    options = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    ran("-m", "pip", "--python", environment / "bin" / "python", *options, wheel, plugin, check=True)
     (inner / "datasets").mkdir()
     (inner / "datasets" / "__init__.py").write_text(THEIRS)
     for command in Path(sys.executable).parent.glob("fl*"):  # Flower's are next to ours, as pip puts them

@@ -1,9 +1,6 @@
 """The entry point of the command: Ctrl-C before the command itself is imported."""
 
-import subprocess
-import sys
-
-from support import ROOT
+from support import ROOT, ran
 
 from fedshift_app.run import exit_codes
 
@@ -24,5 +21,5 @@ fedshift.main()
 
 
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    ended = ran("-c", INTERRUPTED, cwd=ROOT)
     assert (ended.returncode, ended.stdout, ended.stderr) == (exit_codes.CTRL_C, "", "")

@@ -1,12 +1,9 @@
 """FedShift with Hugging Face's `datasets` and `flwr-datasets` in one process: each is what it is."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from support import ran
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.data import train_places
@@ -25,43 +22,29 @@ def test_either_may_be_imported_first(first: str, tmp_path: Path) -> None:
 import {first}
 import datasets, flwr_datasets
 import fedshift as fs
-from fedshift_app.config.resolving import resolve
-from fedshift_app.node.data import train_places
-from fedshift_app.node.place import Place
-from fedshift_core.errors import ConfigError
-from fedshift_datasets import catalog
 import fedshift_clients, fedshift_datasets, fedshift_strategies
 
 theirs = datasets.Dataset.from_dict({{"label": [0, 1]}})
 run = fs.run("handwritten", rounds=1, engine="inline", progress=False, **{TINY!r})
 print(len(theirs), run.state, sorted(run.results.final))
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    ended = ran("-c", code, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"})
     assert ended.stdout.splitlines()[-1] == "2 completed ['scan', 'sketch']", ended.stderr
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_our_allocation_is_a_partitioner_of_theirs(named: bool) -> None:
     """It gives each node the images that a run gives it."""
-    from datasets import ClassLabel, Dataset
+    from datasets import ClassLabel, Dataset, concatenate_datasets
     from fedshift_datasets.partition.flower import DomainPartitioner
 
-    config = resolve(
-        {"experiment": "handwritten", "seed": 3, "set": "'allocation.counts={scan: 2, sketch: 1}' allocation.share=0.2"}
-    )
-    images = [catalog.load("handwritten", domain, "train", config.dataset.source()) for domain in ("scan", "sketch")]
-    labels = np.concatenate([each.y for each in images])
-    sizes = [len(each.y) for each in images]
-    table = Dataset.from_dict(
-        {
-            "place": [*range(sizes[0]), *range(sizes[1])],
-            "label": labels,
-            "domain": ["scan"] * sizes[0] + ["sketch"] * sizes[1],
-        }
-    )
+    given = "'allocation.counts={scan: 2, sketch: 1}' allocation.share=0.2"
+    config = resolve({"experiment": "handwritten", "seed": 3, "set": given})
+    tables = []
+    for domain in ("scan", "sketch"):
+        y = catalog.load("handwritten", domain, "train", config.dataset.source()).y
+        tables.append(Dataset.from_dict({"place": [*range(len(y))], "label": y, "domain": [domain] * len(y)}))
+    table = concatenate_datasets(tables)
     if named:
         table = table.cast_column("domain", ClassLabel(names=["sketch", "scan"]))
     partitioner = DomainPartitioner(seed=3, counts={"scan": 2, "sketch": 1}, share=0.2)

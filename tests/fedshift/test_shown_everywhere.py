@@ -45,17 +45,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
         for name, given in RUNS.items():
             if name == "dp-sgd":
                 pytest.importorskip("opacus", reason="fedshift[dp] is not installed")
-            keys = {"experiment": "handwritten", "method": "fedavg", "rounds": 4, "output-dir": str(folder / name)}
-            made[name] = Run(runner.run_inline(keys | {"set": given}, 4))
-            build.make(made[name].folder, None, 5)
-            saving.save(Wanted(made[name].folder, "safetensors", output=made[name].folder / "saved"))
+            keys = {"experiment": "handwritten", "rounds": 4, "output-dir": str(folder / name), "set": given}
+            made[name] = Run(run := runner.run_inline(keys, 4))
+            build.make(run, None, 5)
+            saving.save(Wanted(run, "safetensors", output=run / "saved"))
         yield made
 
 
 def facts_of(run: Run) -> dict[str, tuple[str, ...]]:
     """Return the facts of all features, by what ``results.json`` holds alone."""
     config = reading.read(run.folder).config
-    history = History(config, results=json.loads((run.folder / "results.json").read_text()))
+    history = History(config, results=run.results)
     return {name: show(history).facts for name, show in SHOWING.items()}
 
 

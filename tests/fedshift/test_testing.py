@@ -40,6 +40,11 @@ class Noisy(fs.Client[fs.Params]):
         return {"ce": fs.losses.cross_entropy(logits + 0.01 * np.random.rand(), batch.y)}
 
 
+def less_and_less(seen: int, number: int) -> list[float]:
+    """Return weights of which the first falls with the rounds that were seen."""
+    return [1 / (1 + seen), *[seen / (1 + seen) / (number - 1)] * (number - 1)]
+
+
 class Forgetful(fs.Strategy[fs.Params]):
     """Momentum that is kept in the object, where no checkpoint has it."""
 
@@ -47,8 +52,7 @@ class Forgetful(fs.Strategy[fs.Params]):
 
     def weights(self, updates: list[fs.Update]) -> list[float]:
         self.seen += 1
-        first = 1 / (1 + self.seen)
-        return [first, *[(1 - first) / (len(updates) - 1)] * (len(updates) - 1)]
+        return less_and_less(self.seen, len(updates))
 
 
 class InTheClass(fs.Strategy[fs.Params]):
@@ -61,8 +65,7 @@ class InTheClass(fs.Strategy[fs.Params]):
 
     def weights(self, updates: list[fs.Update]) -> list[float]:
         self.seen[self.server_round] = 1
-        first = 1 / (1 + len(self.seen))
-        return [first, *[(1 - first) / (len(updates) - 1)] * (len(updates) - 1)]
+        return less_and_less(len(self.seen), len(updates))
 
 
 class OfTheProcess(fs.Client[fs.Params]):
@@ -106,7 +109,7 @@ def test_a_sound_method_passes() -> None:
         (Secret, {}, "secret"),
     ],
 )
-def test_what_is_wrong_is_named(kind: Any, about: dict[str, Any], why: str) -> None:
+def test_what_is_wrong_is_named(kind: Any, about: Any, why: str) -> None:
     side = {"client": kind} if issubclass(kind, fs.Client) else {"strategy": kind}
     fs.register("wrong", **side, **about)
     with pytest.raises(testing.ContractError, match=why) as caught:

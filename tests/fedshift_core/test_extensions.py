@@ -5,8 +5,10 @@ import hashlib
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from refusals import refused, worded
@@ -23,6 +25,9 @@ METHOD = Method(name="mine", title="A method of my own", defaults={})
 """
 
 
+Install = Callable[..., None]
+
+
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     extensions.forget()
@@ -34,34 +39,23 @@ def forget() -> Iterator[None]:
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Install":
-    return Install(tmp_path, monkeypatch)
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return a function that puts a package, as pip would, into a folder of the path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
 
-
-class Install:
-    """Puts packages, as pip would, into a folder of the path."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        monkeypatch.syspath_prepend(str(folder))
-
-    def __call__(
-        self,
-        name: str,
-        code: str,
-        *,
-        offers: str = "mine = {module}:METHOD",
-        group: str = "methods",
-        requires: str = "",
+    def put(
+        name: str, code: str, offers: str = "mine = {module}:METHOD", group: str = "methods", requires: str = ""
     ) -> None:
         module = name.replace("-", "_")
-        (self.folder / f"{module}.py").write_text(code)
-        info = self.folder / f"{module}-1.0.dist-info"
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
         requested = f"Requires-Dist: {requires}\n" if requires else ""
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{requested}")
         (info / "entry_points.txt").write_text(f"[fedshift.{group}]\n{offers.format(module=module)}\n")
         extensions.forget()
+
+    return put
 
 
 def test_a_package_brings_a_method_and_a_data_set(install: Install) -> None:
@@ -87,7 +81,7 @@ def test_a_package_brings_a_method_and_a_data_set(install: Install) -> None:
     ],
 )
 def test_what_is_wrong_with_a_package_is_one_line_and_all_else_works(
-    install: Install, code: str, more: dict[str, str], named: str
+    install: Install, code: str, more: Any, named: str
 ) -> None:
     install("my-methods", code, **more)
     name = more.get("offers", "mine").split(" ")[0]
@@ -107,11 +101,11 @@ def test_two_packages_that_claim_one_name_are_both_left_out(install: Install) ->
 
 
 def test_nobody_takes_a_name_of_ours_and_the_same_package_twice_on_the_path_counts_once(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("my-methods", GOOD.replace("mine", "fedavg"), offers="fedavg = {module}:METHOD")
-    shutil.copytree(install.folder / "my_methods-1.0.dist-info", install.folder / "again" / "my_methods-1.0.dist-info")
-    monkeypatch.syspath_prepend(str(install.folder / "again"))
+    shutil.copytree(tmp_path / "my_methods-1.0.dist-info", tmp_path / "again" / "my_methods-1.0.dist-info")
+    monkeypatch.syspath_prepend(str(tmp_path / "again"))
     extensions.forget()
     worded(*problems(), "my-methods 1.0", "'fedavg'")
     assert registry.get("fedavg").title == "Federated averaging"
@@ -119,13 +113,8 @@ def test_nobody_takes_a_name_of_ours_and_the_same_package_twice_on_the_path_coun
 
 def test_a_changed_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    cleared: list[bool] = []
-
-    @extensions.cleared_on_change
-    @functools.cache
-    def made() -> None:
-        cleared.append(True)
-
+    cleared = Mock()
+    made = extensions.cleared_on_change(functools.cache(cleared))
     for title, name in (("One", "mine"), ("Two", "mine"), ("Two", "that")):  # in one second, and of one length
         file.write_text(f"{GOOD.replace('mine', name).replace('A method of my own', title)}SAME = METHOD\n")
         load_file(file)
@@ -135,7 +124,7 @@ def test_a_changed_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
         assert (registry.get(name).title, registry.METHODS.origin(name)) == (title, str(file))
         ran = extensions.file_digest(file)
         assert ran == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    assert len(cleared) == 3
+    assert cleared.call_count == 3
     file.write_text("x = 1")
     assert extensions.file_digest(file) == ran  # of what this process has run
 

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from refusals import refused
 from support import ASKED_FOR, federation, image_set, new_client, node_features, phase, refusal_of, scored, shared
 from support import node as node_of
@@ -31,7 +32,6 @@ from fedshift_core.wire.records import encode
 from fedshift_datasets.base import Source
 from fedshift_strategies.features.base import Scoring, ServerFeature, Training
 from fedshift_strategies.features.catalog import Around, Features
-from fedshift_strategies.federation.context import RunContext
 
 DOMAINS = ("a", "b")
 NAMES = [feature.name for feature in ours()]
@@ -84,64 +84,39 @@ def run_of(bn: tuple[str, ...], clients: str, rule: dict[str, str], **more: Any)
 
 
 #: All of it, nothing of it, and half.
+GAPS = {"weights": "ga", "gap": "accuracy", "gap_on": "validation"}
+MORE: Any = {"validation_fraction": 0.2, "rounds": 9, "label_mix": "own", "profile": True}
 RUNS = (
-    run_of(
-        ("averaged", "retaken", "own", "batch"),
-        "every",
-        {"weights": "ga", "gap": "accuracy", "gap_on": "validation"},
-        profile=True,
-        validation_fraction=0.2,
-        rounds=9,
-        label_mix="own",
-    ),
+    run_of(("averaged", "retaken", "own", "batch"), "every", GAPS, **MORE),
     run_of(("averaged",), "off", {}, fraction=0.5),
     run_of(("batch", "own"), "last", {"weights": "ga"}, profile=True),
 )
 
 
-def runs(given: Mapping[str, Any]) -> RunContext:
-    return federation(domains=DOMAINS, **given)
-
-
 @pytest.mark.parametrize("shared_test", [True, False])
 @pytest.mark.parametrize("run", RUNS)
-def test_a_server_asks_and_allows_what_its_features_declare(run: dict[str, Any], shared_test: bool) -> None:
-    context = runs(run)
+def test_a_server_asks_and_allows_what_its_features_declare(run: Any, shared_test: bool) -> None:
+    context = federation(domains=DOMAINS, **run)
     nodes = [node_of(i, (5,), d, 9, shared_test=shared_test, num_validation=4) for i, d in enumerate(DOMAINS)]
     arrays = encode({"encoder.1.running_mean": np.zeros(3, np.float32)})
     for feature in Features(context):
-        kept = feature.name
-        asked: list[dict[str, Any]] = []
-
-        def ask(work: Any, options: dict[str, Any], asked: list[dict[str, Any]] = asked) -> list[Message]:
-            asked.append(options)
-            return []
-
+        kept, ask = feature.name, Mock(return_value=[])
         training, scoring = phase(Training, nodes, present=nodes), phase(Scoring, nodes, weights=arrays, ask=ask)
         trains = Around([(kept, feature.on_round(training))])
         scores = Around()
         with suppress(FederationError):  # nobody answers here
             scores = Around([(kept, feature.on_scores(scoring))])
-        assert bool(asked) == (feature.name == "bn-statistics" and "bn=retaken" in run_scores(context))
+        assert ask.called == (kept == "bn-statistics" and "retaken" in context.config.evaluate.bn)
         scoring.evaluation = context.evaluation(1, nodes, extras=scores.asked)
-        assert not any(strange(request, kept, "evaluate") for request in asked)
+        assert not any(strange(call.args[1], kept, "evaluate") for call in ask.call_args_list)
         for of_feature in scores.asked.values():
             assert not strange((*of_feature.reads, *of_feature.records), kept, "records")
             others = [f"{wire.OTHER_CORRECT}{name}/{domain}" for name in of_feature.others for domain in DOMAINS]
             assert not strange(others, kept, "evaluate_reply")
         for node in nodes:
-            for sent, kind in (
-                (trains.options, "train"),
-                (trains.bounds, "train_reply"),
-                (scores.options, "evaluate"),
-                (scores.bounds, "evaluate_reply"),
-            ):
-                assert not strange(sent(node), kept, kind)
-
-
-def run_scores(run: RunContext) -> set[str]:
-    """Return the scores with statistics of BatchNorm that a run has."""
-    return {f"bn={way}" for way in run.config.evaluate.bn if way != "retaken" or run.model.batchnorms}
+            for around, kind in ((trains, "train"), (scores, "evaluate")):
+                assert not strange(around.options(node), kept, kind)
+                assert not strange(around.bounds(node), kept, f"{kind}_reply")
 
 
 # --- the node ----------------------------------------------------------------------------------------
@@ -152,10 +127,7 @@ ASKED: dict[str, Any] = {
     "domains": ["a"],
     "gap": ["loss", "train"],
     "local-domains": ["a"],
-    "figures": True,
-    "site-figures": True,
-    "ask-loss": True,
-    "validation": True,
+    **dict.fromkeys(("figures", "site-figures", "ask-loss", "validation"), True),
     "bn-ways": ["averaged", "own", "batch"],
     "bn-images": 10,
 }
@@ -163,13 +135,8 @@ ASKED: dict[str, Any] = {
 
 def client(*names: str, config: RunConfig | None = None, model: str = "cnn_bn") -> DomainClient:
     """Return a client with features of these names, of a run where they need one."""
-    made = new_client(
-        DomainClient,
-        model=model,
-        test_set=lambda domain: image_set(11),
-        own_sets={"validation": image_set(5), "test": image_set(4)},
-        epochs=1,
-    )
+    sets = {"validation": image_set(5), "test": image_set(4)}
+    made = new_client(DomainClient, model=model, test_set=lambda domain: image_set(11), own_sets=sets, epochs=1)
     made.features = node_features(*names, config=config)
     if config is not None:
         made.features.attach(made, config)
@@ -196,10 +163,9 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it() -> None:
     numbers, words = node_features(*NAMES).introduce(About({"validation": 5}, ("0" * 64, 3)))
     note("introduction", {**numbers, **words})
     wanted = {kind: {key.name for feature in ours() for key in getattr(feature, kind)} for kind in KINDS}
-    for kind in ("introduction", "train_reply", "evaluate_reply"):
+    sent["records"] |= {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}  # from the server
+    for kind in ("introduction", "train_reply", "evaluate_reply", "records"):
         assert sent[kind] == wanted[kind]
-    from_server = {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}
-    assert sent["records"] == wanted["records"] - from_server
 
 
 @pytest.mark.parametrize("where", ["metrics", "records"])
@@ -222,11 +188,9 @@ def test_what_is_off_is_not_built_and_what_is_on_stands_in_the_order_of_its_plac
     """A feature that protects a reply is outermost: nothing is added outside it; what measures is in the weights."""
     text = "federation.secure_sums=true evaluate.bn=[averaged,own] model.name=cnn_bn statistics.share=off"
     on = node_halves.of(resolve({"experiment": "handwritten", "profile": True, "set": text}))
-    names = [half.name for _, half in on._all]
+    names, everything = ([half.name for _, half in features._all] for features in (on, node_features(*NAMES)))
     assert names == ["secure-sums", "profile", "", "bn-statistics", "figures", "site-figures"]
-    everything = [half.name for _, half in node_features(*NAMES)._all]
     assert everything[:5] == ["secure-sums", "privacy", "profile", "statistics", ""]
-    assert [half.name for _, half in node_halves.Features()._all] == [""]
 
 
 FEDAVG = functools.cache(lambda: resolve({"experiment": "handwritten", "method": "fedavg"}))
@@ -265,9 +229,9 @@ def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
     """Each number that tells of images is taken out of the reply, whoever put it there."""
     config = resolve({"set": "privacy.name=local-dp model.name=cnn"})
     weights = {"w": np.zeros(3, np.float32)}
-    numbers: dict[str, Any] = {key.name: 1 for one in ours() for key in one.train_reply} | {"gift": 1, "loss": 1.0}
+    numbers: Any = {key.name: 1 for one in ours() for key in one.train_reply} | {"gift": 1, "loss": 1.0}
     made = client("privacy", config=config)
-    (half,) = [half for _, half in made.features._all if half.name == "privacy"]
+    half = next(half for _, half in made.features._all if half.name == "privacy")
     call = replace(made._call(shared(made), {}), sent=weights)
     reply = half.on_train(call, lambda call: Reply(1, numbers, weights, {}))
     assert set(reply.metrics) == {wire.SECONDS, wire.PROCESS}

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from typing import Any
 
 import pytest
 
@@ -21,15 +20,13 @@ def test_equal_content_has_an_equal_hash_whatever_the_order() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda d: d.update(a=2), lambda d: d.pop("a"), lambda d: d.__setitem__("a", 2), lambda d: d.clear(),
-        lambda d: d.setdefault("b", 1), lambda d: d.__delitem__("a"), lambda d: d.__ior__({"a": 2}),
-    ],
+    ["update(a=2)", "pop('a')", "__setitem__('a', 2)", "clear()", "setdefault('b', 1)", "__delitem__('a')",
+     "__ior__({'a': 2})"],
 )  # fmt: skip
-def test_it_cannot_be_changed(change: Any) -> None:
+def test_it_cannot_be_changed(change: str) -> None:
     content = FrozenDict({"a": 1})
     with pytest.raises(TypeError, match="cannot change"):
-        change(content)
+        eval(f"content.{change}")
     assert content == {"a": 1}
 
 

@@ -1,10 +1,9 @@
 """A warning of the images comes once from all processes of a command, and from each process without one."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from support import ran
 
 from fedshift_core import said_once
 from fedshift_core.env import SAID
@@ -20,8 +19,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said_by_another(text: str) -> str:
     """Return what another process says that warns of this."""
-    result = subprocess.run([sys.executable, "-c", f"{WARN}({text!r})"], capture_output=True, text=True, check=True)
-    return result.stderr
+    return ran("-c", f"{WARN}({text!r})", check=True).stderr
 
 
 def test_what_one_process_has_said_another_does_not_repeat(caplog: pytest.LogCaptureFixture) -> None:

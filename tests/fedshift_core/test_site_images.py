@@ -67,8 +67,8 @@ def test_sites_differ_by_means_in_standard_deviations_or_by_contrast() -> None:
     even, flat = (GRAY, (0.04,) * 3), (GRAY, (0.04, 0.04, 0.01))
     near, far = ((0.59, 0.5, 0.5), (0.04,) * 3), ((0.5, 0.7, 0.5), (0.04,) * 3)  # 0.45 and 1 standard deviations
     constant = ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0))
-    for alike in ([even], [even, even], [even, near], [constant, constant]):
-        assert sentence(dict(zip("ab", alike, strict=False))) == ""
+    for alike in ({"a": even}, {"a": even, "b": near}, {"a": constant, "b": constant}):
+        assert sentence(alike) == ""
     text = sentence({"a": even, "b": near, "c": far})
     assert "a and c" in text and "green 0.50 and 0.70, 1.0 " in text and "1 more of 3" in text
     assert "blue 0.20 and 0.10, 2.0 times" in sentence({"a": even, "b": flat})

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,8 @@ from pathlib import Path
 import guarded_node
 import pytest
 import yaml
-from secure_sites import Sites, real_nodes
+from guarded_node import Owner
+from secure_sites import MakeSites, Sites, real_nodes
 from support import InlineRun
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -35,7 +36,7 @@ def folder(exported: NodeFolder, tmp_path: Path) -> NodeFolder:
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Callable[..., str]:
+def policy(tmp_path: Path) -> Owner:
     """Return a function that writes an owner's policy and returns its file: ``policy(rounds_per_day=1)``."""
 
     def write(**keys: object) -> str:
@@ -48,7 +49,7 @@ def policy(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def sites(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Sites]:
+def sites(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MakeSites:
     """Return a function that makes real nodes with keys: ``sites(FOUR, held)``."""
     real_nodes(monkeypatch, tmp_path)
     return partial(Sites, tmp_path, run_inline)

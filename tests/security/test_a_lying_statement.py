@@ -1,10 +1,10 @@
 """A server passes on other statements than nodes made: of the node itself, of another one, and of itself as a node."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from secure_sites import Sites
+from secure_sites import MakeSites
 from support import InlineRun, listening
 
 from fedshift_core.errors import FederationError
@@ -15,12 +15,12 @@ SAID = names.SECURE_STATEMENTS
 
 
 def few(data: bytes) -> bytes:
-    return Statement(6, Statement.read(data, 3).classes).written()
+    return replace(Statement.read(data, 3), images=6).written()
 
 
 def without_a_class(said: list[Any]) -> list[Any]:
     read = Statement.read(said[1], 3)
-    return [said[0], Statement(read.images, (False, *read.classes[1:])).written(), said[2]]
+    return [said[0], replace(read, classes=(False, *read.classes[1:])).written(), said[2]]
 
 
 def few_of_two(message: Any) -> None:
@@ -41,7 +41,7 @@ def few_of_two(message: Any) -> None:
     ids=["of itself", "of another one", "of its classes"],
 )
 def test_nodes_deal_no_shares_where_another_statement_is_passed_on(
-    change: dict[str, Any], why: str, number: int, sites: Callable[..., Sites], caplog: pytest.LogCaptureFixture
+    change: Any, why: str, number: int, sites: MakeSites, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(FederationError, match="0 nodes dealt their shares"):
         sites(sums="nodes: 3, least: 1").run(
@@ -59,7 +59,7 @@ def test_a_node_that_states_other_images_than_it_announced_is_left_out(images: i
         config = message.content.config_records["config"]
         if config.get(names.SECURE_STAGE) == "keys" and config[names.NODE_INDEX] == 1:
             said = reply.content.config_records["config"]
-            said[SAID] = [Statement(images, Statement.read(said[SAID][0], 10).classes).written()]
+            said[SAID] = [replace(Statement.read(said[SAID][0], 10), images=images).written()]
         return reply
 
     given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"

@@ -1,6 +1,7 @@
 """A server sends another seed, round or place of the node, so that other images would be in its parts."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import MessageType
@@ -19,8 +20,7 @@ SUMS = {"take-statistics": True, "bn-images": 8}
 
 def parts_of(node: AppOfNode, folder: NodeFolder) -> list[list[bytes]]:
     where = setup.place(node.config, node.context, "deployment")
-    own = own_images(node.config, replace(where, guard=partition.guard(Policy(), ledger.of_images(folder.path))))
-    assert own.validation is not None
+    own: Any = own_images(node.config, replace(where, guard=partition.guard(Policy(), ledger.of_images(folder.path))))
     return [sorted(mark.tobytes() for mark in part.marks) for part in (own.train, own.validation)]
 
 

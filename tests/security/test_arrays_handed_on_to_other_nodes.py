@@ -3,6 +3,7 @@
 Four nodes of one domain each, all of which hold every class: what comes of sums over them is no node's own.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,18 @@ def rows(array: NDArray[Any]) -> Iterator[Row]:
 
 def handed_on(got: list[tuple[int, str, Row]], sent: list[tuple[int, Row]]) -> set[str]:
     """Return the names of arrays of which a node got a row that one other node alone had sent."""
-    by_size: dict[int, list[tuple[int, Row]]] = {}
+    by_size: Any = defaultdict(list)
     for node, row in sent:
         if np.ptp(row) > 0:
-            by_size.setdefault(row.size, []).append((node, row))
-    tables = {size: (np.array([n for n, _ in own]), np.stack([r for _, r in own])) for size, own in by_size.items()}
+            by_size[row.size].append((node, row))
+    tables = {size: [np.stack(column) for column in zip(*own, strict=True)] for size, own in by_size.items()}
     names = set()
     for node, name, row in got:
-        if name in names or row.size not in tables or not row.any():
-            continue
-        owners, table = tables[row.size]
-        same = {*owners[np.abs(table - row).max(axis=1) < CLOSE * np.abs(row).max()].tolist()}
-        if len(same) == 1 and node not in same:
-            names.add(name)
+        if name not in names and row.size in tables and row.any():
+            owners, table = tables[row.size]
+            same = {*owners[np.abs(table - row).max(axis=1) < CLOSE * np.abs(row).max()].tolist()}
+            if len(same) == 1 and node not in same:
+                names.add(name)
     return names
 
 
@@ -79,8 +79,8 @@ def some() -> Iterator[Any]:
 def test_the_page_names_each_method_that_hands_on_what_one_node_sent(
     method: str, folders: list[NodeFolder], tmp_path: Path
 ) -> None:
-    got: list[tuple[int, str, Row]] = []
-    sent: list[tuple[int, Row]] = []
+    got: Any = []
+    sent: Any = []
 
     class Grid(OpenNodes):
         def _answer(self, message: Message) -> Message:
@@ -89,13 +89,9 @@ def test_the_page_names_each_method_that_hands_on_what_one_node_sent(
                 for name, array in decode(arrays).items() if record != "arrays" else ():
                     got.extend((node, f"{record}/{name}", row) for row in rows(array))
             if not reply.has_error():
-                given: list[NDArray[Any]] = [
-                    a for r in reply.content.array_records.values() for a in decode(r).values()
-                ]
-                values = [value for numbers in reply.content.config_records.values() for value in numbers.values()]
-                given += [
-                    np.array(v).reshape(-1, 3) for v in values if isinstance(v, list) and v and type(v[0]) is float
-                ]
+                given = [array for record in reply.content.array_records.values() for array in decode(record).values()]
+                lists = [np.array(value) for of in reply.content.config_records.values() for value in of.values()]
+                given += [array.reshape(-1, 3) for array in lists if array.ndim and array.dtype.kind == "f"]
                 sent.extend((node, row) for array in given for row in rows(array))
             return reply
 

@@ -1,16 +1,14 @@
 """A server asks for scores again and again, to average the rounding away or to try weights of its choice."""
 
-from collections.abc import Callable
-
 import pytest
 from flwr.app import MessageType
-from guarded_node import constant, refused, run, scored
+from guarded_node import Owner, constant, refused, run, scored
 
 from fedshift.site.deploy.exporting import NodeFolder
 
 
 @pytest.fixture
-def limited(policy: Callable[..., str]) -> str:
+def limited(policy: Owner) -> str:
     return policy(scores={"per_run": 3, "runs_per_day": 2})
 
 

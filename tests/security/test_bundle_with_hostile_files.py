@@ -4,7 +4,6 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_names_that_lead_elsewhere_are_names(name: str, tmp_path: Path, monkeypa
         lambda: zipped((own_code.PROJECT, b"project = 1")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_and_harms_nothing(made: Callable[[], bytes]) -> None:
+def test_what_cannot_be_read_is_refused_and_harms_nothing(made: Any) -> None:
     code = own_code.of_bundle(made())
     assert code == Code() and own_code.refuse(code, ("", own_code.installed())) != ""
 
@@ -72,8 +71,8 @@ def test_a_process_that_works_on_messages_gets_a_note_in_place_of_a_bundle(monke
     """Flower's own handler, as a started SuperNode has it: no other program of Flower's finds code there."""
     handlers: Any = runtime_handlers
     node: Any = start_client_internal
-    for module, name in ((handlers, "fab_to_proto"), (node, "get_fused_config_from_fab")):
-        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(handlers, "fab_to_proto", handlers.fab_to_proto)
+    monkeypatch.setattr(node, "get_fused_config_from_fab", node.get_fused_config_from_fab)
     node_waits.keep_bundles(node, handlers)
     content = zipped(("fedshift_app/client_app.py", b"raise SystemExit"))
     code = own_code.of_bundle(content)

@@ -4,14 +4,14 @@ On code that ran the run's bundle, the server's log got exact class counts and t
 node's log of what left it stayed empty.
 """
 
+import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from guarded_node import refused, run
+from guarded_node import Owner, refused, run
 from real_federation import copy_of_app, federation
 from real_node import AppOfNode
 from support import ROOT
@@ -56,17 +56,15 @@ def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(t
         assert {(line["code"], line["code_of_run"]) for line in site.replies()} == {(ours, theirs)}
         assert len([line for line in site.replies() if line["message"] == "train"]) == 3
         # The processes that work on messages have the node's key neither in their environment nor in their command.
-        found = 0
+        found = []
         for process in psutil.process_iter():
-            try:
+            with contextlib.suppress(psutil.Error):  # another user's, or gone
                 environment, command = process.environ(), process.cmdline()
-            except psutil.Error:  # another user's, or gone
-                continue
-            works = any("deploy.warm" in word or word.endswith("superexec.py") for word in command)
-            if works and environment.get(processes.MARK) == site.flower.env[processes.MARK]:
-                found += 1
-                assert not any(word in " ".join([*command, *environment.values()]) for word in ("node-0-scan", ".key"))
-        assert found == 5  # one of the nodes has no warm process
+                works = any("deploy.warm" in word or word.endswith("superexec.py") for word in command)
+                if works and environment.get(processes.MARK) == site.flower.env[processes.MARK]:
+                    found.append(" ".join([*command, *environment.values()]))
+        assert len(found) == 5  # one of the nodes has no warm process
+        assert not any(word in text for text in found for word in ("node-0-scan", ".key"))
 
 
 # --- without processes -----------------------------------------------------------------------------------
@@ -79,7 +77,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def node(folder: NodeFolder, policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> AppOfNode:
+def node(folder: NodeFolder, policy: Owner, monkeypatch: pytest.MonkeyPatch) -> AppOfNode:
     monkeypatch.setattr(own_code, "_of_run", None)
     return run(folder, policy=policy(least_images=1))
 
@@ -115,7 +113,7 @@ def test_one_more_byte_or_file_is_refused_and_in_the_log(
 
 
 def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(
-    node: AppOfNode, app: Path, policy: Callable[..., str]
+    node: AppOfNode, app: Path, policy: Owner
 ) -> None:
     change(app / "fedshift_core" / "__init__.py", "0.1.0", "0.2.0")
     change(app / "pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"')
@@ -129,7 +127,7 @@ def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(
 
 
 def test_a_node_whose_files_were_changed_says_that_it_must_be_started_again(
-    node: AppOfNode, app: Path, policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    node: AppOfNode, app: Path, policy: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it imports by and by would be of another version than what it has imported."""
     monkeypatch.setattr(own_code, "APP", app)

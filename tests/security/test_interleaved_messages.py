@@ -1,9 +1,10 @@
 """A server sends messages of two runs in turn, or while the owner stops the node: none tells of another."""
 
+import itertools
 from typing import Any
 
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import MessageType
 from real_node import AppOfNode
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -19,10 +20,11 @@ ONE, TWO = "1" * 32, "2" * 32
 
 def train(node: AppOfNode, run_id: str, server_round: int, **more: Any) -> str:
     """Return the hash of what a node answers, or its reason."""
-    reply: Message = node.ask(MessageType.TRAIN, server_round, **{names.RUN_ID: run_id}, **more)
+    reply = node.ask(MessageType.TRAIN, server_round, **{names.RUN_ID: run_id}, **more)
     if reply.has_error():
         return str(reply.error.reason)
-    return digest(decode(reply.content.array_records["arrays"]) | decode(reply.content.array_records["knowledge"]))
+    arrays = reply.content.array_records
+    return digest(decode(arrays["arrays"]) | decode(arrays["knowledge"]))
 
 
 @pytest.fixture
@@ -31,11 +33,10 @@ def runs(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     As Flower's SuperNode has them, with a state of its own for each; the first run's BatchNorm stays at the node.
     """
-    made: list[str] = []
+    numbers = itertools.count()
 
     def new() -> tuple[AppOfNode, AppOfNode]:
-        made.append(str(folder.path.parent / f"state-{len(made)}"))
-        monkeypatch.setenv(state_folder.STATE_DIR, made[-1])
+        monkeypatch.setenv(state_folder.STATE_DIR, str(folder.path.parent / f"state-{next(numbers)}"))
         return AppOfNode(folder, f"{TINY} model.bn=local", "fedproto"), AppOfNode(folder, TINY)
 
     return new

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
+from real_node import fingerprint
 from refusals import refused
 from support import APP_PATH, until
 
@@ -84,8 +85,7 @@ def test_it_can_sign_but_not_read(executor: NodeExecutor, key: Path, tmp_path: P
     assert "north" not in text.replace(str(tmp_path), "") and "PRIVATE" not in text
     signed = Signed(bytes.fromhex(found["public"]), bytes.fromhex(found["signature"]))
     group = Group(2, (0, 1), (b"a", b"b"), (b"A", b"B"), (STATED,) * 2, (1.0, 1.0), 2, 2.0)
-    public: Any = serialization.load_ssh_public_key(key.with_suffix(".pub").read_bytes())
-    trusted = [identity.fingerprint(public)]
+    trusted = [fingerprint(key.with_suffix(".pub"))]
     identity.check(group, [Signed(b"", b""), signed], "run", 0, trusted)
     with refused(FedShiftError, "node 1"):
         identity.check(group, [Signed(b"", b""), signed], "other", 0, trusted)

@@ -1,14 +1,10 @@
 """A node is killed in each phase of a message: what left was charged before, what was not charged never left."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support import ROOT
+from guarded_node import Owner
+from support import ROOT, ran
 
 from fedshift.site.deploy.exporting import NodeFolder
 
@@ -68,12 +64,10 @@ for phase, place in PHASES.items():
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_it_is_charged_or_not_sent(kind: str, folder: NodeFolder, policy: Callable[..., str]) -> None:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED, str(folder.path), policy(rounds_per_day=5), kind]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+def test_it_is_charged_or_not_sent(kind: str, folder: NodeFolder, policy: Owner) -> None:
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    ended = ran("-c", KILLED, folder.path, policy(rounds_per_day=5), kind, env=environment, check=True)
+    found = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     assert len(found) == 12, ended.stdout
     for each in found:
         alive, charged = each["phase"] == "never", each["rounds" if kind == "train" else "questions"]

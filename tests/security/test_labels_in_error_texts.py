@@ -5,16 +5,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dicom_files
 import numpy as np
 import own_sites
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
+from real_node import AppOfNode
 
-from fedshift_app import client_app
-from fedshift_app.config.resolving import resolve
-from fedshift_app.flower.internals import identify_process, make_context
+from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.node import reasons, setup
 from fedshift_core.errors import DataError, FedShiftError, NotFiniteError
 from fedshift_core.wire import names
@@ -26,53 +26,22 @@ Plant = Callable[[Path, str], object]
 CLASSES = "[bar,cross,disc]"
 
 
-class Site:
-    """A node with images of its own and the policy ``strict``, or another one; a server asks it as it likes."""
-
-    def __init__(self, folder: Path, policy: str = "strict", labels: str = "", classes: str = CLASSES) -> None:
-        identify_process()
-        self.folder, given = folder, f"dataset.labels={labels}" if labels else ""
-        self.config = resolve(
-            {
-                "dataset": "folders",
-                "data-dir": str(folder.parent),
-                "method": "fedproto",
-                "set": f"dataset.classes={classes} dataset.domains=[{folder.name},south] "
-                f"model.name=cnn dataset.size=32 train.epochs=1 {given}",
-            }
-        )
-        own = {"domain": folder.name, "data-dir": str(folder), "threads": 1, "policy": policy}
-        self.context = make_context(7, own, {})
-
-    def ask(self, kind: str) -> Message:
-        asked: dict[str, Any] = {
-            names.RUN_ID: "a" * 32,
-            names.ENGINE: "deployment",
-            names.RUN: self.config.model_dump_json(),
-        }
-        if kind != MessageType.QUERY:
-            asked |= {names.SERVER_ROUND: 1, names.NODE_INDEX: 0}
-        if kind == MessageType.EVALUATE:
-            asked |= {names.DOMAINS: [self.folder.name]}
-        content = RecordDict({"arrays": ArrayRecord(), "knowledge": ArrayRecord(), "config": ConfigRecord(asked)})
-        self.context.state = RecordDict()
-        reply: Message = client_app.app(Message(content, self.context.node_id, kind), self.context)
-        return reply
+def node_at(folder: Path, policy: str = "strict", labels: str = "", classes: str = CLASSES) -> AppOfNode:
+    """Return a node with images of its own and the policy ``strict``, or another one."""
+    about = f"dataset.classes={classes} dataset.domains=[{folder.name},south] dataset.size=32"
+    given = f"{about} model.name=cnn train.epochs=1 {f'dataset.labels={labels}' if labels else ''}"
+    of = {"dataset": "folders", "data-dir": str(folder.parent)}
+    return AppOfNode(NodeFolder(folder, folder.name, 0), given, "fedproto", of, threads=1, policy=policy)
 
 
-def words_of(reply: Message) -> str:
-    """Return all words of a reply: its reason, or names and texts."""
-    return str(reply.error.reason) if reply.has_error() else repr(reply.content)
+def asked(node: AppOfNode, kind: str) -> Message:
+    return node.ask(kind, **({names.DOMAINS: [node.context.node_config["domain"]]} if kind == KINDS[2] else {}))
 
 
-def site_at(root: Path) -> Path:
-    own_sites.write(root, ("north",), 36)
-    return root / "north"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return site_at(tmp_path_factory.mktemp("site"))
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    own_sites.write(tmp_path, ("north",), 36)
+    return tmp_path / "north"
 
 
 def row(line: str, head: str = "file,label") -> Plant:
@@ -140,22 +109,20 @@ EMPTYING: dict[str, Plant] = {
 
 
 @pytest.mark.parametrize("name", [*PLANTS, *EMPTYING])
-def test_what_lies_at_a_node_stays_out_of_its_reasons(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_lies_at_a_node_stays_out_of_its_reasons(name: str, site: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The same node says all of it in its own log, and with the policy ``open`` to the server as well."""
-    folder = site_at(tmp_path)
-    (PLANTS | EMPTYING)[name](folder, SECRET)
+    (PLANTS | EMPTYING)[name](site, SECRET)
     with caplog.at_level(logging.WARNING, "fedshift"):
-        failed = Site(folder).ask(MessageType.QUERY)
+        failed = node_at(site).ask(MessageType.QUERY)
         for kind in KINDS:
             for labels, classes in (("", CLASSES), ("labels.csv", CLASSES), ("patients.csv", "[hiv,hep]")):
-                assert SECRET not in words_of(Site(folder, labels=labels, classes=classes).ask(kind))
-    assert failed.has_error() or name in TAKEN, words_of(failed)
+                reply = asked(node_at(site, labels=labels, classes=classes), kind)
+                assert SECRET not in (str(reply.error.reason) if reply.has_error() else repr(reply.content))
+    assert failed.has_error() or name in TAKEN
     if failed.has_error():
         code = str(failed.error.reason).split(":")[0]
         assert failed.error.reason == reasons.sentence(code) and code != reasons.INTERNAL
-        full = str(Site(folder, "open").ask(MessageType.QUERY).error.reason)
+        full = str(node_at(site, "open").ask(MessageType.QUERY).error.reason)
         assert full != failed.error.reason and full.split("\n")[0][:60] in caplog.text.replace("\n", " ")
 
 
@@ -175,25 +142,21 @@ def test_what_lies_at_a_node_stays_out_of_its_reasons(
 def test_an_error_of_any_class_leaves_as_its_code(
     error: Exception, code: str, site: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*given: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(setup, "make_client", fails)
+    monkeypatch.setattr(setup, "make_client", Mock(side_effect=error))
     with caplog.at_level(logging.WARNING, "fedshift"):
-        reply = Site(site).ask(MessageType.TRAIN)
+        reply = node_at(site).ask(MessageType.TRAIN)
     assert reply.error.reason == reasons.sentence(code)
     assert "Anna" in caplog.text
 
 
 def test_the_server_still_counts_nodes_whose_training_diverged() -> None:
     """It goes back when most nodes come to such numbers, and knows it by these words."""
-    assert updates.NOT_FINITE in reasons.sentence("diverged")
-    others = [code for code in reasons.SENTENCES if code != "diverged"]
-    assert not any(updates.NOT_FINITE in reasons.sentence(code) for code in others)
+    assert [code for code in reasons.SENTENCES if updates.NOT_FINITE in reasons.sentence(code)] == ["diverged"]
 
 
 def test_a_policy_that_cannot_be_read_hides_as_strict_does(site: Path, tmp_path: Path) -> None:
-    reply = Site(site, str(tmp_path / "Mueller.yaml")).ask(MessageType.QUERY)
+    reply = node_at(site, str(tmp_path / "Mueller.yaml")).ask(MessageType.QUERY)
     assert reply.error.reason == "node of north: this node's policy cannot be read"
-    context = make_context(7, {"domain": "north", "data-dir": str(site), "policy": str(tmp_path / "none.yaml")}, {})
-    assert reasons.of(DataError("Anna"), context)[1] == reasons.sentence("data")
+    assert reasons.of(DataError("Anna"), node_at(site, str(tmp_path / "none.yaml")).context)[1] == reasons.sentence(
+        "data"
+    )

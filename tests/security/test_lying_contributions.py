@@ -64,7 +64,7 @@ def lied(run_inline: InlineRun, method: str, lie: Lie, given: str) -> Run:
 def test_any_lie_about_any_contribution(method: str, lie: str, run_inline: InlineRun) -> None:
     """The run is complete with all honest nodes, without a liar that is too long, and finite."""
     run = lied(run_inline, method, LIES[lie], f"{SHORT} {NEEDS.get(method, '')}")
-    assert [line["round"] for line in run.rounds] == [1, 2, 3]
+    assert len(run.rounds) == 3
     for line in run.rounds:
         assert {*line["nodes"]} >= HONEST, line["left_out"]
         assert line["round"] > LEFT_OUT.get(lie, 0) or LIAR not in line["nodes"], "averaged"

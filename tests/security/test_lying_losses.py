@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, Message, MessageType
+from flwr.app import ArrayRecord, MessageType
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -69,10 +69,11 @@ def test_a_gap_of_a_lie_leaves_the_gaps_of_others_their_weight() -> None:
 def lied(run_inline: InlineRun, name: str, value: float, rounds: int, given: str) -> Run:
     """Return a run in which one node says this number in each round."""
 
-    def lies(request: Message, reply: Message) -> Message:
+    def lies(request: Any, reply: Any) -> Any:
         if request.metadata.message_type == MessageType.TRAIN and request.metadata.dst_node_id == 1000 + LIAR:
-            assert name in reply.content.metric_records["metrics"]
-            reply.content.metric_records["metrics"][name] = value
+            numbers = reply.content.metric_records["metrics"]
+            assert name in numbers
+            numbers[name] = value
         return reply
 
     more = "train.epochs=1 dataset.domains=[scan]"

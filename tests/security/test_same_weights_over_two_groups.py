@@ -1,7 +1,7 @@
 """A server has the same weights summed over four nodes, then over three of them: the difference is the fourth's own."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from flwr.app import MessageType
 from own_sites import CLASSES
 from refusals import refused
-from secure_sites import FOUR, Sites
+from secure_sites import FOUR, MakeSites
 from support import InlineRun, listening
 
 from fedshift_app.features.secure_sums.server import SecureSums
@@ -31,8 +31,8 @@ def test_a_server_that_sends_the_weights_again_gets_no_second_sum(
     """The server throws the update of round 1 away and trains from the same weights, without one node."""
     update = SecureSums._update
 
-    def thrown_away(self: Any, sums: Any, arrived: Any, sent: Any, exchange: Any) -> Any:
-        return replace(update(self, sums, arrived, sent, exchange), record=encode(sent.arrays))
+    def thrown_away(*given: Any) -> Any:
+        return replace(update(*given), record=encode(given[3].arrays))
 
     def lose(message: Any, reply: Any) -> Any:
         """Lose what the last node says at the stage of round 2."""
@@ -41,20 +41,17 @@ def test_a_server_that_sends_the_weights_again_gets_no_second_sum(
         return None if (config.get(names.SERVER_ROUND), at, config.get(names.NODE_INDEX)) == (2, stage, 3) else reply
 
     monkeypatch.setattr(SecureSums, "_update", thrown_away)
-    given: Any = {
-        "rounds": 2,
-        "grid": listening(lose),
-        "set": "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on",
-    }
+    given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
+    again = partial(run_inline, rounds=2, grid=listening(lose), set=given)
     if not stage:  # the same nodes: the same sum
-        assert [line["nodes"] for line in run_inline(**given).rounds] == [[0, 1, 2, 3]] * 2
+        assert [line["nodes"] for line in again().rounds] == [[0, 1, 2, 3]] * 2
         return
     with pytest.raises(FederationError, match=f"(?s)round 2: .*0 nodes gave a right share of node 0.*{REFUSED}"):
-        run_inline(**given)
+        again()
 
 
 def test_a_second_run_of_fewer_nodes_or_by_other_weights_is_refused_after_a_restart(
-    sites: Callable[..., Sites],
+    sites: MakeSites,
 ) -> None:
     """Of 40, 60, 60 and 60 images: the sum with equal weights less 1.5 times that by images is the first node's."""
     four = sites(FOUR, {"north": CLASSES[:2]})
@@ -79,10 +76,13 @@ def test_the_list_is_private_bounded_and_nothing_is_answered_where_it_cannot_be_
     file = tmp_path / "state" / "node-0" / answered.FILE
     assert once(digests[3], digests[0]) and once(digests[0], digests[1])  # the oldest ones are forgotten
     assert file.stat().st_mode & 0o777 == 0o600 and file.stat().st_size == 3 * 2 * DIGEST
-    for damage in (lambda: file.write_bytes(b"short"), lambda: (file.unlink(), file.mkdir())):
-        damage()  # type: ignore[no-untyped-call]
-        with refused(FedShiftError):
-            once(digests[4], digests[0])
+    file.write_bytes(b"short")
+    with refused(FedShiftError):
+        once(digests[4], digests[0])
+    file.unlink()
+    file.mkdir()
+    with refused(FedShiftError):
+        once(digests[4], digests[0])
 
 
 def test_entries_are_told_apart_by_all_their_bytes() -> None:

@@ -1,15 +1,13 @@
 """A server asks for scores of samples of a node's test images that differ by one, which would tell that image."""
 
-from collections.abc import Callable
-
 from flwr.app import MessageType
-from guarded_node import refused, run, scored
+from guarded_node import Owner, refused, run, scored
 from real_node import AppOfNode
 
 from fedshift.site.deploy.exporting import NodeFolder
 
 
-def test_two_samples_that_differ_by_an_image_in_two_runs(folder: NodeFolder, policy: Callable[..., str]) -> None:
+def test_two_samples_that_differ_by_an_image_in_two_runs(folder: NodeFolder, policy: Owner) -> None:
     number = scored(run(folder))["count/scan"]  # all of them are no secret: enough others are left
 
     def sampled(size: int, **owner: str) -> AppOfNode:

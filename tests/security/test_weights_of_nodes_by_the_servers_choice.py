@@ -1,18 +1,17 @@
 """A server would have nodes multiply their vectors by 1, .01, .01, .01: the sum is then the first node's own update."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
 from guarded_node import run
 from real_node import AppOfNode
-from secure_sites import FOUR, Sites, real_nodes
+from secure_sites import FOUR, MakeSites, lose_last, real_nodes
 from support import InlineRun, listening
 
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.features.secure_sums.node import SecureSumsOnNode
-from fedshift_clients.features import Call, Next, Reply
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import TRAINING
@@ -22,17 +21,18 @@ from fedshift_core.wire import names
 
 def dealt(node: AppOfNode, given: list[int], server_round: int = 1, **more: Any) -> str:
     """Return why a node deals no shares in a sum of four, of which the server plays three of so many images."""
-    at = {names.SECURE_PURPOSE: TRAINING}
-    said = node.ask(MessageType.QUERY, server_round, **{names.SECURE_STAGE: "keys"} | at)
-    own: Any = said.content.config_records["config"]
+
+    def ask(stage: str, **more: Any) -> Message:
+        at = {names.SECURE_PURPOSE: TRAINING, names.SECURE_STAGE: stage}
+        return node.ask(MessageType.QUERY, server_round, **at | more)
+
+    own: Any = ask("keys").content.config_records["config"]
     statement = own[names.SECURE_STATEMENTS][0]
-    classes = Statement.read(statement, 10).classes
+    played = [replace(Statement.read(statement, 10), images=images).written() for images in given]
     keys = [own[names.SECURE_KEYS], *([crypto.public_of(crypto.new_secret()) for _ in range(2)] for _ in given)]
-    reply = node.ask(MessageType.QUERY, server_round, **{
-        names.SECURE_STAGE: "shares", names.SECURE_NODES: [0, 1, 2, 3],
-        names.SECURE_KEYS: [key[0] for key in keys], names.SECURE_MASK_KEYS: [key[1] for key in keys],
-        names.SECURE_STATEMENTS: [statement, *(Statement(images, classes).written() for images in given)],
-    } | at | more)  # fmt: skip
+    sums = {names.SECURE_NODES: [0, 1, 2, 3], names.SECURE_STATEMENTS: [statement, *played]}
+    pairs = dict(zip((names.SECURE_KEYS, names.SECURE_MASK_KEYS), map(list, zip(*keys, strict=True)), strict=True))
+    reply = ask("shares", **sums | pairs | more)
     return reply.error.reason if reply.has_error() else ""
 
 
@@ -65,9 +65,9 @@ def test_statements_that_differ_from_node_to_node_make_no_sum(least: int, why: s
         run_inline(rounds=1, grid=listening(before=tamper), set=f"{given} federation.secure_sums_least={least}")
 
 
-def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: Callable[..., Sites]) -> None:
+def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: MakeSites) -> None:
     three = sites(held={"north": ("bar", "cross")})
-    kinds: list[str] = []
+    kinds: Any = []
     grid = listening(before=lambda message: kinds.append(message.metadata.message_type))
     equal = "aggregation.weights=equal"
     for more, why in (
@@ -81,28 +81,22 @@ def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: Callab
     assert three.run(1, method="fedavg", more=equal).rounds[0]["secure_sums"]["nodes"] == 3
 
 
-def test_nodes_that_are_lost_do_not_leave_one_alone(sites: Callable[..., Sites]) -> None:
+def test_nodes_that_are_lost_do_not_leave_one_alone(sites: MakeSites) -> None:
     """The server drops nodes after the deal: those that arrived must count as so many nodes too."""
-
-    def lose(message: Any, reply: Any) -> Any:
-        trains = message.metadata.message_type == MessageType.TRAIN
-        return None if trains and message.content.config_records["config"][names.NODE_INDEX] == 3 else reply
-
     with pytest.raises(FederationError, match="the 3 nodes of a sum hide each other as"):
-        sites(FOUR).run(1, base=listening(lose), more="federation.secure_sums_least=3.5")
+        sites(FOUR).run(1, base=listening(lose_last), more="federation.secure_sums_least=3.5")
 
 
 def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(
-    sites: Callable[..., Sites], monkeypatch: pytest.MonkeyPatch
+    sites: MakeSites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By images the loss of a node with nearly all of them would be the sum's, with any ``aggregation.weights``."""
-    losses: list[float] = []
+    losses: Any = []
     masks = SecureSumsOnNode.on_train
 
-    def spy(self: SecureSumsOnNode, call: Call, trains: Next) -> Reply:
-        def noted(call: Call) -> Reply:
-            reply = trains(call)
-            losses.append(float(reply.metrics[names.LOSS]))
+    def spy(self: Any, call: Any, trains: Any) -> Any:
+        def noted(call: Any) -> Any:
+            losses.append((reply := trains(call)).metrics[names.LOSS])
             return reply
 
         return masks(self, call, noted)

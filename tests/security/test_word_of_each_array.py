@@ -7,7 +7,7 @@ added. What moves is not made of weights alone; where it moves says whether a cl
 import functools
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,29 +59,10 @@ FEATURES = (
 )
 
 
-@dataclass(frozen=True)
-class Sent:
-    """An array as it leaves the node when its images differ.
-
-    Attributes:
-        base: Of the node's images.
-        first: One image of class ``MOVED`` is replaced by another one of that class.
-        second: Likewise another image of that class.
-        other: Likewise an image of class ``OTHER``.
-        more: There is one training image more of class ``MOVED``.
-    """
-
-    base: NDArray[Any]
-    first: NDArray[Any]
-    second: NDArray[Any]
-    other: NDArray[Any]
-    more: NDArray[Any]
-
-    def moved(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield each array that is not the first one, with the class of the image that moved it."""
-        for label, array in ((MOVED, self.first), (MOVED, self.second), (OTHER, self.other), (MOVED, self.more)):
-            if array.shape != self.base.shape or not np.array_equal(array, self.base):
-                yield label, array
+#: An array as it leaves the node when its images differ: ``base``, then by variant.
+Sent = dict[str, NDArray[Any]]
+#: The class of the image that a variant of a node replaces or adds, and its place among the replaced ones.
+VARIANTS = {"first": (MOVED, 0), "second": (MOVED, 1), "other": (OTHER, 0), "more": (MOVED, -1)}
 
 
 def derived(sent: Sent, weights: Arrays) -> Word:
@@ -91,17 +72,18 @@ def derived(sent: Sent, weights: Arrays) -> Word:
         sent: The array.
         weights: The shared weights; an array as long as these, or as their head, is cut as they are.
     """
-    moved = list(sent.moved())
+    base = sent["base"]
+    moved = [(label, sent[name]) for name, (label, _) in VARIANTS.items() if not np.array_equal(sent[name], base)]
     if not moved:
         return MODEL
-    if any(array.shape != sent.base.shape for _, array in moved):
-        return IMAGE if any(array.shape[:1] != sent.base.shape[:1] for _, array in moved) else CLASS
-    if sent.base.ndim > 1:
-        touched = [(array != sent.base).reshape(len(sent.base), -1).any(axis=1) for array in (sent.first, sent.second)]
+    if any(array.shape != base.shape for _, array in moved):
+        return IMAGE if any(array.shape[:1] != base.shape[:1] for _, array in moved) else CLASS
+    if base.ndim > 1:
+        touched = [(sent[name] != base).reshape(len(base), -1).any(axis=1) for name in ("first", "second")]
         if all(rows.any() for rows in touched) and not (touched[0] & touched[1]).any():
             return IMAGE
     for label, array in moved:
-        rows = by_class(array.astype(np.float64) - sent.base, weights)
+        rows = by_class(array.astype(np.float64) - base, weights)
         if rows and np.square(rows[label]).sum() > SINGLED_OUT * sum(np.square(row).sum() for row in rows):
             return CLASS
     return SUM
@@ -111,7 +93,7 @@ def by_class(array: NDArray[Any], weights: Arrays) -> Rows:
     """Return the parts of an array that belong to each class; none of an array without such parts."""
     if array.shape[:1] == (CLASSES,):
         return [*array.reshape(CLASSES, -1)]
-    cut: list[Rows] = []
+    cut: Any = []
     for model in (weights, head_of(weights)):
         if array.shape == (sum(weight.size for weight in model.values()),):
             ends = np.cumsum([weight.size for weight in model.values()])[:-1]
@@ -129,29 +111,22 @@ class Nodes:
     def __init__(self, root: Path) -> None:
         config = resolve({"set": f"dataset.domains=[{','.join(DOMAINS)}] dataset.public=0.1"})
         scan, sketch = exporting.export(config, len(DOMAINS), root / "whole")
-        self.others = {
-            "base": self._few(scan),
-            "first": self._few(scan, (MOVED, 0)),
-            "second": self._few(scan, (MOVED, 1)),
-            "other": self._few(scan, (OTHER, 0)),
-            "more": self._few(scan, more=MOVED),
-        }
+        self.others = {"base": self._few(scan)} | {name: self._few(scan, *of) for name, of in VARIANTS.items()}
         self.all = (self.others["base"], self._few(sketch))
 
-    def _few(self, given: NodeFolder, replaced: tuple[int, int] = (-1, 0), more: int = -1) -> NodeFolder:
-        """Write a node with ``EACH`` images of a class, one of them replaced, or one more."""
-        folder = given.path.parent / f"{given.domain}-{replaced}-{more}"
-        shutil.copytree(given.path, folder)
+    def _few(self, given: NodeFolder, changed: int = -1, at: int = 0) -> NodeFolder:
+        """Write a node with ``EACH`` images of a class; of one class one of them is replaced, or there is one more."""
+        folder = shutil.copytree(given.path, given.path.parent / f"{given.domain}-{changed}-{at}")
         for split in ("train", "test"):
             file = folder / f"{given.domain}_{split}.npz"
             with np.load(file) as archive:
                 whole = dict(archive)
-            chosen: list[int] = []
+            chosen: Any = []
             for label in range(CLASSES):
                 places = np.flatnonzero(whole["y"] == label).tolist()
-                own = places[: EACH + (label == more and split == "train")]
-                if label == replaced[0]:
-                    own[replaced[1]] = places[EACH]
+                own = places[: EACH + (label == changed and at < 0 and split == "train")]
+                if label == changed and at >= 0:
+                    own[at] = places[EACH]
                 chosen += own
             np.savez(file, **whole | {key: whole[key][chosen] for key in ("x", "y")})
         return replace(given, path=folder)
@@ -164,7 +139,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
 
 def asked(method: str, setting: str, nodes: Nodes, folder: Path, kinds: Collection[str]) -> list[Asked]:
     """Return messages of some kinds that the server sends the first node of a run."""
-    heard: list[Asked] = []
+    heard: Any = []
 
     class Grid(OpenNodes):
         folders = nodes.all
@@ -206,7 +181,7 @@ def words_of(
     first = Message(RecordDict(dict(training)), 1, MessageType.TRAIN)
     model = client_app.open_client(first, open_context(nodes.all[0])).client.model
     learned = {name for name, _ in model.named_parameters()}
-    by_variant: dict[str, list[dict[str, Arrays]]] = {}
+    by_variant = {}
     for variant, node in nodes.others.items():
         with pytest.MonkeyPatch.context() as patch:  # a node of its own each
             patch.setenv(state_folder.STATE_DIR, str(folder / variant))
@@ -216,7 +191,7 @@ def words_of(
         weights = decode(content.array_records["arrays"]) if "arrays" in content else {}
         for record, arrays in by_variant["base"][i].items():
             for name in arrays.keys() - (learned if record == "arrays" else set()):
-                word = derived(Sent(**{v: rounds[i][record][name] for v, rounds in by_variant.items()}), weights)
+                word = derived({v: rounds[i][record][name] for v, rounds in by_variant.items()}, weights)
                 words[kind, record, name] = max(word, words.get((kind, record, name), MODEL), key=WORDS.index)
     return words
 
@@ -227,12 +202,12 @@ def too_lenient(method: str, setting: str, words: Words) -> list[str]:
     key, _, value = setting.removeprefix("method.").partition("=")
     lenient = []
     for (kind, record, name), word in words.items():
-        declared = of_feature(kind, record, name) if record not in (names.ARRAYS, names.KNOWLEDGE) else MODEL
         if record == names.ARRAYS:
             declared = disclosure.of_shared(name)
-        elif record == names.KNOWLEDGE:
-            training = kind == MessageType.TRAIN
-            declared = behind(strategy, name, {key: value}) if training else of_feature(kind, record, name)
+        elif (record, kind) == (names.KNOWLEDGE, MessageType.TRAIN):
+            declared = behind(strategy, name, {key: value})
+        else:
+            declared = of_feature(kind, record, name)
         if WORDS.index(declared) < WORDS.index(word):
             lenient.append(f"{record}/{name} is declared {declared!r}, and tells {word!r}")
     return lenient
@@ -240,11 +215,7 @@ def too_lenient(method: str, setting: str, words: Words) -> list[str]:
 
 def of_feature(kind: str, record: str, name: str) -> Word:
     """Return the word that the core's or a feature's key of a name states; none stands for no images."""
-    fields = {
-        MessageType.TRAIN: ("train_reply",),
-        MessageType.EVALUATE: ("evaluate_reply",),
-        MessageType.QUERY: ("introduction", "query_reply"),
-    }[kind]
+    fields = ("introduction", "query_reply") if kind == MessageType.QUERY else (f"{kind}_reply",)
     known = [(key, feature) for feature in (CORE, *ours()) for field in fields for key in getattr(feature, field)]
     if record not in (names.METRICS, names.CONFIG):
         known, name = [(key, feature) for feature in ours() for key in feature.records], record

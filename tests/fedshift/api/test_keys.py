@@ -16,10 +16,8 @@ from fedshift_core.errors import ConfigError
 
 
 def test_keys_are_spelled_as_the_command_has_them() -> None:
-    words = keys.words(
-        "handwritten",
-        {"evaluate_every": 5, "cpus_per_client": 2, "method": "fpl", "rounds": None, "train": {"lr": 0.01}},
-    )
+    given = {"evaluate_every": 5, "cpus_per_client": 2, "method": "fpl", "rounds": None, "train": {"lr": 0.01}}
+    words = keys.words("handwritten", given)
     assert words == ["handwritten", "evaluate-every=5", "cpus-per-client=2", "method=fpl", "train.lr=0.01"]
     flat, launch = parse_arguments(words)
     assert (flat["evaluate-every"], flat["method"], flat["set"]) == (5, "fpl", "train.lr=0.01")
@@ -59,9 +57,8 @@ def test_a_list_of_a_sweep_is_several_values_and_a_list_in_it_is_one() -> None:
     given = {"method": ["fedavg", "f2dc"], "seed": range(3), "dataset": {"domains": [["scan", "sketch"]]}, "jobs": 2,
              "order": "seed-first"}  # fmt: skip
     request = grid.read(keys.words("handwritten", given, several=True, plain=grid.Options.model_fields))
-    assert request.values["method"] == ("fedavg", "f2dc")
-    assert request.values["seed"] == ("0", "1", "2")
-    assert request.values["dataset.domains"] == ('["scan", "sketch"]',)
+    values = [request.values[key] for key in ("method", "seed", "dataset.domains")]
+    assert values == [("fedavg", "f2dc"), ("0", "1", "2"), ('["scan", "sketch"]',)]
     assert (request.options.jobs, request.options.order) == (2, "seed-first")
 
 

@@ -1,10 +1,7 @@
 """Methods of a notebook or a script run here, in worker processes and in Flower's simulation, with the same bits."""
 
 import json
-import os
 import struct
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from support import refusal_of
+from support import ran, refusal_of
 from torch import Tensor
 
 import fedshift as fs
@@ -20,7 +17,8 @@ from fedshift.api import registering
 from fedshift_app.config import plugins
 from fedshift_core import carried, extensions
 
-FEW = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
+FEW: Any = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
+FEW["engine"] = "inline"
 #: What a person writes into a script, whose classes are of ``__main__``; it prints the hash of each way to run it.
 SCRIPT = """
 import sys
@@ -72,56 +70,58 @@ class Longer(fs.Client[fs.Params]):
         return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": 0.1 * features.square().mean()}
 
 
+def registered(client: Any = Longer, name: str = "longer") -> fs.Method:
+    return fs.register(name, client=client, terms=["length"])
+
+
+def run(name: str, method: str = "longer", **more: Any) -> fs.Run:
+    return fs.run("handwritten", method=method, name=name, **FEW | more)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["2", pytest.param("simulation", marks=pytest.mark.long)])
 def test_a_scripts_classes_run_in_worker_processes_and_in_flowers_simulation(way: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    ran = subprocess.run(
-        [sys.executable, "script.py", "1", way],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert len(ran.stdout.split()) == 2 and len({*ran.stdout.split()}) == 1
+    ended = ran("script.py", "1", way, env={"OMP_NUM_THREADS": "1"})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(ended.stdout.split()) == 2 and len({*ended.stdout.split()}) == 1
 
 
 def test_a_registered_method_is_one_like_others(tmp_path: Path) -> None:
-    assert fs.register("longer", client=Longer, terms=["length"]).name == "longer"
-    run = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
-    (file,) = run.config["plugins"]
+    assert registered().name == "longer"
+    made = run("first")
+    (file,) = made.config["plugins"]
     assert Path(file).name == "longer.carried" and Path(file).stat().st_mode & 0o077 == 0
     assert Path(file).parent.parent == tmp_path / "cache" / "registered"
-    assert "plugin longer.carried" in (run.folder / "config.yaml").read_text()
-    assert run.model().predict(np.zeros((8, 8, 3), np.uint8))
-    other = fs.run("handwritten", name="second", engine="inline", **FEW)
+    assert "plugin longer.carried" in (made.folder / "config.yaml").read_text()
+    assert made.model().predict(np.zeros((8, 8, 3), np.uint8))
+    other = run("second", "fedavg")
     assert other.config["plugins"] == []
-    table = fs.compare([run, other])
+    table = fs.compare([made, other])
     assert not any("plugin" in line for line in table.numbers.warnings) and len(table.numbers.rows) == 2
 
 
 def test_a_run_goes_on_with_the_class_that_it_had(tmp_path: Path) -> None:
-    fs.register("longer", client=Longer, terms=["length"])
-    first = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
+    registered()
+    first = run("first")
 
     class Other(Longer):
         def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
             return super().loss(batch) | {"length": self.forward(batch.x)[0].square().mean()}
 
-    fs.register("longer", client=Other, terms=["length"])
-    second = fs.run("handwritten", method="longer", name="second", engine="inline", **FEW)
+    registered(Other)
+    second = run("second")
     assert second.results.weights_sha256 != first.results.weights_sha256
     more = fs.run(resume=first, rounds=3, engine="inline", progress=False)
     assert more.config["plugins"] == fs.load("runs/first").config["plugins"] != second.config["plugins"]
-    again = fs.run("handwritten", method="longer", name="third", engine="inline", **FEW)
+    again = run("third")
     assert again.results.weights_sha256 == second.results.weights_sha256
 
 
 def test_a_file_is_read_only_where_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    fs.register("longer", client=Longer, terms=["length"])
-    run = fs.run("handwritten", method="longer", name="first", engine="inline", **FEW)
-    (file,) = run.config["plugins"]
+    registered()
+    made = run("first")
+    (file,) = made.config["plugins"]
     extensions.forget()
     monkeypatch.setenv(plugins.ALLOWED, "")
     text = refusal_of(fs.ConfigError, fs.run, "handwritten", set=f"plugins=[{file}]", engine="inline")
@@ -142,7 +142,7 @@ def test_a_file_is_read_only_where_the_environment_names_it(monkeypatch: pytest.
         ({"of_features": ["x"]}, "of_features"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(given: dict[str, Any], named: str) -> None:
+def test_what_is_wrong_is_said_in_a_line(given: Any, named: str) -> None:
     with refused(fs.ConfigError, "register", named) as caught:
         fs.register(**{"name": "mine", "client": Longer} | given)
     assert "\n" not in str(caught.value)
@@ -170,17 +170,17 @@ class Weighed(Longer):
 
 
 def test_a_global_number_is_carried_as_it_is_when_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    fs.register("weighed", client=Weighed, terms=["length"])
+    registered(Weighed, "weighed")
     words = ["handwritten", "method=weighed"]
     first = registering.with_files(words)
     assert registering.with_files(words) == first
-    run = fs.run("handwritten", method="weighed", name="first", engine="inline", **FEW | {"rounds": 1})
+    made = run("first", "weighed", rounds=1)
     monkeypatch.setitem(globals(), "WEIGHT", 5.0)
     (file,) = json.loads(registering.with_files(words)[-1].partition("plugins=")[2].strip("'"))
     assert registering.with_files(words) != first
     content = Path(file).read_bytes()
     assert struct.pack(">d", 5.0) in content and carried.digest(content) == Path(file).parent.name
-    text = refusal_of(fs.ConfigError, fs.run, resume=run.folder, rounds=2, engine="inline", progress=False)
+    text = refusal_of(fs.ConfigError, fs.run, resume=made.folder, rounds=2, engine="inline", progress=False)
     assert text.startswith("resume: 'weighed' refers to other values in this process than when the run began")
     monkeypatch.setitem(globals(), "WEIGHT", 0.0)
     assert registering.with_files(words) == first

@@ -3,10 +3,9 @@
 import contextlib
 import io
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hub_server import SHA, Hub, serving
 from PIL import Image
-from support import APP_PATH
+from support import APP_PATH, ran
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
@@ -27,7 +26,7 @@ from fedshift_datasets.sets import domainnet, isic, pacs
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 pa = pytest.importorskip("pyarrow", reason="the extra hub is not installed")
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Get = Callable[..., str]
 TEST, TRAIN = (f"data/{split}-00000-of-1.parquet" for split in ("test", "train"))
 
@@ -66,19 +65,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def get(home: Path) -> Get:
-    """Return a function that runs ``fedshift get`` against an endpoint, without a terminal."""
+    """Return a function that runs ``fedshift get`` against a hub, or none, without a terminal."""
 
-    def run(endpoint: str, *words: str, problem: str = "") -> str:
-        env = os.environ | {"HF_ENDPOINT": endpoint, "PYTHONPATH": APP_PATH, "HF_HUB_DISABLE_XET": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "fedshift", "get", *words],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def run(hub: Hub | None, *words: str, problem: str = "") -> str:
+        env = {"PYTHONPATH": APP_PATH, "HF_HUB_DISABLE_XET": "1"}
+        with serving(hub) if hub else contextlib.nullcontext("http://127.0.0.1:9") as endpoint:
+            env["HF_ENDPOINT"] = endpoint
+            done = ran("-m", "fedshift", "get", *words, env=env, stdin=subprocess.DEVNULL, timeout=120)
         assert bool(done.returncode) is bool(problem) and problem in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -88,23 +81,17 @@ def get(home: Path) -> Get:
 
 @pytest.fixture
 def hub() -> Hub:
-    places = [(d, c) for d in pacs.DOMAINS for c in range(len(pacs.CLASSES)) for _ in range(5)]
+    places = [*product(pacs.DOMAINS, range(len(pacs.CLASSES)), range(5))]
     noise = np.random.default_rng(0).bytes(100_000)  # more than a piece of a download
-    rows = [row(i, c, d, noise=noise[i:] + noise[:i]) for i, (d, c) in enumerate(places)]
+    rows = [row(i, c, d, noise=noise[i:] + noise[:i]) for i, (d, c, _) in enumerate(places)]
     return Hub("flwrlabs/pacs", {TRAIN: parquet(rows, {"label": pacs.CLASSES})})
 
 
-@pytest.fixture
-def endpoint(hub: Hub) -> Iterator[str]:
-    with serving(hub) as address:
-        yield address
-
-
-def test_a_known_set_is_fetched_and_found_without_a_folder(get: Get, endpoint: str, hub: Hub, home: Path) -> None:
-    said = get(endpoint, "pacs", "--accept")
+def test_a_known_set_is_fetched_and_found_without_a_folder(get: Get, hub: Hub, home: Path) -> None:
+    said = get(hub, "pacs", "--accept")
     assert "cc-by-4.0" in said and SHA in said
     record = fetched.read(home / "pacs")
-    assert record is not None and (record.images, record.revision, record.licence) == (140, SHA, "cc-by-4.0")
+    assert record and (record.images, record.revision, record.licence) == (140, SHA, "cc-by-4.0")
     assert record.parts[TRAIN].sha256 == hub.digest(TRAIN) and not (home / "pacs" / ".download").exists()
     assert (home / "pacs/photo/dog/pic_0_000_000000.png").read_bytes() == picture(0)
     config = resolve(parse_arguments(["f2dc-pacs"])[0]).dataset
@@ -112,42 +99,41 @@ def test_a_known_set_is_fetched_and_found_without_a_folder(get: Get, endpoint: s
     numbers = [len(catalog.load("pacs", "sketch", split, config.source()).y) for split in ("train", "test")]
     assert numbers == [29, 6]  # of 35, places 8 and 9 of ten are for the test
     asked = len(hub.asked)
-    get(endpoint, "pacs")
+    get(hub, "pacs")
     assert len(hub.asked) == asked  # it is there
 
 
-def test_a_download_that_breaks_off_goes_on(get: Get, endpoint: str, hub: Hub, home: Path) -> None:
+def test_a_download_that_breaks_off_goes_on(get: Get, hub: Hub, home: Path) -> None:
     hub.cut[TRAIN] = 12_000_000
     with contextlib.suppress(AssertionError):  # where the hub's library does not try again by itself
-        get(endpoint, "pacs", "--accept")
-    get(endpoint, "pacs")  # the licence was accepted
+        get(hub, "pacs", "--accept")
+    get(hub, "pacs")  # the licence was accepted
     assert [wanted for _, wanted in hub.asked][-1] == f"bytes={10 << 20}-"
     record = fetched.read(home / "pacs")
-    assert record is not None and record.whole
+    assert record and record.whole
 
 
 def test_files_of_which_some_are_written_are_not_fetched_again(home: Path, get: Get) -> None:
     hub = Hub("me/mine", {part: parquet([row(i, i % 2, "a") for i in range(6)]) for part in (TEST, TRAIN)})
     hub.lie.add(TRAIN)
-    with serving(hub) as endpoint:
-        get(endpoint, "me/mine", "--accept", problem="SHA-256")
-        record = fetched.read(home / "me--mine")
-        assert record is not None and not record.whole and record.images == 6
-        with pytest.raises(ConfigError, match=r"dataset\.hub: me/mine"):
-            resolve_dataset("folders", "", ["dataset.hub=me/mine"])
-        hub.lie.clear()
-        whole = record.with_part(TRAIN, fetched.Part(sha256=hub.digest(TRAIN)))
-        (home / "me--mine" / fetched.RECORD).write_text(whole.model_dump_json())
-        get(endpoint, "me/mine")
+    get(hub, "me/mine", "--accept", problem="SHA-256")
+    record = fetched.read(home / "me--mine")
+    assert record and not record.whole and record.images == 6
+    with pytest.raises(ConfigError, match=r"dataset\.hub: me/mine"):
+        resolve_dataset("folders", "", ["dataset.hub=me/mine"])
+    hub.lie.clear()
+    whole = record.with_part(TRAIN, fetched.Part(sha256=hub.digest(TRAIN)))
+    (home / "me--mine" / fetched.RECORD).write_text(whole.model_dump_json())
+    get(hub, "me/mine")
     assert [name for name, _ in hub.asked].count(TEST) == 1
 
 
 def test_any_set_with_a_column_of_domains(home: Path, get: Get) -> None:
     """Numbers without names, other columns, splits; no path of a file."""
     rows = [{"pixels": picture(i, "JPEG"), "kind": ("cat", "dog")[i % 2], "site": i % 3} for i in range(24)]
-    with serving(Hub("me/mine", {TRAIN: parquet(rows[:18]), TEST: parquet(rows[18:])})) as endpoint:
-        get(endpoint, "me/mine", "--accept", problem="no column image")
-        get(endpoint, "me/mine", "--accept", "--image", "pixels", "--label", "kind", "--domain", "site")
+    hub = Hub("me/mine", {TRAIN: parquet(rows[:18]), TEST: parquet(rows[18:])})
+    get(hub, "me/mine", "--accept", problem="no column image")
+    get(hub, "me/mine", "--accept", "--image", "pixels", "--label", "kind", "--domain", "site")
     config = resolve_dataset("folders", "", ["dataset.hub=me/mine"])
     assert config.domains == ("site0", "site1", "site2") and config.classes == ("cat", "dog")
     for split, number in (("train", 6), ("test", 2)):
@@ -166,18 +152,13 @@ def test_our_readers_take_what_is_written(
 ) -> None:
     """Lists and tables that say which image is of which split."""
     classes = len(known.CLASSES)
-    places = [(d, c) for d in range(len(known.DOMAINS)) for c in range(classes)]
+    places = [*product(range(len(known.DOMAINS)), range(classes))]
     names = {"label": known.CLASSES} | ({column: known.DOMAINS} if column == "domain" else {})
-    starts = {"train": 0, "test": len(places)}
-    parts = {
-        f"data/{split}-00000-of-1.parquet": parquet(
-            [{**row(start + i, c, d, "JPEG"), column: d} for i, (d, c) in enumerate(places)], names
-        )
-        for split, start in starts.items()
-    }
-    with serving(Hub(repository, parts)) as endpoint:
-        get(endpoint, name, "--accept")
-    for split, start in starts.items():
+    starts: Any = (("train", TRAIN, 0), ("test", TEST, len(places)))
+    rows = [[row(at + i, c, d, "JPEG") | {column: d} for i, (d, c) in enumerate(places)] for _, _, at in starts]
+    parts = {part: parquet(own, names) for (_, part, _), own in zip(starts, rows, strict=True)}
+    get(Hub(repository, parts), name, "--accept")
+    for split, _, start in starts:
         images = catalog.load(name, known.DOMAINS[1], split, Source(home / name), 16)
         assert sorted(images.y.tolist()) == list(range(classes))
         first = np.asarray(Image.open(io.BytesIO(picture(start + classes, "JPEG"))))
@@ -194,11 +175,8 @@ def test_our_readers_take_what_is_written(
         ("CLOSED pacs --accept", "the same command goes on"),
     ],
 )
-def test_what_cannot_be_fetched_is_said_in_a_line(
-    get: Get, endpoint: str, home: Path, words: str, problem: str
-) -> None:
-    place = f"{endpoint.rpartition(':')[0]}:9" if "CLOSED" in words else endpoint
-    get(place, *words.removeprefix("CLOSED ").split(), problem=problem)
+def test_what_cannot_be_fetched_is_said_in_a_line(get: Get, hub: Hub, home: Path, words: str, problem: str) -> None:
+    get(None if "CLOSED" in words else hub, *words.removeprefix("CLOSED ").split(), problem=problem)
     assert not home.exists() or not list(home.iterdir())
 
 
@@ -212,7 +190,7 @@ def test_what_cannot_be_fetched_is_said_in_a_line(
         ([row(0, 0, "../up")], "dot at the beginning"),
     ],
 )
-def test_rows_that_are_no_images_are_refused_by_name(get: Get, home: Path, rows: list[Row], problem: str) -> None:
-    with serving(Hub("me/mine", {TRAIN: parquet(rows, {"label": ["cat", "dog"]})})) as endpoint:
-        get(endpoint, "me/mine", "--accept", problem=problem)
+def test_rows_that_are_no_images_are_refused_by_name(get: Get, home: Path, rows: Any, problem: str) -> None:
+    hub = Hub("me/mine", {TRAIN: parquet(rows, {"label": ["cat", "dog"]})})
+    get(hub, "me/mine", "--accept", problem=problem)
     assert not (home.parent / "up").exists()

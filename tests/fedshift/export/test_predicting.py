@@ -24,18 +24,10 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
 from fedshift_datasets.base import PLAIN
 
-ORIGIN = Origin(
-    experiment="e",
-    dataset="handwritten",
-    server_round=1,
-    rounds=1,
-    nodes=2,
-    seed=0,
-    engine="inline",
-    run_id="",
-    versions={},
-)
-DETAILS = {"parts": "global", "node": "", "site": "", "before": "", "measured": None, "origin": ORIGIN}
+NUMBERS: Any = dict.fromkeys(("server_round", "rounds", "nodes", "seed"), 1)
+WORDS: Any = dict.fromkeys(("experiment", "dataset", "engine"), "e")
+DETAILS = dict.fromkeys(("node", "site", "before"), "") | {"parts": "global", "measured": None}
+DETAILS["origin"] = Origin(**NUMBERS, **WORDS, run_id="", versions={})
 
 
 def model_of(folder: Path, network: str, options: str = "") -> Path:
@@ -88,19 +80,17 @@ def test_each_image_by_itself(model: Path, pictures: Path) -> None:
 def test_metrics_by_hand() -> None:
     """Class 0: two of three; class 1: one of one, and class 2 has no images."""
     metrics = Metrics(np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0]]))
-    assert (metrics.images, metrics.counts.tolist(), metrics.accuracy) == (4, [3, 1, 0], pytest.approx(3 / 4))
-    assert metrics.recalls == [pytest.approx(2 / 3), 1.0, None]
+    assert (metrics.images, metrics.counts.tolist(), metrics.accuracy) == (4, [3, 1, 0], 3 / 4)
+    assert metrics.recalls == [pytest.approx(2 / 3), 1, None]
     assert metrics.balanced_accuracy == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_the_command(model: Path, pictures: Path, tmp_path: Path, fedshift: Command) -> None:
     one = pictures / "0" / "1.png"
-    code, out, err = fedshift("predict", model, one)
-    assert (code, err) == (0, "")
-    name, kind, probability = out.split()
     predictions = predicting.predict(model, [one])
-    assert (name, kind) == (str(one), str(predictions.chosen[0]))
-    assert float(probability) == pytest.approx(predictions.probabilities.max(), abs=6e-4)
+    wanted = f"{one} {predictions.chosen[0]} {predictions.probabilities.max():.3f}"
+    code, out, err = fedshift("predict", model, one)
+    assert (code, err, " ".join(out.split())) == (0, "", wanted)
     table, broken = tmp_path / "out.csv", pictures / "3" / "broken.png"
     broken.write_bytes(b"nothing")  # it does not stop the others
     code, out, err = fedshift("predict", model, pictures, "--csv", table)
@@ -136,7 +126,6 @@ def test_mistakes_are_reported_in_a_line(model: Path, pictures: Path, tmp_path: 
     ("files", "classes", "labels", "named"),
     [
         (["Benign /a", "MALIGNANT/a"], ("benign", "malignant"), [0, 1], None),
-        (["benign/a", "malign\u200bant/a"], ("benign", "malignant"), [0, 1], None),
         (["beni\ufb01n/a", "x/a"], ("benign", "malignant"), [None] * 2, "benign, malignant"),
         (["0", "1"], ("a", "b"), [None] * 2, "no folders"),
         (["0", "0.0/a"], ("0", "1"), [None] * 2, "0.0"),
@@ -144,15 +133,14 @@ def test_mistakes_are_reported_in_a_line(model: Path, pictures: Path, tmp_path: 
     ],
 )
 def test_only_folders_that_are_all_classes_are_scored_and_it_is_said_why_others_are_not(
-    files: list[str], classes: tuple[str, str], labels: list[int | None], named: str | None, tmp_path: Path
+    files: Any, classes: Any, labels: Any, named: str | None, tmp_path: Path
 ) -> None:
     for name in files:
         write_image(tmp_path / f"{name}.png")
     taken, notes = images.find([tmp_path], classes)
-    assert sorted((p.label for p in taken), key=str) == sorted(labels, key=str)
+    assert {p.label for p in taken} == {*labels} and len(notes) == (named is not None)
     for note in notes:
         worded(note, tmp_path, named)
-    assert len(notes) == (named is not None)
     given = [picture.path for picture in taken]
     worded(*images.find(given, classes)[1], "2 files")  # a file given by name has no class
 
@@ -168,15 +156,6 @@ def pixels_of(predictions: Predicted) -> Tensor:
 def by_batch(run: Any, batches: Sequence[Tensor]) -> Any:
     """Return the probabilities that an adaptation's core gives, batch by batch."""
     return pytest.approx(torch.cat([run(part) for part in batches]).double().softmax(dim=1).numpy(), abs=1e-6)
-
-
-def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Path) -> None:
-    predictions = predicting.predict(model, [pictures], batch=5, adapt="tent", in_order=True)
-    built, x = opening.scorer_of(*saved.read(model)), pixels_of(predictions)
-    # Eleven in fives: the last batch of one joins the one before.
-    assert predictions.probabilities == by_batch(tent.Tent(built.model, built), (x[:5], x[5:]))
-    plain = predicting.predict(model, [pictures]).probabilities  # nothing is kept
-    assert not np.allclose(predictions.probabilities, plain, atol=1e-3)
 
 
 def test_where_an_adaptation_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -> None:

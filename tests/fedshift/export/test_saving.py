@@ -25,7 +25,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.base import RoundInputs
 from fedshift_clients.models import networks
-from fedshift_core.arrays import Arrays
+from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
@@ -87,16 +87,12 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, save: Any) -> None
     for domain, site in result.measured.sites.items():
         figures = fedavg.results["figures"]["domains"][domain]
         assert correct(folder, domain) == pytest.approx(site.accuracy)
-        assert (site.images, site.balanced_accuracy, site.macro_f1) == (
-            90,
-            figures["balanced_accuracy"],
-            figures["macro_f1"],
-        )
-        numbers = " | ".join(f"{value:.1f}" for value in (site.accuracy, site.balanced_accuracy, site.macro_f1))
-        assert f"| {domain} | {numbers} | 90 |" in text and f"value: {round(figures['macro_f1'], 2)}" in text
+        numbers = site.accuracy, *(figures[key] for key in ("balanced_accuracy", "macro_f1"))
+        assert (site.balanced_accuracy, site.macro_f1) == numbers[1:]
+        row = " | ".join(f"{value:.1f}" for value in numbers)
+        assert f"| {domain} | {row} | 90 |" in text and f"value: {round(numbers[2], 2)}" in text
     assert result.origin.images == sum(sum(node["class_counts"]) for node in fedavg.results["nodes"])
-    kept, wanted = load_file(folder / "model.safetensors"), load_file(fedavg.folder / WEIGHTS)
-    assert kept.keys() == wanted.keys() and all(np.array_equal(kept[name], wanted[name]) for name in kept)
+    assert digest(load_file(folder / "model.safetensors")) == digest(load_file(fedavg.folder / WEIGHTS))
 
 
 def test_statistics_that_were_taken_anew_are_saved_with_their_figures(shared_run: InlineRun, save: Any) -> None:
@@ -137,8 +133,7 @@ def test_a_node_is_classified_by_its_own_batchnorm(fedbn: Run, save: Any) -> Non
     folder, result = save(fedbn, node=2)
     (store,) = (fedbn.folder / "checkpoint" / "nodes" / "node-2").iterdir()
     own = {name.removeprefix("model/"): array for name, array in load_file(store).items()}
-    kept, wanted = load_file(folder / "model.safetensors"), load_file(fedbn.folder / WEIGHTS) | own
-    assert kept.keys() == wanted.keys() and all(np.array_equal(array, wanted[name]) for name, array in kept.items())
+    assert digest(load_file(folder / "model.safetensors")) == digest(load_file(fedbn.folder / WEIGHTS) | own)
     assert (result.parts, result.node, result.site) == ("node", "2", "street")
     # Of the sites of four nodes each is one node's.
     assert correct(folder, "street") == pytest.approx(fedbn.results["final"]["street"])
@@ -211,19 +206,17 @@ def test_frozen_parts_are_those_of_the_file_and_modules_classify_too(method: str
             programs.made(scorer.rebuilt(noisy, arrays, "the"), "torchscript")
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "why"),
-    [("fedavg", "adapt.name=finetune", "adapt.name=finetune"), ("fedicon", "", "method fedicon")],
-)
-def test_what_is_made_anew_for_each_score_is_reported(method: str, given: str, why: str) -> None:
-    config = resolve({"method": method, "set": given})
-    with refused(ConfigError, why):
+def test_a_network_that_adapts_itself_is_reported() -> None:
+    config = resolve({"method": "fedicon"})
+    with refused(ConfigError, "method fedicon"):
         saving._before_a_score(config, False)
-    assert why in saving._before_a_score(config, True)
+    assert "method fedicon" in saving._before_a_score(config, True)
 
 
 def test_before_adaptation_has_the_figures_of_before(shared_run: InlineRun, save: Any) -> None:
     run = shared_run(method="fedavg-ft", rounds=1, set=QUICK)
+    with refused(ConfigError, "adapt.name=finetune"):
+        save(run)
     folder, result = save(run, before=True)
     before = run.rounds[0]["others"]["before-fine-tuning"]
     assert {d: site.accuracy for d, site in result.measured.sites.items()} == before != run.results["final"]
@@ -252,19 +245,12 @@ def test_the_card(fedavg: Run, save: Any) -> None:
     assert yaml.safe_load(front) and "a\\|b" in text and "<script>" not in text and "\n---\n" not in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        ({}, ["both sides", "bilinear", "full range", "EXIF orientation is ignored"]),
-        ({"resize": "pad", "window": (-160.0, 240.0), "exif": "apply"}, ["black", "-160 ", " 240 ", "is applied"]),
-        ({"resize": "crop", "mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}, ["the shorter side", "[0.1, 0.2, 0.3]"]),
-    ],
-)
-def test_the_card_says_all_that_happens_to_an_image(
-    fedavg: Run, save: Any, changes: dict[str, Any], wanted: list[str]
-) -> None:
-    text = card.card(save(fedavg)[1].model_copy(update=changes))
-    assert all(words in text for words in (*wanted, "32 x 32 pixels"))
+def test_the_card_says_all_that_happens_to_an_image(fedavg: Run, save: Any) -> None:
+    result = save(fedavg)[1]
+    changes = {"resize": "pad", "window": (-160.0, 240.0), "exif": "apply", "mean": (0.1, 0.2, 0.3)}
+    text = card.card(result.model_copy(update=changes))
+    assert all(said in text for said in ("black", "-160 ", " 240 ", "is applied", "[0.1, 0.2, 0.3]", "32 x 32 pixels"))
+    assert not any(said in card.card(result) for said in ("black", "-160 ", "is applied"))
 
 
 # --- what is refused ---------------------------------------------------------------------------------------
@@ -337,13 +323,9 @@ def test_personal_parts_that_are_gone_or_on_their_nodes_are_reported(fedbn: Run,
     ("change", "key"),
     [
         ({"fedshift_model": 2}, "fedshift_model"),
-        ({"form": "pickle"}, "form"),
         ({"file": "../../etc/passwd"}, "file"),
-        ({"classes": None}, "classes"),
         ({"classes": ["a", "a"]}, "classes"),
-        ({"size": -1}, "size"),
         ({"std": [0.5, 0, 1]}, "std"),
-        ({"extra": 1}, "extra"),
         ({"sha256": "0" * 64}, "SHA-256"),
         ({"classes": [str(k) for k in range(9)]}, "classes"),
         ({"mean": [0, 0, 0]}, "mean"),
@@ -352,7 +334,7 @@ def test_personal_parts_that_are_gone_or_on_their_nodes_are_reported(fedbn: Run,
         ({"network": "cnn2"}, "network"),
     ],
 )
-def test_a_model_json_that_was_edited(change: dict[str, Any], key: str, fedavg: Run, save: Any) -> None:
+def test_a_model_json_that_was_edited(change: Any, key: str, fedavg: Run, save: Any) -> None:
     folder, _ = save(fedavg)
     content = json.loads((folder / "model.json").read_text())
     change = {name: content[name] | of if isinstance(of, dict) else of for name, of in change.items()}

@@ -4,16 +4,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import own_sites
 import psutil
 import pytest
-from PIL import Image
-from typer.testing import CliRunner, Result
+from support import image_set, invoked
+from typer.testing import Result
 
-from fedshift import cli
 from fedshift.run.launch import processes
 from fedshift.site import nodes, stop
 from fedshift.site.deploy import node_waits, supernode
@@ -38,7 +37,7 @@ time.sleep(600)
 
 
 def call(*words: str) -> Result:
-    return CliRunner().invoke(cli.app, ["site", "stop", *words])
+    return invoked("site", "stop", *words)
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def started(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[tuple[subp
 
 
 @pytest.mark.parametrize("words", [(), ("deaf",)])
-def test_a_supernode_ends_with_all_that_it_started(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supernode_ends_with_all_that_it_started(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop, "GRACE_SECONDS", 0.3 if words else 10.0)
     with started(monkeypatch, *words) as (process, child):
         assert nodes.named("").runs
@@ -71,10 +70,8 @@ def test_a_supernode_ends_with_all_that_it_started(words: tuple[str, ...], monke
         assert not nodes.named("").runs and chained_log.is_off(state_folder.state_dir() / "node-0")
         assert not psutil.pid_exists(child) or processes.has_ended(psutil.Process(child))
         process.wait()
-        with monkeypatch.context() as patch:
-            patch.setattr(processes, "is_running", lambda named: True)  # as it was a moment ago
-            result = call()
-        assert result.exit_code == 0 and "no SuperNode" in result.stdout
+        monkeypatch.setattr(processes, "is_running", lambda named: True)  # as it was a moment ago
+        assert "no SuperNode" in call().stdout
 
 
 def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +79,7 @@ def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeyp
     monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm, key: given.append(options))
     options = ["--insecure", "--node-config", 'domain="scan" data-dir="/data/scan" partition-id=3']
     supernode.serve(options)
-    (node,) = nodes.nodes()
+    node = nodes.named("")
     assert (node.name, node.config["data-dir"], node.runs) == ("node-3", "/data/scan", True)
     # a SuperNode that runs is this very process: only the switch is tried here
     chained_log.switch_off(node.folder)
@@ -102,18 +99,16 @@ def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeyp
         (["--node-config", 'domain="open'], {}),  # Flower refuses it itself
     ],
 )
-def test_the_node_is_known_from_its_options(options: list[str], config: dict[str, object]) -> None:
+def test_the_node_is_known_from_its_options(options: Any, config: Any) -> None:
     assert supernode.node_config(options) == config
 
 
 def images(folder: Path, domain: str) -> None:
     """Write a node's own images, and let them be decoded into the cache."""
-    rng = np.random.default_rng(0)
     config = resolve({"dataset": "handwritten", "set": "dataset.domains=[scan,sketch]"})
-    classes = config.dataset.known().classes
     for split, number in (("train", 40), ("test", 20)):
-        x = rng.integers(0, 255, (number, 16, 16, 3), dtype=np.uint8)
-        files.write_npz(folder / f"{domain}_{split}.npz", node_data.ImageSet(x, np.arange(number) % 10), classes)
+        file = folder / f"{domain}_{split}.npz"
+        files.write_npz(file, image_set(number, 16, 10, len(file.name)), config.dataset.known().classes)
     given = {"domain": domain, "data-dir": str(folder), "partition-id": 0 if domain == "scan" else 1}
     nodes.note_start(given)
     node_data.own_images(config, setup.place(config, make_context(0, given, {}), setup.DEPLOYMENT))
@@ -133,15 +128,13 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
     for name in ("run-1/round-00001-0-0123456789abcdef.safetensors", received_model.FILE, "report.html"):
         (folder / name).write_bytes(b"private")
     monkeypatch.setattr(processes, "is_running", lambda named: False)
-    before = {path.name for path in cache.cache_dir().glob("[!.]*")}
     (cache.cache_dir() / "site-0f.json").write_text('["anna.png"]')
+    assert list(cache.cache_dir().glob("[!.]*-scan-*"))
     result = call("node-0", "--forget")
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == set(stop.LOGS)
-    left = {path.name for path in cache.cache_dir().glob("[!.]*")}
-    assert any("-scan-" in name for name in before)
-    assert not any("-scan-" in name or name.startswith("site-") for name in left)
-    assert any("-sketch-" in name for name in left) is others
+    assert not [*cache.cache_dir().glob("[!.]*-scan-*"), *cache.cache_dir().glob("site-*")]
+    assert bool(list(cache.cache_dir().glob("[!.]*-sketch-*"))) is others
     assert (tmp_path / "data" / "scan_train.npz").is_file() and f"its images: {tmp_path / 'data'}" in result.stdout
 
 
@@ -149,15 +142,12 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
 def test_forget_deletes_images_that_the_node_has_through_a_link(
     linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind, number in product("ab", range(3)):
-        path = tmp_path / "elsewhere" / "north" / kind / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (16, 16), (number, 0, 0)).save(path)
+    own_sites.write(tmp_path / "elsewhere", ("north",), 9)
     (tmp_path / linked).parent.mkdir(exist_ok=True)
     target = tmp_path / "elsewhere" / ("" if linked == "data" else "north")
     (tmp_path / linked).symlink_to(target, target_is_directory=True)
     nodes.note_start({"domain": "north", "data-dir": str(tmp_path / "data"), "partition-id": 0})
-    catalog.load_own("folders", "north", "train", Source(tmp_path / "data", classes=("a", "b")), 16)
+    catalog.load_own("folders", "north", "train", Source(tmp_path / "data", classes=own_sites.CLASSES), 16)
     assert list(cache.cache_dir().glob("folders-own-north-*"))
     monkeypatch.setattr(processes, "is_running", lambda named: False)
     assert stop.forget(nodes.named(""))[2] == []

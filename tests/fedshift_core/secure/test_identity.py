@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from real_node import fingerprint
 from refusals import refused
 
 from fedshift.run.launch import credentials
@@ -32,24 +32,20 @@ class Sites:
     def __init__(self, folder: Path) -> None:
         self.signers, self.trusted = {}, []
         for node in NODES:
-            made = credentials.make_node(folder, f"n{node}")
-            private, public = sorted(made, key=lambda path: path.suffix)
+            private, public = sorted(credentials.make_node(folder, f"n{node}"), key=lambda path: path.suffix)
             self.signers[node] = Signer(Key(private).sign)
-            key = serialization.load_ssh_public_key(public.read_bytes())
-            assert isinstance(key, ec.EllipticCurvePublicKey)
-            self.trusted.append(identity.fingerprint(key))
+            self.trusted.append(fingerprint(public))
         self.group = Group(2, NODES, (b"a", b"b", b"c"), (b"A", b"B", b"C"), (STATED,) * 3, (1.0,) * 3, 3, 3.0)
         self.signed = [
             self.signers[node].sign("run", node, AT, (SAID, *pair))
             for node, *pair in zip(NODES, self.group.cipher_keys, self.group.mask_keys, strict=True)
         ]
 
-    def check(
-        self, *named: str, group: Group | None = None, signed: Sequence[Signed] | None = None, run: str = "run"
-    ) -> None:
+    def check(self, *named: str, **other: Any) -> None:
         """Expect a refusal that names these."""
+        given = {"group": self.group, "signed": self.signed, "run": "run", **other}
         with refused(FedShiftError, *named):
-            identity.check(group or self.group, self.signed if signed is None else signed, run, 0, self.trusted)
+            identity.check(given["group"], given["signed"], given["run"], 0, self.trusted)
 
     def with_signed(self, place: int, signed: Signed) -> list[Signed]:
         return [*self.signed[:place], signed, *self.signed[place + 1 :]]

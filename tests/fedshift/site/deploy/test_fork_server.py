@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +12,7 @@ import psutil
 import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
-from support import APP_PATH, until
+from support import APP_PATH, ran, until
 
 from fedshift.run.launch import forks
 from fedshift.site.deploy import fork_server, superexec
@@ -51,13 +50,13 @@ class Node:
         self.folder, self.number = folder, 0
         self.executor = NodeExecutor(modules=modules, program=[sys.executable, "-c", COLD])
 
-    def launch(self, *, silent: bool = False) -> dict[str, Any]:
+    def launch(self, *, silent: bool = False) -> Any:
         self.number += 1
         file = self.folder / f"launched-{self.number}"
         spec = ExecutionSpec(TaskType.CLIENT_APP, str(file), "t", True, None, False, 1, silent, 1, "one")
         assert self.executor.launch(spec) == LaunchResult.accepted()
         assert until(file.is_file), "no process wrote anything"
-        return dict(json.loads(file.read_text()))
+        return json.loads(file.read_text())
 
 
 @pytest.fixture
@@ -73,8 +72,7 @@ def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_anoth
     node = Node(folder, "library")
     node.executor.reconcile()
     found = [node.launch() for _ in range(4)]
-    assert [result["left"] for result in found] == [[]] * 4
-    assert len({result["pid"] for result in found}) == 4
+    assert not any(result["left"] for result in found) and len({result["pid"] for result in found}) == 4
     assert len({result["parent"] for result in found} | {os.getpid()}) == 2
     # Python's and NumPy's random numbers are a new process's.
     assert all(len({*drawn}) == 4 for drawn in zip(*(result["drawn"] for result in found), strict=True))
@@ -100,7 +98,7 @@ def test_where_nothing_can_be_forked_every_message_has_a_new_process(folder: Pat
     ],
 )
 def test_a_task_is_worked_on_by_flowers_program_with_this_nodes_app(
-    given: tuple[Any, ...], options: list[str], monkeypatch: pytest.MonkeyPatch
+    given: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flower: Any = import_module(sources.CLIENT_APP)
     for name in ("install_from_fab", "get_load_client_app_fn", "run_clientapp"):
@@ -124,13 +122,9 @@ def test_a_process_with_this_nodes_app_can_be_forked_from() -> None:
     """Also with the networks of timm; it refuses that itself once a thread runs or the GPU is open."""
     program = "import {}fedshift.site.deploy.warm, sys; print('timm' in sys.modules)"
     thread = "threading, time; threading.Thread(target=time.sleep, args=(999,), daemon=True).start(); import "
-    env = os.environ | {fork_server.BLAS_THREADS: "1"}
-
-    def ended(first: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-c", program.format(first)], env=env, text=True, capture_output=True)
-
-    assert ended("").stdout.strip() in ("True", "False")
-    assert "neither survives a fork" in ended(thread).stderr
+    plain, threaded = (ran("-c", program.format(text), env={fork_server.BLAS_THREADS: "1"}) for text in ("", thread))
+    assert plain.stdout.strip() in ("True", "False")
+    assert "neither survives a fork" in threaded.stderr
 
 
 def test_a_forked_process_finds_imported_what_each_message_needs() -> None:
@@ -149,5 +143,4 @@ import numpy
 numpy.unique([2, 1])
 print(sorted(set(sys.modules) - before))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert ran("-c", program, check=True).stdout.splitlines()[-1] == "[]"

@@ -10,10 +10,8 @@ import yaml
 from flwr.common.config import parse_config_args
 from real_node import charge
 from refusals import refused
-from support import ROOT
-from typer.testing import CliRunner
+from support import ROOT, invoked
 
-from fedshift.cli import app
 from fedshift.site.deploy import policies
 from fedshift.site.deploy import supernode as supernode_module
 from fedshift_app.config.resolving import resolve
@@ -22,8 +20,6 @@ from fedshift_app.node import ledger, policy, setup
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core import disclosure
 from fedshift_core.errors import ConfigError, RequestError
-
-RUNNER = CliRunner()
 
 
 @pytest.fixture
@@ -37,13 +33,13 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_what_init_writes_is_the_policy_it_begins_with(name: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
-    ended = RUNNER.invoke(app, ["policy", "init", str(file), "--from", name])
+    ended = invoked("policy", "init", file, "--from", name)
     assert ended.exit_code == 0, ended.output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert policy.load(str(file)).policy == BUILT_IN[name]
     text = file.read_text()
     assert all(f"\n{key}:" in text or f"\n# {key}:" in text for key in Policy.model_fields)
-    again = RUNNER.invoke(app, ["policy", "init", str(file)])
+    again = invoked("policy", "init", file)
     assert "exists, and is not overwritten" in str(again.exception)
 
 
@@ -55,16 +51,16 @@ def test_the_sections_of_a_written_file_serve_once_they_are_no_comments() -> Non
 
 
 def test_check_says_the_hash_or_what_is_wrong(file: Path) -> None:
-    ended = RUNNER.invoke(app, ["policy", "check", str(file)])
+    ended = invoked("policy", "check", file)
     assert ended.output == f"a policy: {file} (SHA-256 {policy.load(str(file)).sha256})\n"
     file.write_text("least_image: 9")
-    wrong = RUNNER.invoke(app, ["policy", "check", str(file)])
+    wrong = invoked("policy", "check", file)
     assert isinstance(wrong.exception, ConfigError) and "least_images?" in str(wrong.exception)
 
 
 def test_explain_says_every_key_and_what_is_spent(file: Path, tmp_path: Path) -> None:
     def said(*words: object) -> str:
-        return RUNNER.invoke(app, ["policy", "explain", *map(str, words)]).output
+        return invoked("policy", "explain", *words).output
 
     assert all(f"\n  {key} " in said() for key in Policy.model_fields) and "fedpall, fedplvm" in said()
     file.write_text("budget: {epsilon: 4}\nmethods: [fedavg]\ncontributions: []")
@@ -102,12 +98,11 @@ def test_the_page_has_the_four_words_as_the_code_has_them() -> None:
         ["--insecure"],
     ],
 )
-def test_a_policy_reaches_the_node_through_its_configuration(options: list[str]) -> None:
-    insecure, name, text = policies.with_policy(options, Loaded(Policy(), "/a folder/policy.yaml", "ab" * 32))
+def test_a_policy_reaches_the_node_through_its_configuration(options: Any) -> None:
+    *before, text = policies.with_policy(options, Loaded(Policy(), "/a folder/policy.yaml", "ab" * 32))
     config = parse_config_args([text])
-    assert (insecure, name) == ("--insecure", "--node-config")
+    assert before == ["--insecure", "--node-config"] and config.get("domain", "scan") == "scan"
     assert config["policy"] == "/a folder/policy.yaml" and config["policy-sha256"] == "ab" * 32
-    assert config.get("domain", "scan") == "scan"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +114,7 @@ def test_a_policy_reaches_the_node_through_its_configuration(options: list[str])
         (["--node-config", 'domain="scan'], "strict", "--policy strict"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_handed_over_is_refused(options: list[str], source: str, named: str) -> None:
+def test_what_cannot_be_handed_over_is_refused(options: Any, source: str, named: str) -> None:
     with refused(ConfigError, named):
         policies.with_policy(options, Loaded(Policy(), source))
 
@@ -131,14 +126,14 @@ def test_a_supernode_reads_its_policy_before_it_starts_and_is_strict_without_one
     monkeypatch.setattr(supernode_module, "serve", lambda given, **_: started.append(parse_config_args([given[-1]])))
     words = ["supernode", "--insecure", "--node-config", "partition-id=0 num-partitions=4"]
     file.chmod(0o620)
-    assert "0620" in str(RUNNER.invoke(app, [*words, "--policy", str(file)]).exception) and started == []
+    assert "0620" in str(invoked(*words, "--policy", file).exception) and started == []
     file.chmod(0o600)
-    ended = RUNNER.invoke(app, [*words, "--policy", str(file)])
+    ended = invoked(*words, "--policy", file)
     assert f"policy: {file} (SHA-256 {policy.load(str(file)).sha256})" in ended.stderr
-    assert "policy: strict (built in)" in RUNNER.invoke(app, words).stderr
+    assert "policy: strict (built in)" in invoked(*words).stderr
     for more in (["--policy", "open"], ["--root-certificates", "policy=.crt"]):
-        RUNNER.invoke(app, [*words[:2], *more, *words[2:]])
-    RUNNER.invoke(app, [*words[:3], 'policy="open"'])
+        invoked(*words[:2], *more, *words[2:])
+    invoked(*words[:3], 'policy="open"')
     assert [config["policy"] for config in started] == [str(file), "strict", "open", "strict", "open"]
     # Also towards who takes it for a simulated one.
     context = make_context(1, started[1], {})
