@@ -20,12 +20,12 @@ class Page(HTMLParser):
         assert len(self._open) == 1
         self.text = "".join(self._open[0][2])
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {key: value or "" for key, value in attrs}, []))
-        self._open += [self.elements[-1]] * (tag not in VOID)
-
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {key: value or "" for key, value in attrs}, []))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        self._open += [self.elements[-1]] * (tag not in VOID)
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop()[0] == tag

@@ -19,12 +19,8 @@ from fedshift_datasets.catalog import DATASETS, of_users
 
 TEXT = "\n".join(citations.entries().values())
 REQUIRED = {
-    "article": {"title", "author", "journal", "year"}, "inproceedings": {"title", "author", "booktitle", "year"},
-    "techreport": {"title", "author", "institution", "year"}, "misc": {"title", "author"},
-}  # fmt: skip
-FIELDS = {
-    "title", "author", "journal", "booktitle", "institution", "howpublished", "year", "volume", "number", "pages",
-    "doi", "eprint", "archiveprefix", "url", "note",
+    "article": "title author journal year", "inproceedings": "title author booktitle year",
+    "techreport": "title author institution year", "misc": "title author",
 }  # fmt: skip
 
 
@@ -50,7 +46,7 @@ PARSED = parsed(TEXT)
 def test_each_entry_has_the_fields_of_its_kind_and_is_ascii() -> None:
     assert TEXT.isascii() and set(PARSED) == set(citations.entries())
     for key, (kind, fields) in PARSED.items():
-        assert fields.keys() >= REQUIRED[kind] and fields.keys() <= FIELDS, key
+        assert fields.keys() >= {*REQUIRED[kind].split()}, key
         bodies = re.fullmatch(r"\{[^{}]*\}", fields["author"])  # one that has no given names
         for author in () if bodies else fields["author"].split(" and "):
             assert author == "others" or re.fullmatch(r"[^,]+, [^,]+", author), (key, author)
@@ -77,18 +73,15 @@ def ours(kind: Any) -> list[str]:
 
 
 def test_each_method_data_set_and_packaged_network_has_an_entry() -> None:
-    for name in ours(registry.METHODS):
-        cited = citations.Citations()
-        cited.add_method(name)
-        assert not cited.unknown and bool(cited.used) == (name != "local"), name
-    for name in ours(DATASETS):
-        cited = citations.Citations()
-        cited.add_dataset(name)
-        assert not cited.unknown and bool(cited.used) == (name not in of_users()), name
-    for name in [*ours(NETWORKS), *(WEIGHTS[weights].network for weights in ours(WEIGHTS)), "torchvision:resnet18"]:
-        cited = citations.Citations()
-        cited.add_network(name)
-        assert cited.used and not cited.unknown, name
+    packaged = [WEIGHTS[weights].network for weights in ours(WEIGHTS)]
+    for add, names in (
+        ("add_method", ours(registry.METHODS)), ("add_dataset", ours(DATASETS)),
+        ("add_network", [*ours(NETWORKS), *packaged, "torchvision:resnet18"]),
+    ):  # fmt: skip
+        for name in names:
+            cited = citations.Citations()
+            getattr(cited, add)(name)
+            assert not cited.unknown and bool(cited.used) == (name not in ("local", *of_users())), name
 
 
 def keys_of(*settings: str, **flat: Any) -> list[str]:
@@ -123,7 +116,7 @@ def call(*arguments: object) -> tuple[int, str, str]:
 def test_the_command(tmp_path: Path) -> None:
     code, out, _ = call("--method", "fpl,f2dc")
     assert code == 0 and list(parsed(out)) == ["fpl", "finch", "f2dc", "fedshift", "flower"]
-    assert "% method fpl\n@inproceedings{fpl," in out
+
     code, out, _ = call(ROOT / "docs" / "results" / "pacs-pretrained", "--network", "resnet18")
     keys = list(parsed(out))
     assert code == 0 and {"i2pfl", "scaffold", "fedprox", "pacs", "efficientnet", "timm", "imagenet", "resnet"} <= {

@@ -4,12 +4,14 @@ import contextlib
 import datetime
 import ipaddress
 import os
+import shutil
 import socket
 import ssl
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -101,43 +103,14 @@ def test_the_certificate_serves_for_its_days_and_cannot_sign(made: Credentials) 
     assert 29 * DAY < left <= 30 * DAY
 
 
-def test_flower_takes_a_nodes_key_pair(tmp_path: Path) -> None:
-    private_file, public_file = credentials.make_node(tmp_path, "photo-1")
-    assert (private_file.name, public_file.name) == ("photo-1.key", "photo-1.pub")
-    private = load_ssh_private_key(private_file.read_bytes(), None)
-    public = load_ssh_public_key(public_file.read_bytes())
-    assert isinstance(public, ec.EllipticCurvePublicKey)
-    assert private.public_key() == public and uses_nist_ec_curve(public)
-    assert public_file.read_text().endswith(" photo-1\n")
-
-
-def test_private_keys_are_their_owners_alone(made: Credentials, tmp_path: Path) -> None:
-    private, public = credentials.make_node(tmp_path / "keys", "a")
-
-    def modes(*paths: Path) -> set[int]:
-        return {stat.S_IMODE(path.stat().st_mode) for path in paths}
-
-    assert modes(made.ca_key, made.key, private) == {0o600}
-    assert modes(made.ca_certificate, made.certificate, public) == {0o644}
-    assert modes(made.folder, private.parent) == {0o700}
-
-
-@pytest.mark.parametrize(
-    ("there", "partner"),
-    [
-        ("ca.key", ""),
-        ("server.key", "server.crt"),
-        ("server.crt", "server.key"),
-        ("a.key", "a.pub"),
-        ("a.pub", "a.key"),
-    ],
-)
-def test_no_file_is_overwritten(made: Credentials, there: str, partner: str) -> None:
+@pytest.mark.parametrize("there", ["ca.key", "server.key", "server.crt", "a.key", "a.pub"])
+def test_no_file_is_overwritten(made: Credentials, there: str) -> None:
     """One file of a pair that is there is enough: its partner would belong to another key."""
     folder = made.folder
     credentials.make_node(folder, "a")
-    if partner:
-        (folder / partner).unlink()
+    for path in folder.glob(f"{there.partition('.')[0]}.*"):
+        if path.name not in (there, "ca.crt"):
+            path.unlink()
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with refused(ConfigError, there):
         if there.startswith("ca"):
@@ -178,10 +151,8 @@ def test_every_ip_address_is_written_as_one(address: ipaddress.IPv4Address | ipa
 
 def dated(path: Path, signer: Path, first: int, last: int) -> None:
     """Write a certificate anew, valid from so many days from now to so many."""
-    old = certificate(path)
-    key = serialization.load_pem_private_key(signer.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    now = datetime.datetime.now(datetime.UTC)
+    old, now = certificate(path), datetime.datetime.now(datetime.UTC)
+    key: Any = serialization.load_pem_private_key(signer.read_bytes(), None)
     builder = x509.CertificateBuilder(
         old.issuer, old.subject, old.public_key(), x509.random_serial_number(), now + first * DAY, now + last * DAY,
         list(old.extensions),
@@ -196,35 +167,30 @@ def signed_itself(made: Credentials, _: Credentials) -> None:
 
 
 #: What is done to credentials and another CA; the file that is named, what is said of it, and the remedy.
-BROKEN: dict[str, tuple[Callable[[Credentials, Credentials], object], str, str, str]] = {
-    "expired": (lambda made, _: dated(made.certificate, made.ca_key, -9, -1), "server.crt", "expired on", "rm "),
-    "not yet valid": (lambda made, _: dated(made.certificate, made.ca_key, 1, 9), "server.crt", "is not valid", "rm "),
-    "authority expired": (lambda made, _: dated(made.ca_certificate, made.ca_key, -9, -1), "ca.crt", "expired on",
-                          "fedshift credentials authority"),
-    "another authority": (lambda made, other: made.ca_certificate.write_bytes(other.ca_certificate.read_bytes()),
-                          "server.crt", "is not signed by", "rm "),
-    "signed itself": (signed_itself, "server.crt", "is not signed by", "--host NAME"),  # it holds none
-    "another key": (lambda made, other: made.key.write_bytes(other.ca_key.read_bytes()), "server.key",
-                    "is not the key of", "rm "),
-    "no key": (lambda made, _: made.key.write_text("nonsense"), "server.key", "cannot read", ""),
-    "no certificate": (lambda made, _: made.certificate.write_text("nonsense"), "server.crt", "cannot read", ""),
-    "missing": (lambda made, _: made.key.unlink(), "server.key", "is missing", ""),
-    "group reads": (lambda made, _: made.key.chmod(0o640), "server.key", "0640", "chmod 600"),
-    "others run": (lambda made, _: made.key.chmod(0o601), "server.key", "0601", "chmod 600"),
-    "others read": (lambda made, _: made.ca_key.chmod(0o604), "ca.key", "0604", "chmod 600"),
-}  # fmt: skip
+BROKEN: list[tuple[Callable[[Credentials, Credentials], object], str, str, str]] = [
+    (lambda made, _: dated(made.certificate, made.ca_key, -9, -1), "server.crt", "expired on", "rm "),
+    (lambda made, _: dated(made.certificate, made.ca_key, 1, 9), "server.crt", "is not valid", "rm "),
+    (lambda made, _: dated(made.ca_certificate, made.ca_key, -9, -1), "ca.crt", "expired on",
+     "fedshift credentials authority"),
+    (lambda made, other: shutil.copy(other.ca_certificate, made.ca_certificate), "server.crt", "is not signed by",
+     "rm "),
+    (signed_itself, "server.crt", "is not signed by", "--host NAME"),  # it holds none
+    (lambda made, other: shutil.copy(other.ca_key, made.key), "server.key", "is not the key of", "rm "),
+    *[(lambda made, _, name=name: (made.folder / name).write_text("nonsense"), name, "cannot read", "")
+      for name in ("server.key", "server.crt")],
+    (lambda made, _: made.key.unlink(), "server.key", "is missing", ""),
+    *[(lambda made, _, name=name, mode=mode: (made.folder / name).chmod(int(mode, 8)), name, mode, "chmod 600")
+      for name, mode in (("server.key", "0640"), ("server.key", "0601"), ("ca.key", "0604"))],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize(("broken", "file", "said", "remedy"), BROKEN)
 def test_what_a_superlink_refuses_to_start_with(
-    case: str, made: Credentials, other: Credentials, monkeypatch: pytest.MonkeyPatch
+    broken: Any, file: str, said: str, remedy: str, made: Credentials, other: Credentials, started: list[Any]
 ) -> None:
     """Nothing is started; the message names the file and the remedy, which for a certificate are its names."""
-    broken, file, said, remedy = BROKEN[case]
     assert made.superlink_options()[-1] == "--enable-supernode-auth"
     broken(made, other)
-    started: list[object] = []
-    monkeypatch.setattr(superlink, "serve", started.append)
     ended = CliRunner().invoke(cli.app, ["superlink", "--credentials", str(made.folder)])
     text = str(ended.exception)
     assert isinstance(ended.exception, ConfigError) and not started
@@ -233,23 +199,29 @@ def test_what_a_superlink_refuses_to_start_with(
         assert text.endswith("".join(f" --host {host}" for host in HOSTS))
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return what was to be started as a SuperLink: its options, and the guard."""
+    these: list[Any] = []
+    monkeypatch.setattr(superlink, "serve", lambda *given: these.append(given))
+    return these
+
+
 def test_an_expired_authority_or_a_key_that_is_not_its_own_signs_nothing(made: Credentials, other: Credentials) -> None:
     made.certificate.unlink()
     made.key.unlink()
     good = made.ca_key.read_bytes()
-
-    def refusal(named: str) -> None:
+    steps: list[tuple[Callable[[], object], str]] = [
+        (lambda: made.ca_key.chmod(0o644), r"ca\.key can be read by others"),
+        (lambda: (made.ca_key.chmod(0o600), made.ca_key.write_bytes(other.ca_key.read_bytes())),
+         r"ca\.key is not the key of .*ca\.crt"),
+        (lambda: (made.ca_key.write_bytes(good), dated(made.ca_certificate, made.ca_key, -9, -1)),
+         r"ca\.crt expired on "),
+    ]  # fmt: skip
+    for step, named in steps:
+        step()
         with pytest.raises(ConfigError, match=named):
             credentials.make_server(made.folder, ["localhost"])
-
-    made.ca_key.chmod(0o644)
-    refusal(r"ca\.key can be read by others")
-    made.ca_key.chmod(0o600)
-    made.ca_key.write_bytes(other.ca_key.read_bytes())
-    refusal(r"ca\.key is not the key of .*ca\.crt")
-    made.ca_key.write_bytes(good)
-    dated(made.ca_certificate, made.ca_key, -9, -1)
-    refusal(r"ca\.crt expired on ")
 
 
 def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,9 +268,9 @@ def test_the_commands_write_what_the_superlink_reads(tmp_path: Path, monkeypatch
     assert str(folder / "server.crt") in Credentials(folder).superlink_options()
 
 
-def test_a_superlink_is_secure_or_says_that_it_is_not(made: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[list[str], type[superlink.Guard]]] = []
-    monkeypatch.setattr(superlink, "serve", lambda *given: started.append(given))
+def test_a_superlink_is_secure_or_says_that_it_is_not(
+    made: Credentials, started: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for wrong in ([], ["--insecure", "--credentials", str(made.folder)]):
         with refused(ConfigError, "--credentials DIR", "--insecure"):
             call("superlink", *wrong)
@@ -310,12 +282,23 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(made: Credentials, monkeyp
         ([*made.superlink_options(), *address, "9000", "--database", "state.db"], superlink.OnlyFleet),
         (["--insecure", *address, "8000"], superlink.AnyUser),
     ]
-
-
-def test_the_demo_is_secure_unless_asked_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    requests: list[bool] = []
+    requests: list[bool] = []  # so is the demo
     monkeypatch.setattr("fedshift_app.run.status.exit_if_degraded", lambda folder: None)
     monkeypatch.setattr(deploy_demo, "demo", lambda flat, *, secure: requests.append(secure) or tmp_path)
     call("deploy-demo", "rounds=1")
     call("deploy-demo", "--insecure", "rounds=1")
     assert requests == [True, False]
+
+
+def test_flower_takes_a_nodes_key_pair_and_private_keys_are_their_owners_alone(made: Credentials) -> None:
+    private_file, public_file = credentials.make_node(made.folder / "keys", "photo-1")
+    assert (private_file.name, public_file.name) == ("photo-1.key", "photo-1.pub")
+    private = load_ssh_private_key(private_file.read_bytes(), None)
+    public = load_ssh_public_key(public_file.read_bytes())
+    assert private.public_key() == public and uses_nist_ec_curve(public)
+    assert public_file.read_text().endswith(" photo-1\n")
+    for mode, *paths in (
+        (0o600, made.ca_key, made.key, private_file), (0o644, made.ca_certificate, made.certificate, public_file),
+        (0o700, made.folder, private_file.parent),
+    ):  # fmt: skip
+        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {mode}

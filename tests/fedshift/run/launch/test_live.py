@@ -43,51 +43,37 @@ def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(folder)}))
     watched.look()
-    (folder / "status.json").write_text(json.dumps(STATUS))
-    metrics = folder / "metrics.jsonl"
-    metrics.write_text(json.dumps(line(1, a=1.0)) + "\n" + '{"round": 2, "acc')
-    watched.look()
-    assert watched.status["round"] == 3 and [line["round"] for line in watched.rounds] == [1]
-    metrics.write_text(json.dumps(line(1, a=1.0)) + "\n" + json.dumps(line(2, a=2.0)) + "\n")
-    (folder / "status.json").write_text("{")
-    watched.look()
-    assert watched.status["round"] == 3 and [line["accuracy"] for line in watched.rounds] == [{"a": 1.0}, {"a": 2.0}]
-    metrics.write_text(json.dumps(line(1, a=7.0)) + "\n")  # back to an earlier round
-    watched.look()
-    assert [line["accuracy"] for line in watched.rounds] == [{"a": 7.0}]
+    first, second, anew = (json.dumps(line(*each)) + "\n" for each in ((1, 1.0), (2, 2.0), (1, 7.0)))
+    for status, metrics, losses in (
+        (json.dumps(STATUS), first + '{"round": 2, "acc', [1.0]), ("{", first + second, [1.0, 2.0]),
+        ("{", anew, [7.0]),  # back to an earlier round
+    ):  # fmt: skip
+        (folder / "status.json").write_text(status)
+        (folder / "metrics.jsonl").write_text(metrics)
+        watched.look()
+        assert watched.status["round"] == 3 and [line["losses"]["loss"] for line in watched.rounds] == losses
 
 
 @pytest.mark.parametrize(
-    ("terminal", "variables", "possible"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (True, {"TERM": "dumb"}, False),
-        (True, {"TERM": "xterm", "FEDSHIFT_LOG": "json"}, False),
-        (False, {"TERM": "xterm"}, False),
-    ],
+    ("terminal", "term", "log", "possible"),
+    [(True, "xterm", "", True), (True, "dumb", "", False), (True, "xterm", "json", False), (False, "xterm", "", False)],
 )
 def test_only_a_terminal_has_a_table(
-    terminal: bool, variables: dict[str, str], possible: bool, monkeypatch: pytest.MonkeyPatch
+    terminal: bool, term: str, log: str, possible: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    for name in ("TERM", "FEDSHIFT_LOG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FEDSHIFT_LOG", log) if log else monkeypatch.delenv("FEDSHIFT_LOG", raising=False)
     round_of = logging.LogRecord("fedshift", logging.INFO, "", 0, "round 1/2", (), None)
     round_of.event = "round"
     with progress_table.screen() as screen:
         assert (LIVE in os.environ) == possible
         console._Stdout().handle(round_of)
-        assert (
-            screen.call([sys.executable, "-c", "import sys; print('a line'); sys.exit(3)"], Path.cwd(), os.environ) == 3
-        )
+        assert screen.call([sys.executable, "-c", "raise SystemExit(3)"], Path.cwd(), os.environ) == 3
     assert LIVE not in os.environ
-    assert ("round 1/2" in out.getvalue(), "\x1b[?25h" in out.getvalue()) == (
-        not possible,
-        possible,
-    )  # the cursor is back
+    cursor_is_back = "\x1b[?25h" in out.getvalue()
+    assert ("round 1/2" not in out.getvalue()) is cursor_is_back is possible
 
 
 def test_the_table_is_drawn_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

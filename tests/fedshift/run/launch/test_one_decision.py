@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,13 +74,13 @@ def both(*steps: Callable[[Path], None]) -> Callable[[Path], None]:
     return lambda root: [step(root) for step in steps] and None
 
 
-AB = ["a", "b"]
+AB, H = ["a", "b"], ["h1", "h2"]
 REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "nested": (lambda r: nested(r / "b"), AB, "/b: images in no known layout"),
     "one class nested": (both(put("b", x=6), lambda r: nested(r / "b" / "y")), AB, "expected <site>/<class>/*"),
     "half nested in a split": (
         lambda r: train_val_test(r, "train", "val", "test") or draw(r / "h1" / "test" / "x" / "more", {"deep": 2}),
-        ["h1", "h2"], "/h1/test/x: 3 images right in this class folder and 2 in folders below, such as ",
+        H, "/h1/test/x: 3 images right in this class folder and 2 in folders below, such as ",
     ),
     "splits as sites": (lambda r: sites(r, "Training", "Testing"), ["Training", "Testing"], "is no site, but the name"),
     "one image": (put("b", x=1), AB, "b has no test images: its only image is train"),
@@ -106,13 +107,18 @@ def test_what_one_refuses_all_refuse(
 
 
 TAKEN: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "Training dev Testing": (lambda r: train_val_test(r, "Training", "dev", "Testing"), ["h1", "h2"]),
+    "Training dev Testing": (lambda r: train_val_test(r, "Training", "dev", "Testing"), H),
     "one class at a site": (both(lambda r: sites(r, "a", "b"), put("c", x=6)), ["a", "b", "c"]),
     "a class in one test only": (
         both(lambda r: sites(r, "b"), put("a", "train", x=6, y=6), put("a", "test", x=2, z=2)), AB,
     ),
     "two images of a class": (both(lambda r: sites(r, "a"), put("b", x=3)), AB),
 }  # fmt: skip
+
+
+def as_node(config: RunConfig, domain: str, index: int, nodes: int) -> Place:
+    """Return where a node of a simulation finds its images."""
+    return Place(domain, index, nodes, config.dataset.source(), shared=True, threads=1)
 
 
 @pytest.mark.parametrize(("mess", "domains"), TAKEN.values(), ids=TAKEN)
@@ -126,9 +132,8 @@ def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], d
         config = as_run(path)
         assert checking.check_data(config, len(domains)) > 0
         for index, domain in enumerate(domains):
-            there = Place(domain, index, len(domains), config.dataset.source(), shared=True, threads=1)
             alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
-            for where in (there, alone):
+            for where in (as_node(config, domain, index, len(domains)), alone):
                 assert len(node_data.own_images(config, where).train) and node_data.num_test(config, where)
 
 
@@ -165,11 +170,18 @@ def test_names_that_yaml_takes_for_something_else_are_taken_as_typed(tmp_path: P
 
 
 @pytest.fixture
-def split_sites(tmp_path: Path) -> Path:
+def split_sites(tmp_path: Path) -> Callable[..., tuple[Path, RunConfig]]:
+    """Return a function that writes an experiment on two sites with a folder for validation, and a plain one."""
     root = tmp_path / "images"
     train_val_test(root, "Train", "valid", "test")
     sites(root, "plain", n=20)
-    return root
+
+    def make(nodes: int = 1, fraction: float = 0.1) -> tuple[Path, RunConfig]:
+        path = experiment(tmp_path / "own.yaml", root, [*H, "plain"], f"validation_fraction: {fraction}")
+        path.write_text(path.read_text().replace("h1: 1", f"h1: {nodes}"))
+        return path, as_run(path)
+
+    return make
 
 
 def pixels(images: object) -> set[bytes]:
@@ -180,50 +192,41 @@ def on_disk(folder: Path) -> set[bytes]:
     return {np.asarray(Image.open(path)).tobytes() for path in folder.rglob("*.png")}
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_a_val_folder_is_validation_and_nothing_else(tmp_path: Path, split_sites: Path, nodes: int) -> None:
-    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
-    path.write_text(path.read_text().replace("h1: 1", f"h1: {nodes}"))
-    config = as_run(path)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_val_folder_is_validation_and_nothing_else(tmp_path: Path, split_sites: Any, nodes: int) -> None:
+    _, config = split_sites(nodes)
     total = nodes + 2
     checking.check_data(config, total)
-    own = [
-        node_data.own_images(config, Place("h1", index, total, config.dataset.source(), shared=True, threads=1))
-        for index in range(nodes)
-    ]
-    given = on_disk(split_sites / "h1" / "valid")
+    own = [node_data.own_images(config, as_node(config, "h1", index, total)) for index in range(nodes)]
+    given = on_disk(tmp_path / "images" / "h1" / "valid")
     parts = [pixels(one.validation) for one in own]
     assert set().union(*parts) == given and sum(map(len, parts)) == len(given) == 8
-    assert all(len(one.validation.y) and set(one.validation.y.tolist()) == {0, 1} for one in own if one.validation)
-    assert set().union(*(pixels(one.train) for one in own)) == on_disk(split_sites / "h1" / "Train")
-    plain = node_data.own_images(
-        config, Place("plain", total - 1, total, config.dataset.source(), shared=True, threads=1)
-    )
+    assert all({*one.validation.y.tolist()} == {0, 1} for one in own)
+    assert set().union(*(pixels(one.train) for one in own)) == on_disk(tmp_path / "images" / "h1" / "Train")
+    plain = node_data.own_images(config, as_node(config, "plain", total - 1, total))
     assert len(plain.validation) == 3  # of 32 training images, as ever
     marks = node_data.fingerprints(config)
     assert set(marks["h1"]) == set(OWN_SPLITS) and set(marks["plain"]) == {"train", "test"}
 
 
 def test_without_validation_they_stay_unused_and_prepare_says_so(
-    tmp_path: Path, split_sites: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, split_sites: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"], "validation_fraction: 0.0")
-    config = as_run(path)
-    where = Place("h1", 0, 3, config.dataset.source(), shared=True, threads=1)
+    path, config = split_sites(fraction=0.0)
+    where = as_node(config, "h1", 0, 3)
     own = node_data.own_images(config, where)
     assert own.validation is None
     used = pixels(own.train) | pixels(node_data.test_images(config, where, "h1"))
-    assert not used & on_disk(split_sites / "h1" / "valid")
+    assert not used & on_disk(tmp_path / "images" / "h1" / "valid")
     assert set(node_data.fingerprints(config)["h1"]) == {"train", "test"}
     assert prepare.prepare(str(path), [], as_json=False) == 0
     said = capsys.readouterr().out
-    assert "train + validation + test" in said and "h1: train 16, validation 8, test 6" in said
+    assert "h1: train 16, validation 8, test 6" in said
     assert "validation images of h1, h2: they are neither trained nor tested on" in said
 
 
-def test_fewer_validation_images_than_nodes_are_refused(tmp_path: Path, split_sites: Path) -> None:
-    path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
-    path.write_text(path.read_text().replace("h1: 1", "h1: 9"))
-    result = refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 11))
+def test_fewer_validation_images_than_nodes_are_refused(split_sites: Any) -> None:
+    path, config = split_sites(9)
+    result = refusal_of(FedShiftError, checking.check_data, config, 11)
     assert "domain 'h1' has 8 validation images for 9 nodes" in result
     assert result == refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)

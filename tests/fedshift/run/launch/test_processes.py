@@ -151,29 +151,19 @@ def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
 def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
     nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
     with processes.group(tmp_path, dict(os.environ)) as made:
-        started = made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested])
-        assert until(lambda: bool(psutil.Process(started.pid).children()))
-        family = {psutil.Process(started.pid), *psutil.Process(started.pid).children()}
-    assert not any(process.is_running() for process in family)
-
-
-def test_a_group_that_ends_at_once_leaves_nothing(tmp_path: Path) -> None:
-    for _ in range(5):
-        with processes.group(tmp_path, dict(os.environ)) as made:
-            started = made.start("one", ["sleep", "1000"])
-        assert started.poll() is not None
+        parent = psutil.Process(made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested]).pid)
+        assert until(lambda: bool(parent.children()))
+        family = {parent, *parent.children()}
+        at_once = made.start("two", ["sleep", "1000"])
+    assert not any(process.is_running() for process in family) and at_once.poll() is not None
 
 
 def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     program = subprocess.Popen(["sleep", "1000"], env={**os.environ, "FEDSHIFT_TEST": "here"})
-    true = psutil.Process.environ
-    looked: list[int] = []
+    true, hidden = psutil.Process.environ, [program.pid]
 
     def environ(process: psutil.Process) -> dict[str, str]:
-        if process.pid == program.pid and not looked:
-            looked.append(process.pid)
-            return {}
-        return true(process)
+        return {} if hidden == [process.pid] and hidden.pop() else true(process)
 
     monkeypatch.setattr(psutil.Process, "environ", environ)
     try:

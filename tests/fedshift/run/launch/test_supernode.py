@@ -4,10 +4,12 @@ Real processes. How long is waited: ``tests/fedshift_app/flower/test_quick.py``;
 ``test_fork_server.py`` there.
 """
 
+import contextlib
 import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,13 +18,9 @@ from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.launch import local_superlink, processes, runner
-from fedshift.site.deploy import demo as deploy_demo
-from fedshift.site.deploy import exporting, supernode
-from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_folder
+from fedshift.run.launch import processes, runner
+from fedshift.site.deploy import supernode
 from fedshift_core.errors import ConfigError
-from fedshift_datasets.io import cache
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
@@ -115,66 +113,47 @@ def test_a_file_without_a_certificate_is_refused_before_the_start(content: bytes
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:
+def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(
+    tmp_path: Path, run_inline: InlineRun, opened: Any
+) -> None:
     """Over three runs; before the second a warm process is killed, before the third the executor."""
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
     result = tmp_path / "found.jsonl"
-    own = {
-        cache.CACHE_DIR: str(tmp_path / "cache"),
-        state_folder.STATE_DIR: str(tmp_path / "state"),
-        "FOUND": str(result),
-    }
-    paths = {"PYTHONPATH": f"{tmp_path / 'hand'}:{ROOT}"}
-    folders = exporting.export(configuration.resolve({"set": TINY}), 2, tmp_path / "nodes")
-    with processes.group(
-        local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path) | own | paths
-    ) as flower:
-        link = local_superlink.SuperLink(processes.free_port())
-        local_superlink.start_superlink(flower, link)
-        local_superlink.connect(tmp_path, link)
-        deploy_demo.start_supernode(flower, link, folders[0], None)
-        deploy_demo.start_supernode(flower, link, folders[1], None, plain=True)
-        flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
-        first = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "first")}, []))
-        warm = warm_processes(flower)
-        assert len(warm) == 1
-        warm[0].kill()
-        second = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "second")}, []))
-        (executor,) = processes_of(flower, "superexec.py")
+    home = tmp_path / "site"
+    with opened(home, 2, TINY, plain=1, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
+
+        def submit(name: str) -> Run:
+            flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
+            return Run(runner.submit(site.flower, home, flat | {"output-dir": str(tmp_path / name)}, []))
+
+        runs = [submit("first")]
+        (warm,) = processes_of(site.flower, "deploy.warm")
+        warm.kill()
+        runs.append(submit("second"))
+        (executor,) = processes_of(site.flower, "superexec.py")
         executor.kill()  # the warm process ends with it; messages would wait for ever
-        third = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "third")}, []))
-        log = flower.log("supernode-0").read_text(errors="replace")
+        runs.append(submit("third"))
+        log = site.flower.log("supernode-0").read_text(errors="replace")
     inline = run_inline(method="fedbn", nodes=2, rounds=2, set=TINY)
-    for run in (first, second, third):
+    for run in runs:
         assert run.results["engine"] == "deployment"
         assert run.results["weights_sha256"] == inline.results["weights_sha256"]
     assert "it starts without them" not in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
     values = [json.loads(line) for line in result.read_text().splitlines()]
     assert [one["type"] for one in values] == ["query", *["train", "evaluate"] * 2] * 3
-    assert [one["left"] for one in values] == [None] * 15
-    assert len({one["pid"] for one in values}) == 15
-    assert {one["parent"] for one in values} >= {process.pid for process in warm}
+    assert {one["left"] for one in values} == {None} and len({one["pid"] for one in values}) == 15
+    assert warm.pid in {one["parent"] for one in values}
     assert {one["from"] for one in values} == {str(ROOT / "fedshift_app" / "__init__.py")}  # what is installed
 
 
-def warm_processes(flower: processes.Group) -> list[psutil.Process]:
-    """Return the warm processes of a group, in the order in which they were started."""
-    return processes_of(flower, "deploy.warm")
-
-
 def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
-    """Return a group's processes of one of our programs, in the order in which they were started."""
+    """Return a group's processes of one of our programs."""
     collected = []
     for process in psutil.process_iter():
-        try:
-            if (
-                process.environ().get(processes.MARK) == flower.env[processes.MARK]
-                and program in " ".join(process.cmdline())
-                and Path(process.exe()).samefile(sys.executable)
-            ):
-                collected.append(process)
-        except psutil.Error:  # gone, or another user's
-            continue
-    return sorted(collected, key=psutil.Process.create_time)
+        with contextlib.suppress(psutil.Error):  # gone, or another user's
+            ours = process.environ().get(processes.MARK) == flower.env[processes.MARK]
+            ours = ours and program in " ".join(process.cmdline())
+            collected += [process] * (ours and Path(process.exe()).samefile(sys.executable))
+    return collected

@@ -1,5 +1,7 @@
 """The grid of a sweep: values, rows, names of runs, and how long what is left takes."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,12 +82,12 @@ def test_a_child_is_given_what_was_typed() -> None:
 
 
 def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() -> None:
-    def name(*arguments: str) -> str:
-        return grid.grid_hash([point.key for point in gridded(*arguments)[0]])
+    def name(arguments: str) -> str:
+        return grid.grid_hash([point.key for point in gridded(*arguments.split())[0]])
 
-    assert name("seed=0,1", "method=fedavg,fedprox") == name("method=fedprox,fedavg", "seed=1,0", "engine=inline")
-    assert name("seed=0,1") == name("seed=0,1", "profile=true", "order=method-first", "actors=1", "data-dir=x")
-    assert len({name("seed=0,1"), name("seed=0,1,2"), name("seed=0,1", "rounds=3"), name("seed=0,1", "nodes=4")}) == 4
+    assert name("seed=0,1 method=fedavg,fedprox") == name("method=fedprox,fedavg seed=1,0 engine=inline")
+    assert name("seed=0,1") == name("seed=0,1 profile=true order=method-first actors=1 data-dir=x")
+    assert len({*map(name, ("seed=0,1", "seed=0,1,2", "seed=0,1 rounds=3", "seed=0,1 nodes=4"))}) == 4
 
 
 @pytest.mark.parametrize(
@@ -106,20 +108,25 @@ def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None
 def test_a_run_that_fetched_its_weights_is_the_one_that_was_asked_for() -> None:
     """Its folder holds their SHA-256, the grid has none: it was done again and again, and counted as failed."""
     config = resolve({"set": "model.name=torchvision:resnet18 model.download=true"})
-    fetched = config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": "a" * 64})})
-    assert grid.identity(fetched, 8) == grid.identity(config, 8) != grid.identity(resolve({}), 8)
-    own = fetched.model_copy(update={"model": fetched.model.model_copy(update={"download": False})})
-    other = own.model_copy(update={"model": own.model.model_copy(update={"weights_sha256": "b" * 64})})
-    assert grid.identity(own, 8) != grid.identity(other, 8)  # of a file of the user's own it counts
+
+    def identity(**of_model: Any) -> str:
+        return grid.identity(config.model_copy(update={"model": config.model.model_copy(update=of_model)}), 8)
+
+    assert identity(weights_sha256="a" * 64) == identity() != grid.identity(resolve({}), 8)
+    # Of a file of the user's own it counts.
+    assert identity(weights_sha256="a" * 64, download=False) != identity(weights_sha256="b" * 64, download=False)
 
 
 # --- the time left --------------------------------------------------------------------------------------------
 
 
 def test_time_left_scales_by_rounds_and_knows_methods() -> None:
-    done = [Timed("fedavg", 10, 10.0), Timed("fpl", 10, 50.0)]
-    assert time_left([], [], [Timed("fedavg", 10, 0.0)], 1) is None
-    assert time_left(done, [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1) == 25.0 + 30.0
-    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0)], [], 1) == 6.0
-    assert time_left(done, [(Timed("fedavg", 10, 0.0), 90.0)], [], 1) == 9.0  # overdue, and not about to end
-    assert time_left(done, [], [Timed("fpl", 10, 0.0)] * 4, 2) == 100.0
+    fedavg, fpl = Timed("fedavg", 10, 10.0), Timed("fpl", 10, 50.0)
+    for done, running, left, jobs, seconds in (
+        ([], [], [fedavg], 1, None),
+        ([fedavg, fpl], [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1, 25.0 + 30.0),
+        ([fedavg, fpl], [(fedavg, 4.0)], [], 1, 6.0),
+        ([fedavg, fpl], [(fedavg, 90.0)], [], 1, 9.0),  # overdue, and not about to end
+        ([fedavg, fpl], [], [fpl] * 4, 2, 100.0),
+    ):
+        assert time_left(done, running, left, jobs) == seconds

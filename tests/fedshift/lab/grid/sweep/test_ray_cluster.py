@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from ray.cluster_utils import Cluster
+from support import until
 
-from fedshift.run.launch import processes
 from fedshift_app.config.files import APP
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="ends Ray's processes by /proc")]
@@ -30,64 +29,25 @@ ENV = {
 }
 
 
-def wait_for(what: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> Any:
-    """Return what ``what`` returns once it is true; fail if the process ends first."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        if found := what():
-            return found
-        if process is not None and process.poll() is not None:
-            pytest.fail(f"{process.args} ended with {process.returncode}")
-        time.sleep(0.2)
-    pytest.fail("it took too long")
-
-
-class Node:
-    """A node of Ray with one core."""
-
-    def __init__(self, home: Path, name: str, *where: str) -> None:
-        self.log = home / f"{name}.log"
-        command = [
-            processes.command("ray"), "start", *where, "--num-cpus=1", "--object-store-memory=80000000", "--block",
-            "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
-        ]  # fmt: skip
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, env=os.environ | ENV, stdout=log, stderr=log)
-        wait_for(lambda: b"Ray runtime started" in self.log.read_bytes(), self.process)
-
-    def kill(self) -> None:
-        """Kill all that it consists of, at once, as a power cut does; but for what its tasks have started."""
-        if self.process.poll() is not None:  # the test has killed it
-            return
-        node = psutil.Process(self.process.pid)
-        family = [child for child in node.children(recursive=True) if "fedshift" not in " ".join(child.cmdline())]
-        for process in (node, *family):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        self.process.wait()
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Node]]:
-    """Yield the address of a cluster, and its second node."""
-    home = tmp_path_factory.mktemp("ray")
-    address = f"127.0.0.1:{processes.free_port()}"
-    nodes: list[Node] = []
-    try:
-        port = address.rpartition(":")[2]
-        client = f"--ray-client-server-port={processes.free_port()}"
-        nodes.append(Node(home, "head", "--head", f"--port={port}", "--include-dashboard=false", client))
-        nodes.append(Node(home, "second", f"--address={address}"))
-        yield address, nodes[1]
-    finally:
-        for node in reversed(nodes):
-            node.kill()
+def cluster() -> Iterator[Cluster]:
+    """Yield a cluster of two nodes with one core each."""
+    one = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENV.items():
+            patch.setenv(name, value)
+        made = Cluster(initialize_head=True, head_node_args=one)
+        try:
+            made.add_node(**one)
+            yield made
+        finally:
+            made.shutdown()
 
 
 def sweep(folder: Path, *more: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "fedshift", "sweep", *GRID, f"output-dir={folder}", *more]
     with (folder.parent / "told").open("ab") as told:
-        return subprocess.Popen(command, env=os.environ | ENV, stdout=told, stderr=told, cwd=folder.parent)
+        return subprocess.Popen(command, stdout=told, stderr=told, cwd=folder.parent)
 
 
 def rounds(folder: Path) -> list[int]:
@@ -105,35 +65,33 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def test_it_is_stopped_and_goes_on_and_a_killed_node_gives_its_run_to_the_other(
-    cluster: tuple[str, Node], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    address, second = cluster
-    folder = tmp_path / "runs"
+    folder, alone = tmp_path / "runs", tmp_path / "alone"
     folder.mkdir()
-    first = sweep(folder, "--ray", address)
-    wait_for(lambda: len(rounds(folder)) >= 2 and min(rounds(folder)) >= 1, first)
+    alone.mkdir()
+    first = sweep(folder, "--ray", cluster.address)
+    assert until(lambda: sum(done > 0 for done in rounds(folder)) >= 2, WAIT_SECONDS)
     first.send_signal(signal.SIGTERM)  # a shell that starts pytest by & lets SIGINT be ignored
     assert first.wait(WAIT_SECONDS) == 143
     told = (tmp_path / "told").read_text()
     assert "stopped, 0 of 3 runs are finished" in told and "to continue: fedshift sweep handwritten" in told
-    wait_for(lambda: not processes_of(folder))
+    assert until(lambda: not processes_of(folder), WAIT_SECONDS)
     begun = len(rounds(folder))
 
-    again = sweep(folder, "--ray", address)
-    wait_for(lambda: len(processes_of(folder)) >= 5, again)  # the sweep, two nodes' tasks with a run each
+    again = sweep(folder, "--ray", cluster.address)
+    assert until(lambda: len(processes_of(folder)) >= 5, WAIT_SECONDS)  # the sweep, two nodes' tasks with a run each
     before = sum(rounds(folder))
-    wait_for(lambda: sum(rounds(folder)) > before, again)
-    second.kill()
+    assert until(lambda: sum(rounds(folder)) > before, WAIT_SECONDS)
+    (second,) = cluster.worker_nodes
+    cluster.remove_node(second, allow_graceful=False)  # as a power cut does
     assert again.wait(WAIT_SECONDS) == 0
-    told = (tmp_path / "told").read_text()
-    assert "Traceback" not in told
+    assert "Traceback" not in (tmp_path / "told").read_text()
     assert len(rounds(folder)) == 3 and begun == 2  # none was begun anew
 
-    alone = tmp_path / "alone"
-    alone.mkdir()
     assert sweep(alone, "jobs=1").wait(WAIT_SECONDS) == 0
-
-    def hashes(where: Path) -> list[str]:
-        return sorted(json.loads(file.read_text())["weights_sha256"] for file in where.glob("sweep-*/*/results.json"))
-
-    assert hashes(folder) == hashes(alone) and len(set(hashes(alone))) == 3
+    here, there = (
+        sorted(json.loads(file.read_text())["weights_sha256"] for file in where.glob("sweep-*/*/results.json"))
+        for where in (folder, alone)
+    )
+    assert here == there and len(set(here)) == 3

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from played_runs import Compared, Played
 from refusals import refused
@@ -35,30 +36,27 @@ def gridded(*arguments: str) -> tuple[list[Point], list[str]]:
 def test_all_runs_are_done_then_compared(
     played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played.sweep("seed=0,1,2", paper="i2pfl.table1")
+    played.sweep("seed=0,1,2", paper="i2pfl.tableiidigits")
     lines = capsys.readouterr().out.splitlines()
     assert [line[:5] for line in lines if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     page = played.folder / "compare.html"
     assert lines[-3:] == ["the table", f"comparison: {page}", f"sweep folder: {played.folder}"]
     assert page.read_text() == "the page"
-    assert played.started == ["0 new", "1 new", "2 new"]
     ((runs, paper, different),) = compared.calls
-    assert ([run.split("-")[1] for run in runs], paper, different) == (["0", "1", "2"], "i2pfl.table1", False)
+    assert ([run.split("-")[1] for run in runs], paper, different) == (["0", "1", "2"], "i2pfl.tableiidigits", False)
     assert {path.suffix for path in played.folder.glob("compare.*")} == {".md", ".csv", ".html"}
-    for point in played.points:
+    for seed, point in enumerate(played.points):
         assert (point["state"], point["attempts"], point["error"]) == ("finished", 1, None)
-        assert (played.folder / point["folder"] / "results.json").is_file()
-        assert point["seconds"] >= 1.5
-        assert point["arguments"] == ["handwritten", point["label"].split()[1], "report=false", "engine=inline"]
-
-
-def test_the_same_command_again_runs_nothing_and_compares(played: Played, compared: type[Compared]) -> None:
-    played.sweep("seed=0,1")
-    (played.folder / "sweep.json").write_text("{")  # nothing is read of it
-    played.sweep("seed=1,0", "engine=inline", "actors=1")
-    assert len(played.started) == 2
-    assert len(compared.calls) == 2
-    assert played.states() == ["finished", "finished"]
+        assert (played.folder / point["folder"] / "results.json").is_file() and point["seconds"] >= 1.5
+        assert point["arguments"] == ["handwritten", f"seed={seed}", "report=false", "engine=inline"]
+    # The same command again runs nothing and compares; nothing is read of what it wrote.
+    (played.folder / "sweep.json").write_text("{")
+    played.sweep("seed=2,1,0", "engine=inline", "actors=1")
+    assert played.started == ["0 new", "1 new", "2 new"] and len(compared.calls) == 2
+    assert played.states() == ["finished"] * 3
+    with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
+        played.sweep("seed=0", "model.bn=average,freeze")
+    assert compared.calls[-1][-1]  # what the grid varies may differ in the table
 
 
 def test_runs_that_cannot_stand_in_one_table_are_compared_in_groups(
@@ -80,15 +78,6 @@ def test_runs_that_cannot_stand_in_one_table_are_compared_in_groups(
     assert "these runs differ in model.bn" in (played.folder / "compare.md").read_text()
 
 
-@pytest.mark.parametrize(("settings", "different"), [("seed=0,1", False), ("model.bn=average,freeze", True)])
-def test_only_what_the_grid_varies_may_differ_in_the_table(
-    settings: str, different: bool, played: Played, compared: type[Compared]
-) -> None:
-    with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
-        played.sweep("seed=0", settings) if different else played.sweep(settings)
-    assert compared.calls[-1][-1] is different
-
-
 def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
     played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,23 +91,6 @@ def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
     played.sweep("seed=0,1,2")  # the same command gives it another chance
     assert played.states() == ["finished"] * 3
     assert played.points[1]["attempts"] == 3
-
-
-def test_a_run_that_is_killed_is_continued(played: Played) -> None:
-    played.fate(0, "die")
-    played.sweep("seed=0")
-    assert played.started == ["0 new", "0 resumed"]
-    assert len(list(played.folder.glob("run-*"))) == 1
-
-
-def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_reported(
-    played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    played.fate(0, "fail", "refuse")
-    played.sweep("seed=0")
-    assert played.started == ["0 new", "0 resumed", "0 new"]
-    assert "fedavg: started again, as " in (result := capsys.readouterr().err)
-    assert "cannot be continued: resume: the weights" in result
 
 
 def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: Played) -> None:
@@ -191,8 +163,7 @@ def test_a_finished_run_on_other_images_is_named_and_done_again(
     assert re.search(r"^fedavg seed=0: done again, .* but a train had other images$", shown.err, re.M)
     for train in ("2", "1"):  # those of both images are kept
         on_images(train, "seed=0,1")
-        assert "2 runs, 2 of them finished" in capsys.readouterr().out
-    assert len(played.started) == 4
+    assert capsys.readouterr().out.count("2 runs, 2 of them finished") == 2 and len(played.started) == 4
 
 
 def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
@@ -201,14 +172,16 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
     monkeypatch.delenv(worker_count.WORKERS)
     monkeypatch.setattr(worker_count, "cores", lambda: 4)
 
-    def of(*arguments: str) -> sweeping.Sweep:
+    def jobs_of(*arguments: str) -> int:
         requested = grid.read(["handwritten", *arguments])
-        played.home.joinpath("sweep").mkdir(exist_ok=True)
-        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested)[0])
+        return sweeping.Sweep(played.home, requested, grid.points(requested)[0]).jobs
 
     assert "engine=inline" in gridded()[0][0].arguments
-    assert [of(*more).jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
-    assert [of(*more).jobs for more in (["engine=simulation"], ["actors=2"])] == [1, 1]
+    for keys, jobs in (
+        ([], 4), (["workers=2"], 2), (["train.threads=3"], 1), (["jobs=3"], 3), (["engine=simulation"], 1),
+        (["actors=2"], 1),
+    ):  # fmt: skip
+        assert jobs_of(*keys) == jobs
     played.sweep("seed=5,6", "jobs=4")  # which share the cores
     logs = [path.read_text() for path in played.home.glob("runs/sweep-*/*.log")]
     assert [line.count("workers=2") for line in logs] == [1, 1]
@@ -236,53 +209,40 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_say_how_to_go_on(
     output = capsys.readouterr().err
     assert "stopped, 1 of 2 runs are finished\nto continue: fedshift sweep handwritten seed=0,1\n" in output
     assert (played.states(), compared.calls) == (["finished", "waiting"], [])
-    assert not any(is_alive(pid) for pid in played.pids)
+    assert not any(map(psutil.pid_exists, played.pids))
     played.sweep("seed=0,1")
     assert played.started == ["0 new", "1 new", "1 resumed"]
     assert played.states() == ["finished", "finished"]
 
 
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
-
-
 def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
     played.sweep("seed=0")
-    orphan = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | {children.MARK: str(played.folder)}
-    )
+    orphan = subprocess.Popen(["sleep", "60"], env=os.environ | {children.MARK: str(played.folder)})
     played.sweep("seed=0")
     assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
     assert "1 process of a sweep that was killed was still running here and was ended" in capsys.readouterr().out
 
 
+#: A sweep that starts what it is given, and is killed.
+SWEEP = """
+import pathlib, sys, time
+from fedshift.lab.grid.sweep import children
+with children.guarded(str):
+    child = children.start(["sleep", "60"], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key="a", alone=True)
+    print(child.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
 def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path: Path) -> None:
     log, sweep = tmp_path / "log", f"sweep-{os.getpid()}"
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
-    killed = subprocess.Popen(
-        [
-            sys.executable, "-c",
-            "import pathlib, sys, time\n"
-            "from fedshift.lab.grid.sweep import children\n"
-            "with children.guarded(str):\n"
-            " child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
-            " alone=True)\n"
-            " print(child.process.pid, flush=True)\n"
-            " time.sleep(60)",
-            str(log), sweep, *sleeper,
-        ],
-        env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    left = int(killed.stdout.readline())
-    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", alone=True)  # the same marks
-    try:
+    command, env = [sys.executable, "-c", SWEEP, log, sweep], os.environ | {"PYTHONPATH": str(runner.APP)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as killed:
+        left = int(killed.stdout.readline())
+        next_one = children.start(["sleep", "60"], [], log, sweep=sweep, key="a", alone=True)  # the same marks
         killed.kill()
-        killed.wait()
-        killed.stdout.close()
-        assert until(lambda: not is_alive(left), 120)
+    try:
+        assert until(lambda: not psutil.pid_exists(left), 120)
         time.sleep(1)
         assert next_one.process.poll() is None
     finally:
@@ -313,14 +273,6 @@ def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_refused_is_not_tried_again(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
-    played.fate(1, "wrong")
-    with pytest.raises(FederationError, match="1 of 2 runs failed: fedavg seed=1"):
-        played.sweep("seed=0,1", "retries=3")
-    assert "seed=1: failed, left at that: modules f2dc: the network has no feature map" in capsys.readouterr().err
-    assert played.started == ["0 new", "1 new"]
-
-
 def test_a_run_says_to_its_sweep_that_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedshift import cli
 
@@ -338,21 +290,36 @@ def test_a_refusal_after_the_run_folder_was_made_stays_one(tmp_path: Path, monke
     """Inline, and through ``flwr run``, of which the status file says it."""
     from fedshift_app import server_app
 
+    fields = {"state": "failed", "run_folder": str(tmp_path), "error": "x"}
+
     def begun(_grid: Any, context: Any) -> None:
-        fields = {"state": "failed", "run_folder": str(tmp_path), "error": "x"}
         Path(os.environ[runner.STATUS_FILE]).write_text(json.dumps(fields))
         raise context.run_config["error"]
 
     monkeypatch.setattr(server_app, "app", begun)
-    for error, kind in (
-        (ConfigError("a"), ConfigError),
-        (DataError("b"), ConfigError),
-        (FederationError("c"), FederationError),
-    ):
+    for error, kind in ((DataError("b"), ConfigError), (FederationError("c"), FederationError)):
         with pytest.raises(kind, match=f"^{error}\n"):
             runner.run_inline({"error": error}, 2)
     status = tmp_path / "status.json"
     for final, kind in ((True, ConfigError), (False, FederationError)):
-        status.write_text(json.dumps({"state": "failed", "run_folder": None, "error": "x", "refused": final}))
+        status.write_text(json.dumps(fields | {"run_folder": None, "refused": final}))
         with pytest.raises(kind):
             runner._outcome(status, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("fates", "started", "message"),
+    [
+        (["die"], ["new", "resumed"], ""),
+        (["fail", "refuse"], ["new", "resumed", "new"], "fedavg: started again, as "),
+        (["wrong"], ["new"], "fedavg: failed, left at that: modules f2dc: the network has no feature map"),
+    ],
+)
+def test_a_run_that_ends_early_is_continued_or_begun_anew_but_not_if_it_is_refused(
+    fates: list[str], started: list[str], message: str, played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.fate(0, *fates)
+    with contextlib.nullcontext() if len(started) > 1 else pytest.raises(FederationError, match="1 of 1 run"):
+        played.sweep("seed=0", "retries=3")
+    assert played.started == [f"0 {how}" for how in started]
+    assert message in capsys.readouterr().err

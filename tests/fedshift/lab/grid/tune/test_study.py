@@ -25,10 +25,12 @@ def worth(values: dict[str, float]) -> float:
     return 50 - 400 * abs(values.get("train.lr", 0.01) - 0.05) - 10 * abs(values.get("method.mu", 5.0) - 0.3)
 
 
-def step(of: Search) -> None:
+def step(of: Search, rounds: int = 1, value: float = 10.0) -> int:
+    """Take the next trial to its end: it reports the same value in each round."""
     number = of.next()
-    assert of.report(number, {1: 10.0}) is None
-    of.end(number, COMPLETE, worth(of.values(number)))
+    assert of.report(number, dict.fromkeys(range(1, rounds + 1), value)) is None
+    of.end(number, COMPLETE, value if rounds > 1 else worth(of.values(number)))
+    return number
 
 
 def test_the_first_trial_is_the_method_as_it_is_and_the_others_lie_in_their_ranges(tmp_path: Path) -> None:
@@ -69,9 +71,7 @@ def test_a_search_that_is_interrupted_goes_on_as_it_would_have(tmp_path: Path) -
 def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pruning: bool, tmp_path: Path) -> None:
     made = search(tmp_path / "store", pruning=pruning)
     for i in range(STARTUP):  # each is worse than those before: none is ended
-        number = made.next()
-        assert made.report(number, dict.fromkeys(range(1, 9), 50.0 - i)) is None
-        made.end(number, COMPLETE, 50.0 - i)
+        step(made, 8, 50.0 - i)
     number = made.next()
     assert made.report(number, {1: 0.0}) is None  # a quarter of the rounds is left to each
     assert made.report(number, {1: 0.0, 2: 48.5, 3: 47.5, 4: 0.0}) is None  # the median is 48; its best was above
@@ -79,24 +79,20 @@ def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pr
     number = made.next()
     assert made.report(number, {1: 0.0, 2: 20.0, 3: 90.0}) == (2 if pruning else None)
     made.end(number, *((PRUNED, None) if pruning else (COMPLETE, 20.0)))
-    best = made.best(99)
-    assert best.number == 0
-    assert made.trials()[-1].state == ("pruned" if pruning else "complete")
+    assert made.best(99).number == 0 and made.trials()[-1].state == ("pruned" if pruning else "complete")
 
 
 def test_a_trial_that_was_to_end_when_the_search_was_killed_ends_at_the_same_round(tmp_path: Path) -> None:
     """The round was noted, its run was being stopped, and the store did not say yet that the trial is over."""
     made = search(tmp_path / "store")
     for _ in range(STARTUP):
-        number = made.next()
-        assert made.report(number, dict.fromkeys(range(1, 9), 50.0)) is None
-        made.end(number, COMPLETE, 50.0)
+        step(made, 8, 50.0)
     number = made.next()
     assert made.report(number, {1: 10.0, 2: 10.0}) == 2
     again = search(tmp_path / "store")
     assert again.next() == number
-    assert again.report(number, {1: 10.0, 2: 10.0, 3: 90.0}) == 2
-    assert again.report(number, {}) == 2  # its run was started anew
+    for rounds in ({1: 10.0, 2: 10.0, 3: 90.0}, {}):  # the second run was started anew
+        assert again.report(number, rounds) == 2
 
 
 def test_a_store_that_is_damaged_is_reported(tmp_path: Path) -> None:

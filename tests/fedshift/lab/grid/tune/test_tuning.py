@@ -48,25 +48,21 @@ def test_a_method_takes_all_of_its_ranges_and_its_own_values_lie_in_them(method:
 
 
 def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> None:
-    plan, other = read(
+    request = read(
         "method=fedprox,moon", "budget=1", "method.mu=0.5", "search.train.weight_decay=off",
         "search.train.lr=[1e-3,1e-2,log]", "search.train.epochs=[1,3,whole]", "search.method.tau=[0.2,0.4]",
-        "set=train.momentum=0.5",
-    ).plans  # fmt: skip
+        "set=train.momentum=0.5", "rounds=8", "trial-rounds=3",
+    )  # fmt: skip
+    plan, other = request.plans
     assert plan.space.keys() == {"train.lr", "train.epochs"}
     assert plan.space["train.lr"] == ranges.read([0.001, 0.01, "log"], "lr")
     assert other.space.keys() == {"train.lr", "train.epochs", "method.tau"}
     assert plan.default == {"train.lr": 0.01, "train.epochs": 5}
     tried = plan.trial({"train.lr": 1e-05, "train.epochs": 3}).config
     assert (tried.train.lr, tried.train.epochs, tried.method["mu"], tried.train.momentum) == (1e-05, 3, 0.5, 0.5)
-
-
-def test_trials_may_have_fewer_rounds_than_the_runs_that_are_compared() -> None:
-    request = read("method=fedprox", "budget=2", "rounds=8", "trial-rounds=3")
-    (plan,) = request.plans
-    assert (plan.rounds, plan.trial({}).config.rounds, plan.trial({"method.mu": 0.1}).config.rounds) == (3, 3, 3)
-    assert {point.config.rounds for point in request.finals({"fedprox": {"method.mu": 0.1}})} == {8}
-    assert request.key != read("method=fedprox", "budget=2", "rounds=8").key
+    # Trials may have fewer rounds than the runs that are compared.
+    finals = request.finals({"fedprox": {"train.lr": 0.002}, "moon": {}})
+    assert (plan.rounds, tried.rounds, {point.config.rounds for point in finals}) == (3, 3, {8})
 
 
 @pytest.mark.parametrize(
@@ -86,6 +82,10 @@ def test_a_wrong_search_is_refused_before_anything_starts(arguments: str, named:
         read(*arguments.split())
 
 
+#: The first search goes on with a shorter one, the others are searches of their own.
+KEYED = ("budget=9", "budget=2 search.train.lr=off", "budget=2 trial-rounds=3")
+
+
 def test_all_runs_set_validation_images_aside_and_trials_look_at_no_test_image() -> None:
     request = read("method=fedprox", "budget=2", "seed=4,5")
     (plan,) = request.plans
@@ -98,8 +98,8 @@ def test_all_runs_set_validation_images_aside_and_trials_look_at_no_test_image()
     assert (tuned.evaluate.test, tuned.allocation.validation_fraction, tuned.method["mu"]) == (True, 0.2, 0.25)
     assert (tuned.train.weight_decay, tuned.tuned) == (1e-06, {"train.weight_decay": 1e-05, "method.mu": 0.01})
     assert finals[0].config.tuned == {} and len({p.key for p in finals}) == 4
-    assert read("method=fedprox", "budget=9", "seed=4").key == request.key  # a longer search goes on with it
-    assert read("method=fedprox", "budget=2", "seed=4", "search.train.lr=off").key != request.key
+    again = [read("method=fedprox", *more.split(), "seed=4").key for more in KEYED]
+    assert [key == request.key for key in again] == [True, False, False]  # a longer search goes on with it
 
 
 # --- test images ----------------------------------------------------------------------------------------------
@@ -111,35 +111,27 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
     """What is read of a trial is the same, bit for bit, whatever the test images are; it does not even look at them."""
     result = "train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 evaluate.figures=false"
     usual = run_inline(rounds=2, set=result)
-    load, seen = catalog.load.__wrapped__, []
+    load = catalog.load.__wrapped__
 
     def poisoned(name: str, domain: str, split: Any, *more: Any) -> Any:
         images = load(name, domain, split, *more)
-        if split == "test":
-            seen.append(domain)
-            images = type(images)(255 - images.x, (images.y + 1) % 10)
-        return images
+        return type(images)(255 - images.x, (images.y + 1) % 10) if split == "test" else images
 
     monkeypatch.setattr(catalog, "load", poisoned)
     trial = run_inline(rounds=2, set=f"{result} evaluate.test=false")
     assert tuning.averages(trial.folder) == tuning.averages(usual.folder)
     assert [line["validation"] for line in trial.rounds] == [line["validation"] for line in usual.rounds]
     assert trial.results["weights_sha256"] == usual.results["weights_sha256"]
-    for line in trial.rounds:
-        assert set(line["accuracy"].values()) == {None} and set(line["test_loss"].values()) == {None}
-    assert trial.results["avg"] is None and trial.results["best_validation"]["round"] in (1, 2)
+    scores = [value for line in trial.rounds for key in ("accuracy", "test_loss") for value in line[key].values()]
+    assert {*scores, trial.results["avg"]} == {None} and trial.results["best_validation"]["round"] in (1, 2)
 
 
 def test_of_metrics_the_validation_alone_is_read(tmp_path: Path) -> None:
-    lines = [
-        {"round": 1, "accuracy": {"a": 99.0}, "avg": 99.0, "validation": {"a": 10.0, "b": 20.0, "held": None}},
-        {"round": 2, "accuracy": {"a": 99.0}, "avg": 99.0},
-        {"round": 3, "accuracy": {"a": 0.0}, "avg": 0.0, "validation": {"a": 90.0, "b": None}},
-        {"round": 4, "accuracy": {"a": 0.0}, "avg": 0.0, "validation": {"a": 30.0, "b": 50.0}},
-    ]
+    validations = [{"a": 10.0, "b": 20.0, "held": None}, {}, {"a": 90.0, "b": None}, {"a": 30.0, "b": 50.0}]
+    lines = [{"round": n, "accuracy": {"a": 99.0}} | {"validation": of} for n, of in enumerate(validations, 1)]
+    del lines[1]["validation"]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert tuning.averages(tmp_path) == {1: 15.0, 4: 40.0}  # round 3 lacks a domain
-    assert tuning.score({1: 15.0, 4: 40.0}, "last") == 27.5
     assert tuning.score({i: float(i) for i in range(1, 9)}, "last") == 6.0  # of the last five
     assert tuning.score({1: 40.0, 2: 15.0}, "best-validation") == 40.0
     assert tuning.score({}, "last") is None
@@ -198,16 +190,15 @@ class Searches:
     def __init__(self, home: Path) -> None:
         self.home = home
         (home / "play.py").write_text(SCRIPT)
-        self.images: dict[str, Any] | None = None  # the fingerprints that runs write down
+        self.images: dict[str, Any] = {}  # the fingerprints that runs write down
         self.compared: list[list[str]] = []
 
     def tune(self, *arguments: str) -> None:
         given = ["handwritten", f"output-dir={self.home / 'runs'}", *SHORT, "jobs=2", *arguments]
         for plan in tune_requested.read(given).plans:
             point = plan.trial({})
-            fields = {"resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
-                      "run_id": "x", "versions": versions(point.config)}  # fmt: skip
-            fields |= {} if self.images is None else {"images": self.images}
+            fields = {"resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes}
+            fields |= {"run_id": "x", "versions": versions(point.config), **self.images}
             (self.home / f"config-{plan.method}.json").write_text(json.dumps(fields))
         tuning.tune(given, "")
 
@@ -217,8 +208,9 @@ class Searches:
 
     @property
     def rows(self) -> list[dict[str, str]]:
+        """The table of trials without what differs from search to search."""
         (file,) = self.home.glob("runs/tune-handwritten-*/trials.csv")
-        return list(csv.DictReader(file.open()))
+        return [{key: row[key] for key in row if key != "seconds"} for row in csv.DictReader(file.open())]
 
 
 @pytest.fixture
@@ -245,36 +237,30 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{key: value for key, value in row.items() if key not in ("seconds", "run")} for row in rows]
-
-
 def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(searches: Searches) -> None:
     searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
-    rows = searches.rows
-    by_method = {name: [row for row in rows if row["method"] == name] for name in ("fedavg", "fedprox")}
-    assert [[row["trial"] for row in of] for of in by_method.values()] == [list("0123456")] * 2
-    assert all(of[0]["train.lr"] == "0.01" and of[0]["state"] == "complete" for of in by_method.values())
     (summary,) = searches.home.glob("runs/tune-*/tune.json")
     content = json.loads(summary.read_text())["methods"]
-    for name, of in by_method.items():
-        values = {float(row["train.lr"]): float(row["validation"]) for row in of if row["validation"]}
+    for name in ("fedavg", "fedprox"):
+        rows = [row for row in searches.rows if row["method"] == name]
+        assert [row["trial"] for row in rows] == list("0123456")
+        assert (rows[0]["train.lr"], rows[0]["state"]) == ("0.01", "complete")
+        values = {float(row["train.lr"]): float(row["validation"]) for row in rows if row["validation"]}
         best = min(values, key=lambda lr: abs(lr - 0.05))
-        assert content[name]["best"]["values"]["train.lr"] == best and best != 0.01
+        assert content[name]["best"]["values"]["train.lr"] == best != 0.01
         assert values[best] == max(values.values()) == content[name]["best"]["validation"]
     assert searches.compared == [
         [f"{m}{t} seed={s}" for s in (0, 1) for m in ("fedavg", "fedprox") for t in ("", " tuned")]
     ]
     place = summary.parent
-    assert all((place / row["run"] / "metrics.jsonl").is_file() for row in rows)
+    assert all((place / row["run"] / "metrics.jsonl").is_file() for row in searches.rows)
     assert not list(place.glob("trials/*/*/checkpoint"))  # weights of trials are not kept
     stores = {file.read_text() for file in place.glob("trials/*/*/store")}
     assert stores == {(place / "mlruns").as_uri()}  # not one for each trial
     count = len(searches.started)
-    searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
-    assert len(searches.started) == count
-    searches.tune("method=fedavg,fedprox", "budget=8", "seed=0,1")
-    assert len(searches.started) == count + 2
+    for budget, more in ((7, 0), (8, 2)):
+        searches.tune("method=fedavg,fedprox", f"budget={budget}", "seed=0,1")
+        assert len(searches.started) == count + more
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -293,7 +279,7 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_with_the_same_trials(
     assert [row["state"] for row in searches.rows] == ["complete", "complete", "running"]
     (searches.home / "kill").unlink()
     searches.tune("method=fedavg", "budget=6")
-    assert without_times(searches.rows) == without_times(whole)
+    assert [row | {"run": ""} for row in searches.rows] == [row | {"run": ""} for row in whole]
     assert len(searches.started) == 7
 
 
@@ -301,16 +287,16 @@ def test_without_the_store_a_finished_run_counts_for_its_own_values_alone(search
     searches.tune("method=fedavg", "budget=2")
     whole = searches.rows
     (store,) = searches.home.glob("runs/tune-*/trials.log")
-    (plan,) = tune_requested.read(["handwritten", *SHORT, "jobs=2", "method=fedavg", "budget=2"]).plans
-    for number, rate in enumerate((0.01, 0.0123)):  # of trial 1 another than it draws
-        point = plan.trial({"train.lr": rate} if number else {})
+    (plan,) = read(*SHORT, "jobs=2", "method=fedavg", "budget=2").plans
+    for number, values in enumerate(({}, {"train.lr": 0.0123})):  # of trial 1 another than it draws
+        point = plan.trial(values)
         (file,) = store.parent.glob(f"trials/fedavg-000{number}/*/config.yaml")
         content = json.loads(file.read_text())
         file.write_text(json.dumps(content | {"resolved": point.config.model_dump(mode="json"), "nodes": point.nodes}))
     store.unlink()
     searches.tune("method=fedavg", "budget=2")
     assert len(searches.started) == 3 and searches.started[2] == searches.started[1]
-    assert without_times(searches.rows) == without_times(whole)
+    assert [row | {"run": ""} for row in searches.rows] == [row | {"run": ""} for row in whole]
 
 
 def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
@@ -332,7 +318,7 @@ def test_trials_on_other_images_than_others_are_named_next_to_the_table(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for version, budget in (("old", 1), ("new", 2)):
-        searches.images = {"scan": {"train": version}}
+        searches.images = {"images": {"scan": {"train": version}}}
         searches.tune("method=fedavg", f"budget={budget}")
         line = "values were chosen by trials on other images than today's: scan train in trials/fedavg-0000/run-"
         assert line in capsys.readouterr().out

@@ -31,15 +31,14 @@ def check(page: Any) -> None:
     tags, names = {tag for tag, _, _ in page.elements}, [a["id"] for _, a, _ in page.elements if "id" in a]
     assert page.source.startswith("<!DOCTYPE html>") and len(names) == len(set(names))
     assert not {"script", "link", "iframe", "object", "base", "form"} & tags
+    targets = [*page.source.split("url(")[1:]]
     for _, attributes, _ in page.elements:
-        for key in {"href", "src", "xlink:href", "srcset", "data", "poster", "action"} & attributes.keys():
-            target = attributes[key]
-            assert target.startswith("data:image/png;base64,") or (target[:1] == "#" and target[1:] in names), target[
-                :80
-            ]
+        referring = {"href", "src", "xlink:href", "srcset", "data", "poster", "action"} & attributes.keys()
+        targets += [f"{attributes[key]})" for key in referring]
         assert not [key for key in attributes if key.startswith("on")]
-    for pointed in page.source.split("url(")[1:]:
-        assert pointed.startswith("#") and pointed[1 : pointed.index(")")] in names
+    for target in targets:
+        here = target.startswith("#") and target[1 : target.index(")")] in names
+        assert here or target.startswith("data:image/png;base64,"), target[:80]
     assert not any(text in page.source for text in ("@import", "http://", "https://"))
     assert all(len(image["alt"]) > 10 for image in page.all("img"))
     assert all(len(figure["aria-label"]) > 20 and figure["role"] == "img" for figure in page.all("svg"))

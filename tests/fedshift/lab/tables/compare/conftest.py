@@ -41,3 +41,30 @@ def three_seeds(run: Callable[..., Path]) -> list[Path]:
     """Runs whose AVG is, of fedavg: 50, 52, 54; of i2pfl: 51, 55, 56."""
     fedavg = [run("fedavg", s, 60 + 2 * s, 40 + 2 * s) for s in range(3)]
     return fedavg + [run("i2pfl", s, avg + 9, avg - 9) for s, avg in enumerate((51, 55, 56))]
+
+
+@pytest.fixture(scope="session")
+def figures_of() -> Callable[..., dict[str, Any]]:
+    """Return a function that gives the figures of a run with these scores by any measure."""
+
+    def make(scan: float, street: float, n: int = 90) -> dict[str, Any]:
+        def of(value: float) -> dict[str, Any]:
+            short = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), value)
+            by_class = {"recall": [value], "precision": [None], "n": [n]}
+            return {"n": n, **short, "per_class": by_class, "confusion": [[n]]}
+
+        return {"round": 5, "classes": ["x"], "domains": {"scan": of(scan), "street": of(street)}, "overall": of(scan)}
+
+    return make
+
+
+@pytest.fixture
+def of_mine(run: Callable[..., Path]) -> Callable[..., Path]:
+    """Return a function that writes a run of an experiment of one's own, of which nothing but the run is known."""
+
+    def make(*given: Any, **named: Any) -> Path:
+        file = run(*given, **named) / "config.yaml"
+        file.write_text(file.read_text().replace("experiment: handwritten", "experiment: mine"))
+        return file.parent
+
+    return make

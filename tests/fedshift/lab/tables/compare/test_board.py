@@ -81,13 +81,14 @@ def test_a_table_of_the_kept_runs_is_that_of_compare(
     assert json.loads(done.stdout)["rows"] == expected["rows"]
 
 
-def test_a_command_has_what_was_changed_and_a_run_of_ones_own_experiment_its_file(run: MakeRun) -> None:
+def test_a_command_has_what_was_changed_and_a_run_of_ones_own_experiment_its_file(
+    run: MakeRun, of_mine: MakeRun
+) -> None:
     runs = [run("i2pfl", seed, given="train.lr=0.00001 method.tau=0.5") for seed in range(2)]
     (command,) = rows_of(*runs)[0]["commands"]
     assert {"train.lr=1.0e-05", "method.tau=0.5", "method=i2pfl", "seed=0,1"} <= {*shlex.split(command)}
-    file = runs[0] / "config.yaml"
-    file.write_text(file.read_text().replace("experiment: handwritten", "experiment: mine"))
-    assert rows_of(runs[0])[0]["commands"] == [f"fedshift run {shlex.quote(str(file))}"]
+    mine = of_mine("fedavg")
+    assert rows_of(mine)[0]["commands"] == [f"fedshift run {shlex.quote(str(mine / 'config.yaml'))}"]
 
 
 def test_a_kept_round_is_in_the_command_and_models_scored_again_have_none_that_trains(run: MakeRun) -> None:
@@ -212,7 +213,7 @@ class Element {
   addEventListener() {}
   *all() { for (const one of this.inner) if (one instanceof Element) { yield one; yield* one.all(); } }
 }
-const known = {}, files = require("fs"), [, , page, hash] = process.argv;
+const known = {}, files = require("fs"), [, page, hash] = process.argv;
 const html = files.readFileSync(page, "utf8");
 globalThis.document = {
   getElementById: (id) => (known[id] ??= new Element(id)), createElement: (name) => new Element(name),
@@ -248,21 +249,11 @@ def test_the_dashed_line_is_the_baseline_of_the_difference_whatever_the_order(ru
         adam: adam, none: adam,
         "fedprox server.optimizer=fedadam": adam, "fedprox server.optimizer=none": none,
     }  # fmt: skip
-    for row in rows:
-        own = row["AVG"] - rows[row["base"]]["AVG"]
-        assert row.get("difference", 0.0) == pytest.approx(own)
+    assert all(row.get("difference", 0.0) == pytest.approx(row["AVG"] - rows[row["base"]]["AVG"]) for row in rows)
     if (node := shutil.which("node")) is None:
         pytest.skip("no node")
-    script = tmp_path / "elements.js"
-    script.write_text(ELEMENTS)
-
-    def lines(view: str) -> dict[str, list[float]]:
-        done = subprocess.run([node, script, file, f"#{view}"], capture_output=True, text=True, check=True, timeout=60)
-        drawn: dict[str, list[float]] = json.loads(done.stdout)
-        return drawn
-
-    first = lines("sort=AVG&dir=ascending")
     # AVG from 45 to 56 on a line from 6 to 122: 45 is its start, 55 is 10 of 11 further.
     places = {none: pytest.approx(6), adam: pytest.approx(6 + 116 * 10 / 11)}
-    assert first == {name: [places[base]] for name, base in bases.items()}
-    assert lines("sort=AVG&dir=descending") == first == lines("sort=p&dir=ascending")
+    for view in ("#sort=AVG&dir=ascending", "#sort=AVG&dir=descending", "#sort=p&dir=ascending"):
+        drawn = json.loads(subprocess.check_output([node, "-e", ELEMENTS, file, view], timeout=60))
+        assert drawn == {name: [places[base]] for name, base in bases.items()}

@@ -19,14 +19,16 @@ from fedshift_core.errors import ConfigError
 MakeRun = Callable[..., Path]
 
 
-def images(version: str, splits: tuple[str, ...] = ("train", "test")) -> dict[str, Any]:
+def images(version: str, *splits: str) -> dict[str, Any]:
     """Return what a run records of images: of scan those of a version, of street always the same."""
-    scan = {split: f"{version} {split}" for split in splits}
+    scan = {split: f"{version} {split}" for split in splits or ("train", "test")}
     return {"images": {"scan": scan, "street": {"train": "same", "test": "same"}}}
 
 
-def row(numbers: Numbers, label: str) -> Any:
-    return next(one for one in numbers.rows if one.label == label)
+def rows_of(runs: list[Path], **options: Any) -> tuple[Numbers, dict[str, Any]]:
+    """Return a comparison's numbers, and its rows by label."""
+    numbers = compare(runs, **options).numbers
+    return numbers, {row.label: row for row in numbers.rows}
 
 
 def test_a_method_on_replaced_images_has_a_reason_in_place_of_the_difference(run: MakeRun) -> None:
@@ -35,55 +37,47 @@ def test_a_method_on_replaced_images_has_a_reason_in_place_of_the_difference(run
         for method, scan, version in (("fedavg", 50, "a"), ("fedprox", 60, "b"), ("i2pfl", 60, "a"))
     ]
     table = compare(runs)
-    lacking, fine = row(table.numbers, "fedprox"), row(table.numbers, "i2pfl")
     reason = f"the images of scan train, scan test are not the same in {runs[1].name} as in {runs[0].name}"
-    assert (lacking.difference, lacking.refused) == (None, reason)
-    assert (fine.difference.difference.mean, fine.refused) == (5, "")
-    assert len(table.numbers.warnings) == 1 and all(not one.best for one in table.numbers.rows)
-    cells = {one["row"]: one for one in csv.DictReader(io.StringIO(table.csv()))}
-    assert cells["fedprox"]["no difference"] == reason and cells["fedprox"]["difference"] == ""
-    assert cells["i2pfl"]["no difference"] == "" and float(cells["i2pfl"]["difference"]) == 5
+    of = {row.label: (row.difference and row.difference.difference.mean, row.refused) for row in table.numbers.rows}
+    assert (of["fedprox"], of["i2pfl"]) == ((None, reason), (5, ""))
+    assert len(table.numbers.warnings) == 1 and not any(row.best for row in table.numbers.rows)
+    cells = {one["row"]: (one["difference"], one["no difference"]) for one in csv.DictReader(io.StringIO(table.csv()))}
+    assert (cells["fedprox"], cells["i2pfl"]) == (("", reason), ("5.0", ""))
     files = keep(runs, runs[0].parent / "kept")
-    assert row(compare(files).numbers, "fedprox").refused
+    assert rows_of(files)[1]["fedprox"].refused
     content = json.loads(files[0].read_text())
     del content["config"]["images"]  # as an earlier version kept it
     files[0].write_text(json.dumps(content))
-    assert row(compare(files).numbers, "fedprox").difference is not None
+    assert rows_of(files)[1]["fedprox"].difference is not None
+    with refused(ConfigError, "fedavg: seed 0 comes twice", "scan train, scan test"):  # a repetition, it is none
+        compare([run("fedavg", recorded=images(version), weights_sha256="w") for version in "ab"])
 
 
 def test_seeds_of_three_versions_are_not_pooled_in_silence(run: MakeRun) -> None:
     runs = [run(method, seed, recorded=images(str(seed))) for seed in range(3) for method in ("fedavg", "fedprox")]
     table = compare(runs)
-    assert all(one.mixed and one.difference is None for one in table.numbers.rows)
-    assert row(table.numbers, "fedprox").refused and "3†" in table.text()
-    assert all("mean over other images" in one for one in json.loads(table.json())["rows"])
+    assert [bool(row.mixed) and row.difference for row in table.numbers.rows] == [None, None]
+    assert table.numbers.rows[1].refused and "3†" in table.text() and table.json().count("mean over other images") == 2
 
 
 def test_only_hashes_that_are_known_and_seeds_of_a_difference_count(run: MakeRun) -> None:
     """The same images over seeds, parts of them, none, and those of a seed that FedAvg has not."""
     runs = [run("fedavg", seed, recorded=images("a")) for seed in range(3)]
-    runs += [run("fedprox", seed, 51 + seed * seed, recorded=images("a", ("test",))) for seed in range(3)]
+    runs += [run("fedprox", seed, 51 + seed * seed, recorded=images("a", "test")) for seed in range(3)]
     runs += [run("i2pfl", 0), run("moon", 0, 60, recorded=images("a"))]
-    numbers = compare(runs).numbers
-    assert numbers.warnings == () and row(numbers, "fedprox").difference.p is not None
-    assert row(numbers, "i2pfl").difference is not None
-    numbers = compare([*runs, run("moon", 7, recorded=images("b"))]).numbers
-    assert row(numbers, "moon").difference.difference.mean == 5 and row(numbers, "moon").mixed and numbers.warnings
+    numbers, rows = rows_of(runs)
+    assert numbers.warnings == () and rows["fedprox"].difference.p is not None and rows["i2pfl"].difference is not None
+    numbers, rows = rows_of([*runs, run("moon", 7, recorded=images("b"))])
+    assert rows["moon"].difference.difference.mean == 5 and rows["moon"].mixed and numbers.warnings
     apart = [runs[0], run("fedavg", 0, recorded=images("drawn otherwise"), given="dataset.seed=1")]
     assert compare(apart, allow_different=True).numbers.warnings == ()  # groups are not held against each other
 
 
 def test_nodes_that_hold_other_numbers_of_images_have_no_difference_either(run: MakeRun) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
-    numbers = compare([run("fedavg"), run("fedprox", nodes=nodes)]).numbers
-    assert row(numbers, "fedprox").refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
+    numbers, rows = rows_of([run("fedavg"), run("fedprox", nodes=nodes)])
+    assert rows["fedprox"].refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
     assert len(numbers.warnings) == 1
-
-
-def test_a_repetition_on_other_images_is_none(run: MakeRun) -> None:
-    runs = [run("fedavg", recorded=images(version), weights_sha256="w") for version in "ab"]
-    with refused(ConfigError, "fedavg: seed 0 comes twice", "scan train, scan test"):
-        compare(runs)
 
 
 def test_unseen_domains_of_other_images_are_marked_and_have_no_difference(run: MakeRun) -> None:
@@ -91,22 +85,20 @@ def test_unseen_domains_of_other_images_are_marked_and_have_no_difference(run: M
         run(method, recorded=images(out), given=f"allocation.held_out=[{out}] allocation.counts=any")
         for method in ("fedavg", "fedprox") for out in ("scan", "street")
     ]  # fmt: skip
-    numbers = compare(runs, held_out=True).numbers
-    assert [bool(one.mixed) for one in numbers.rows] == [True, True] and row(numbers, "fedprox").refused
-    assert numbers.warnings
+    numbers, rows = rows_of(runs, held_out=True)
+    assert rows["fedavg"].mixed and rows["fedprox"].mixed and rows["fedprox"].refused and numbers.warnings
 
 
 @pytest.mark.parametrize("other", [True, False])
 def test_claims_judge_no_gain_on_other_images(other: bool, run: MakeRun) -> None:
-    for method, accuracy in (("fedavg", 40.0), ("f2dc", 60.0)):
+    for method, accuracy, slope in (("fedavg", 40.0, 1), ("f2dc", 60.0, 2)):
+        recorded = {"images": {"photo": {"train": "new" if other and method == "f2dc" else "old"}}}
         for seed in range(3):
-            recorded = {"images": {"photo": {"train": "new" if other and method == "f2dc" else "old"}}}
-            score = accuracy + seed * (2 if method == "f2dc" else 1)
-            folder = run(method, seed, score, experiment="f2dc-pacs", recorded=recorded)
-    checked = claims.claims([folder.parent])
+            place = run(method, seed, accuracy + seed * slope, experiment="f2dc-pacs", recorded=recorded).parent
+    checked = claims.claims([place])
     judged = {claim.why for claim in checked.claims if claim.table == "f2dc.table1b"}
-    assert (judged == {contents.OTHER_IMAGES}) is other
-    assert bool(checked.warnings) is other and ("the images of photo train" in checked.text()) is other
+    found = (judged == {contents.OTHER_IMAGES}, bool(checked.warnings), "the images of photo train" in checked.text())
+    assert found == (other,) * 3
 
 
 def lines(*scans: float) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from support import ROOT
 
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import altered
-from fedshift.lab.tables.papers.printed import ColumnMap, PrintedRow, Table
+from fedshift.lab.tables.papers.printed import ColumnMap, Table
 from fedshift.lab.tables.results.differences import shown
 from fedshift.lab.tables.results.settings import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
@@ -29,17 +29,11 @@ ADDED = ("methods", "also", "readings", "prints", "column_maps", "costs", "costs
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
 
 
-def resolved(experiment: str, settings: dict[str, Any]) -> dict[str, Any]:
+def resolved(experiment: str, settings: dict[str, Any], more: str = "") -> dict[str, Any]:
     """Return all settings of a run by dotted key, and its number of nodes."""
     given = shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    config = resolve({"experiment": experiment, "set": given})
+    config = resolve({"experiment": experiment, "set": f"{given} {more}"})
     return as_requested(flat(config.model_dump(mode="json"))) | {NODES: config.allocation.num_nodes()}
-
-
-def row_of(table: Table, config: dict[str, Any]) -> PrintedRow | None:
-    """Return the printed row that compares with a run."""
-    standing = table.standing(config)
-    return None if standing is None else standing.row
 
 
 @pytest.mark.parametrize("name", names("papers"))
@@ -81,40 +75,38 @@ def test_what_a_table_stands_for_exists(table: Table) -> None:
             assert column in domains or MEASURES.fullmatch(column), column
 
 
-#: By table and experiment: the method and settings that a run has, and the label of the printed row next to it, if any.
+#: By table and experiment: the method and settings that a run has, and the label or AVG of the printed row, if any.
 ROWS = [
-    ("f2dc.table5", "f2dc-pacs", "f2dc", {"method.sigma": 0.3}, "75.34"),
-    ("f2dc.table5", "f2dc-pacs", "f2dc", {"method.sigma": 0.2}, None),
-    ("f2dc.table1b", "f2dc-pacs", "fedavg", {"modules": ["f2dc"]}, None),  # FedAvg with modules is not FedAvg
-    ("f2dc.table3", "f2dc-pacs", "fedavg", {"modules": ["f2dc"]}, "FedAvg+DFD+DFC"),
-    ("fedicon.table1", "fedicon-digit5-covariate", "fedicon", {}, "FedICON"),
-    ("fedicon.table1", "fedicon-digit5-covariate", "fedicon", {"method.tta": False}, None),
+    ("f2dc.table5", "f2dc-pacs", "f2dc", "method.sigma=0.3", "75.34"),
+    ("f2dc.table5", "f2dc-pacs", "f2dc", "method.sigma=0.2", None),
+    ("f2dc.table1b", "f2dc-pacs", "fedavg", "modules=[f2dc]", None),  # FedAvg with modules is not FedAvg
+    ("f2dc.table3", "f2dc-pacs", "fedavg", "modules=[f2dc]", "FedAvg+DFD+DFC"),
+    ("fedicon.table1", "fedicon-digit5-covariate", "fedicon", "", "FedICON"),
+    ("fedicon.table1", "fedicon-digit5-covariate", "fedicon", "method.tta=false", None),
     # FedProto shares weights where the paper has one global model.
-    ("i2pfl.tableiidigits", "i2pfl-digits", "fedproto", {"method.share_weights": False}, None),
-    ("i2pfl.tableiidigits", "i2pfl-digits", "fedproto", {"method.share_weights": True}, "FedProto"),
-    *[("f2dc.table6top", "f2dc-pacs", "f2dc", {"method.use_dfd_loss": dfd, "method.use_dfc_loss": dfc,
-                                                "method.aggregation": mean}, wanted)
-      for dfd, dfc, mean, wanted in ((True, True, "daa", "DFD+DFC+DaA (F2DC)"), (False, True, "fedavg", None))],
-    *[("fedicon.table8", experiment, "fedicon", dict.fromkeys(("method.lie", "method.gis", "method.tta"), False), label)
+    ("i2pfl.tableiidigits", "i2pfl-digits", "fedproto", "method.share_weights=false", None),
+    ("i2pfl.tableiidigits", "i2pfl-digits", "fedproto", "method.share_weights=true", "FedProto"),
+    ("f2dc.table6top", "f2dc-pacs", "f2dc", "", "DFD+DFC+DaA (F2DC)"),
+    ("f2dc.table6top", "f2dc-pacs", "f2dc", "method.use_dfd_loss=false method.aggregation=fedavg", None),
+    *[("fedicon.table8", experiment, "fedicon", "method.lie=false method.gis=false method.tta=false", label)
       for experiment, label in (("fedicon-table8-without-lie", "none (Local)"), ("fedicon-table8", None))],
     # Noise on prototypes.
-    ("i2pfl.tablevidigits", "i2pfl-digits", "i2pfl", {"method.dp": "add"}, "87.15"),
-    ("i2pfl.tablevidigits", "i2pfl-digits", "i2pfl", {"method.dp": "shrink_add"}, "87.15"),
-    ("i2pfl.tablevidigits", "i2pfl-digits", "i2pfl", {"method.dp": "off"}, "87.33"),
-    *[
-        (f"i2pfl.tableiv{part}", "i2pfl-digits", "i2pfl", {"method.use_gpcl": gpcl, "method.use_apa": apa}, label)
-        for part in ("digits", "office10", "pacs")
-        for gpcl, apa, label in ((True, False, "w/o APA"), (False, True, "w/o GPCL"), (True, True, "I2PFL"))
-    ],
+    *[("i2pfl.tablevidigits", "i2pfl-digits", "i2pfl", f"method.dp={noise}", average)
+      for noise, average in (("add", "87.15"), ("shrink_add", "87.15"), ("off", "87.33"))],
+    *[(f"i2pfl.tableiv{part}", "i2pfl-digits", "i2pfl", settings, label)
+      for part in ("digits", "office10", "pacs")
+      for settings, label in (("method.use_apa=false", "w/o APA"), ("method.use_gpcl=false", "w/o GPCL"),
+                              ("", "I2PFL"))],
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("table", "experiment", "method", "settings", "wanted"), ROWS)
+@pytest.mark.parametrize(("table", "experiment", "method", "settings", "expected"), ROWS)
 def test_a_row_is_chosen_by_its_settings(
-    table: str, experiment: str, method: str, settings: dict[str, Any], wanted: str | None
+    table: str, experiment: str, method: str, settings: str, expected: str | None
 ) -> None:
-    row = row_of(printed_module.get(table), resolved(experiment, {"method.name": method} | settings))
-    assert wanted in ((None,) if row is None else (row.method, *(str(row.value(name)) for name in ("AVG", "Avg"))))
+    standing = printed_module.get(table).standing(resolved(experiment, {"method.name": method}, settings))
+    row = standing and standing.row
+    assert expected in ((row.method, str(row.value("AVG")), str(row.value("Avg"))) if row else (None,))
 
 
 COLUMN_MAPS = [(table, column_map) for table in TABLES for column_map in table.printed.column_maps]
@@ -171,5 +163,6 @@ def test_print_errors_belong_to_their_table() -> None:
 
 
 def test_a_printed_spread_is_kept() -> None:
-    row = row_of(printed_module.get("fedicon.table1"), resolved("fedicon-digit5-covariate", {"method.name": "fedicon"}))
+    table = printed_module.get("fedicon.table1")
+    row = table.standing(resolved("fedicon-digit5-covariate", {"method.name": "fedicon"})).row
     assert (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

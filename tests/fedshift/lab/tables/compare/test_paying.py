@@ -22,6 +22,9 @@ from fedshift_core.errors import ConfigError
 RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
 
 
+SMALL = "digits-small-cnn"
+
+
 def cost(
     method: str, megabytes: float, seconds: float, gflops: float, experiment: str = "digits-small-heterogeneous", *,
     given: str = "", **more: Any,
@@ -102,18 +105,15 @@ def test_costs_that_cannot_be_read_or_are_of_another_experiment_are_refused(
 def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
     """FedProto with shared weights sends a hundred times as much."""
     runs = ROOT / "docs" / "results" / "digits-cnn"
-    fields = {"experiment": "digits-small-cnn"}
-    measured = [cost("fedproto", 1, 1, 1, **fields), cost("fedavg", 1, 1, 1, **fields)]
-    table = compare([runs], costs=written(tmp_path, *measured, **fields))
-    assert {*shown_costs(table.numbers)[BYTES]} == {"fedavg", "fedproto share_weights=false"}
-    sharing = cost("fedproto", 1, 1, 1, **fields, given="method.share_weights=true")
     one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
-    assert len(one_kind) == 3
-    table = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **fields), **fields))
-    assert "no costs of fedproto" in table.numbers.notes  # its row is named by the method alone
-    table = compare([runs], costs=written(tmp_path, sharing, **fields))
-    labels = [*shown_costs(table.numbers)[BYTES]]
-    assert labels == ["fedproto share_weights=true"]
+
+    def rows(runs: list[Path], *methods: str, given: str = "") -> set[str]:
+        measured = [cost(method, 1, 1, 1, SMALL, given=given) for method in methods]
+        return {*shown_costs(compare(runs, costs=written(tmp_path, *measured, experiment=SMALL)).numbers)[BYTES]}
+
+    assert rows([runs], "fedproto", "fedavg") == {"fedavg", "fedproto share_weights=false"}
+    assert len(one_kind) == 3 and rows(one_kind, "fedproto") == set()  # its row is named by the method alone
+    assert rows([runs], "fedproto", given="method.share_weights=true") == {"fedproto share_weights=true"}
 
 
 def shown_costs(numbers: Numbers) -> dict[str, dict[str, float]]:
@@ -133,19 +133,17 @@ def shown_costs(numbers: Numbers) -> dict[str, dict[str, float]]:
 def test_costs_of_another_batch_size_other_epochs_or_images_are_not_shown(
     key: str, value: int, ours: Any, shown: set[str], tmp_path: Path
 ) -> None:
-    names = {"fedproto", "local"}
-    measured = [cost(method, 0.5, 2.0, 1.0) for method in sorted(names)]
+    measured = [cost(method, 0.5, 2.0, 1.0) for method in ("fedproto", "local")]
     for row in measured:
         assert key in row["settings"]  # as `fedshift costs` writes it
         row["settings"][key] = value
     numbers = compare([RUNS], costs=written(tmp_path, *measured)).numbers
     found = shown_costs(numbers)
-    assert {what for what, of in found.items() if set(of) == names} == shown
     hidden = [what for what, of in found.items() if not of]
-    assert {*hidden} == {BYTES, SECONDS, FLOPS} - shown
+    assert {what for what, of in found.items() if {*of} == {"fedproto", "local"}} == shown == {*found} - {*hidden}
     said = [note for note in numbers.notes if "measured with" in note]
     line = f"no {', '.join(hidden)} of fedproto, local: measured with {key}={value} (the row has {ours})"
-    assert said == ([line] if hidden else [])
+    assert said == [line] * bool(hidden)
     assert "no costs of fedseproto" in numbers.notes
 
 

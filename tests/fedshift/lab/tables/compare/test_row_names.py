@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
 
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.table import Numbers
@@ -54,18 +53,6 @@ def test_a_setting_in_place_of_the_methods_own_makes_a_row(
     """Seeds that do not overlap would make one row of them."""
     runs = [make(method, each, seed=seed) for seed, each in enumerate(settings)]
     assert sorted(rows(compare(runs).numbers)) == sorted((label, (seed,)) for seed, label in enumerate(labels))
-
-
-def test_the_kept_runs_with_t3a_over_fedicon_are_named() -> None:
-    numbers = compare([ROOT / "docs/results/digits-corrupted-cnn"], score="final", allow_different=True).numbers
-    assert [label for label, _ in rows(numbers)] == 3 * [
-        "fedavg adapt.name=none", "fedavg adapt.name=t3a", "fedicon tta=false", "fedicon tta=true",
-        "fedicon adapt.name=t3a",
-    ]  # fmt: skip
-    assert notes(numbers, "instead of") == [
-        f"{method}, in all its rows that have it: adapt.order=test (instead of shuffled)"
-        for method in ("fedavg", "fedicon")
-    ]
 
 
 def test_a_setting_that_a_method_asks_for_and_some_runs_do_not_have_makes_rows(make: MakeRun) -> None:

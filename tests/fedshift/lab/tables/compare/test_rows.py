@@ -35,16 +35,6 @@ def notes(runs: list[Path], *words: str, **options: Any) -> list[str]:
     return [note for note in numbers(runs, **options).notes if any(word in note for word in words)]
 
 
-def figures_of(scan: float, street: float, n: int = 90) -> dict[str, Any]:
-    """Return the figures of a run with these scores by any measure."""
-
-    def of(value: float) -> dict[str, Any]:
-        short = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), value)
-        return {"n": n, **short, "per_class": {"recall": [value], "precision": [None], "n": [n]}, "confusion": [[n]]}
-
-    return {"round": 5, "classes": ["x"], "domains": {"scan": of(scan), "street": of(street)}, "overall": of(scan)}
-
-
 # --- means, differences, p ------------------------------------------------------------------------------------
 
 
@@ -87,7 +77,7 @@ def test_equal_differences_have_no_p(base: list[float], shift: float) -> None:
     [({}, "2.7", "3.8"), ({"patients": 10}, "8.0", "11.3"), ({"patients": 10, "resamples": 1000}, "2.7", "3.8")],
 )
 def test_the_error_of_the_test_images_that_all_seeds_share_is_named(
-    run: MakeRun, more: dict[str, int], points: str, of_two: str
+    run: MakeRun, figures_of: Any, more: dict[str, int], points: str, of_two: str
 ) -> None:
     """Half of 100 images right, of ten patients where they are known, and 80 % of 400: sqrt(.25 / 100 + .16 / 400) / 2.
 
@@ -130,23 +120,23 @@ def test_what_a_run_lacks_takes_the_average_with_it_and_is_named_once(run: MakeR
 
 
 def test_unequal_seeds_are_paired_on_the_common_ones_and_reported(three_seeds: list[Path], run: MakeRun) -> None:
-    extra = run("fedavg", 7, 10, 10)
-    table = numbers([*three_seeds[:2], extra, *three_seeds[3:]])
+    table = numbers([*three_seeds[:2], run("fedavg", 7, 10, 10), *three_seeds[3:]])
     result = table.rows[1].difference
-    assert result.seeds == (0, 1) and result.difference.mean == 2
+    assert (result.seeds, result.difference.mean) == ((0, 1), 2)
     assert "i2pfl: seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in table.notes
-    others = [run(name) for name in ("fedprox", "moon")]
-    assert notes([*three_seeds[:2], *others], "fedprox, moon: seeds 0, fedavg 0, 1: paired on 0")
+    assert notes([*three_seeds[:2], run("fedprox"), run("moon")], "fedprox, moon: seeds 0, fedavg 0, 1: paired on 0")
 
 
 def test_each_task_has_its_own_best(run: MakeRun) -> None:
     """``local`` scores personal models: its numbers are no better or worse than those of a global model."""
     scores = {"fedavg": (60, 40), "i2pfl": (50, 45), "local": (90, 80), "fedproto": (95, 70)}
-    table = compare([run(method, 0, *values) for method, values in scores.items()])
+    runs = {method: run(method, 0, *values) for method, values in scores.items()}
+    table = compare([*runs.values()])
     best = {row.method: row.best - {"STD", "WORST"} for row in table.numbers.rows}
     assert best == {"fedavg": {"scan", "AVG"}, "i2pfl": {"street"}, "local": {"street", "AVG"}, "fedproto": {"scan"}}
-    assert "90.00*" not in table.text() and "95.00*" in table.text() and "60.00*" in table.text()
-    alone = numbers([run("fedavg", 1), run("local", 1)])
+    text = table.text()
+    assert "90.00*" not in text and "95.00*" in text and "60.00*" in text
+    alone = numbers([runs["fedavg"], runs["local"]])
     assert not any(row.best for row in alone.rows)  # alone in its task: nothing to be better than
 
 
@@ -191,81 +181,59 @@ def test_a_setting_that_a_method_asks_for_hides_neither_another_value_nor_other_
         compare([fedavg, run("fedicon", given="rounds=50", **rounds)])
 
 
-def test_parameters_of_a_sweep_and_modules_make_rows(run: MakeRun) -> None:
-    runs = [run("i2pfl", s, given=f"method.tau={tau}") for tau in (0.1, 0.02) for s in (0, 1)]
-    runs += [run("fedavg"), run("fedavg", given="modules.name=f2dc")]
-    assert [(row.label, row.seeds, row.is_baseline) for row in numbers(runs).rows] == [
-        ("fedavg modules=f2dc", (0,), False), ("fedavg modules=none", (0,), True),
-        ("i2pfl tau=0.02", (0, 1), False), ("i2pfl tau=0.1", (0, 1), False),
-    ]  # fmt: skip
-
-
-def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(run: MakeRun) -> None:
+def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(
+    run: MakeRun, of_mine: MakeRun
+) -> None:
     ways = ["", "method.tau=0.02", "method.lambda1=1", "method.lambda2=0.5", "method.tau=0.02 method.lambda1=1"]
     runs = [run("i2pfl", given=way) for way in ways]
     assert labels(runs) == [
         "i2pfl", "i2pfl tau=0.02 lambda1=1.0", "i2pfl tau=0.02", "i2pfl lambda1=1.0", "i2pfl lambda2=0.5"
     ]  # fmt: skip
     assert notes(runs, "does not name") == ["i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0"]
-    for folder in runs:  # of an experiment of someone else's nothing is known
-        content = (folder / "config.yaml").read_text()
-        (folder / "config.yaml").write_text(content.replace("experiment: handwritten", "experiment: mine"))
+    runs = [of_mine("i2pfl", given=way) for way in ways]
     assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in labels(runs) and not notes(runs, "does not name")
 
 
-def test_what_no_row_names_is_reported_where_the_experiment_has_another_value(run: MakeRun) -> None:
-    runs = [run("fedavg"), *(run("i2pfl", seed, given="method.tau=0.02") for seed in (0, 1))]
-    assert labels(runs) == ["fedavg", "i2pfl"]
-    assert notes(runs, "in all its rows") == ["i2pfl, in all its rows that have it: tau=0.02 (instead of 0.07)"]
-    runs.append(run("i2pfl"))  # two rows, which name it
-    assert "i2pfl tau=0.02" in labels(runs) and not notes(runs, "in all its rows")
-
-
-def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(run: MakeRun) -> None:
+def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(of_mine: MakeRun) -> None:
     """Nothing but the run knows it: ``asked`` of its config.yaml."""
-    network = "model.name=cnn_bn model.bn=local"
+    plain = of_mine("fedavg")
 
-    def of_mine(method: str, settings: str, **recorded: Any) -> Path:
-        file = run(method, given=settings, recorded=recorded) / "config.yaml"
-        file.write_text(file.read_text().replace("experiment: handwritten", "experiment: mine"))
-        return file.parent
+    def fedbn(**recorded: Any) -> list[Path]:
+        return [plain, of_mine("fedbn", given="model.name=cnn_bn model.bn=local", recorded=recorded)]
 
-    plain = of_mine("fedavg", "")
-    told = {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}
-    rows = numbers([plain, of_mine("fedbn", network, asked=told)])
+    rows = numbers(fedbn(asked={"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}))
     assert [(row.label, row.group, row.difference is None) for row in rows.rows] == [
         ("fedavg", "", True), ("fedbn", "", False),
     ]  # fmt: skip
     assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in rows.notes
     with refused(ConfigError, "model.bn is average", "and local"):
-        compare([plain, of_mine("fedbn", network)])
+        compare(fedbn())
     with refused(ConfigError, "asked.model.bn"):
-        compare([plain, of_mine("fedbn", network, asked={"model.bn": "local"})])
+        compare(fedbn(asked={"model.bn": "local"}))
 
 
 @pytest.mark.usefixtures("undrawn_figures")
 def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(run: MakeRun) -> None:
     """One group though the learning rate differs; each kind is compared with FedAvg of its kind, in the figure too."""
 
-    def tuned(method: str, scan: float, street: float, text: str, was: str, seed: int = 0) -> Path:
+    def tuned(method: str, scan: float, street: float, text: str, seed: int = 0) -> Path:
+        was = "train.lr: 0.01" + ", method.mu: 0.01" * (method == "fedprox")
         return run(method, seed, scan, street, given=f"{text} 'tuned={{{was}}}'")
 
-    rate = "train.lr=0.05", "train.lr: 0.01"
-    was = "train.lr: 0.01, method.mu: 0.01"
     runs = [
-        run("fedprox", 0, 62, 44), tuned("fedprox", 66, 50, "train.lr=0.03 method.mu=0.5", was),
-        run("fedavg", 0, 60, 40), tuned("fedavg", 64, 46, *rate), tuned("fedavg", 64, 47, *rate, seed=1),
+        run("fedprox", 0, 62, 44), tuned("fedprox", 66, 50, "train.lr=0.03 method.mu=0.5"), run("fedavg", 0, 60, 40),
+        *(tuned("fedavg", 64, 46 + seed, "train.lr=0.05", seed) for seed in (0, 1)),
     ]  # fmt: skip
     table = compare(runs)
-    assert [(row.label, row.group) for row in table.numbers.rows] == [
+    rows = table.numbers.rows
+    assert [(row.label, row.group) for row in rows] == [
         (label, "") for label in ("fedavg", "fedavg tuned", "fedprox", "fedprox tuned")
     ]
-    differences = [row.difference and row.difference.difference.mean for row in table.numbers.rows]
-    assert differences == [None, None, 3, 3]  # 53 less 50, and 58 less 55
+    # 53 less 50, and 58 less 55
+    assert [row.difference and row.difference.difference.mean for row in rows] == [None, None, 3, 3]
     assert "fedprox tuned, chosen on validation images: train.lr=0.03 (0.01), mu=0.5 (0.01)" in table.numbers.notes
     assert "fedprox tuned +3.00" in table.html()
-    other = tuned("fedprox", 1, 2, "train.lr=0.02 method.mu=0.1", was)
-    assert labels([*runs, other])[-2:] == [
+    assert labels([*runs, tuned("fedprox", 1, 2, "train.lr=0.02 method.mu=0.1")])[-2:] == [
         "fedprox tuned train.lr=0.02 mu=0.1", "fedprox tuned train.lr=0.03 mu=0.5"
     ]  # fmt: skip
     with refused(ConfigError, "train.lr is"):
@@ -282,11 +250,11 @@ def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(run: Make
         for seed in range(3)
     ]
     runs += [run("f2dc", seed, 53 + 1.1 * seed, 53) for seed in range(3)]  # averages by domain, as neither does
+    runs += [run("fedavg", 0, given="modules.name=f2dc")]
     table = numbers(runs)
     gains = {row.label: row.difference.difference.mean for row in table.rows if row.difference}
-    assert gains["fedprox server.optimizer=none"] == pytest.approx(1.5)
-    assert gains["fedprox server.optimizer=fedadam"] == pytest.approx(1.5)
-    assert gains["f2dc"] == pytest.approx(3.05)
-    assert "difference to fedavg server.optimizer=none: f2dc, fedprox server.optimizer=none" in table.notes
+    prox, none = "fedprox server.optimizer", "modules=none server.optimizer=none"
+    assert gains == pytest.approx(gains | {f"{prox}=none": 1.5, f"{prox}=fedadam": 1.5, "f2dc": 3.05})
+    assert f"difference to fedavg {none}: fedavg modules=f2dc server.optimizer=none, f2dc, {prox}=none" in table.notes
     (title,) = [drawing.svg for drawing in figures.plots(table).overall if "AVG - fedavg" in drawing.svg]
-    assert "fedprox server.optimizer=none +1.50" in title
+    assert f"{prox}=none +1.50" in title

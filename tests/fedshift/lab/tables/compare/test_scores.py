@@ -1,7 +1,7 @@
 """Scores of `fedshift compare`, the rounds they are of, and the runs and files that are read and kept."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,6 @@ def notes(runs: list[Path], *words: str, **options: Any) -> list[str]:
     return [note for note in numbers(runs, **options).notes if any(word in note for word in words)]
 
 
-def figures_of(scan: float, street: float, n: int = 90) -> dict[str, Any]:
-    """Return the figures of a run with these scores by any measure."""
-
-    def of(value: float) -> dict[str, Any]:
-        short = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), value)
-        return {"n": n, **short, "per_class": {"recall": [value], "precision": [None], "n": [n]}, "confusion": [[n]]}
-
-    return {"round": 5, "classes": ["x"], "domains": {"scan": of(scan), "street": of(street)}, "overall": of(scan)}
-
-
 # --- scores and rounds ----------------------------------------------------------------------------------------
 
 
@@ -65,7 +55,7 @@ def test_scores(run: MakeRun) -> None:
             compare([plain, one], score=score)
 
 
-def test_figures_are_scores(run: MakeRun, tmp_path: Path) -> None:
+def test_figures_are_scores(run: MakeRun, figures_of: Any, tmp_path: Path) -> None:
     runs = [run("fedavg", figures=figures_of(50, 30)), run("i2pfl", figures=figures_of(20, 70))]
     keep(runs, tmp_path / "kept")
     for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
@@ -85,7 +75,7 @@ def test_figures_are_scores(run: MakeRun, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run: MakeRun) -> None:
+def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run: MakeRun, figures_of: Any) -> None:
     settings = "allocation.validation_fraction=0.2"
     chosen = {"best_validation": {"round": 3, "domains": {"scan": 70, "street": 70}}}
 
@@ -113,48 +103,47 @@ def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run
 
 @pytest.mark.parametrize(
     ("rounds", "called"),
-    [
-        ((5, 5), "mean of the last five rounds"), ((2, 2), "mean of the last 2 rounds"), ((1, 1), "last round"),
-        ((2, 5), "mean of the last 2 to 5 rounds"),
-    ],
-)  # fmt: skip
-def test_a_title_says_over_how_many_rounds_is_averaged(run: MakeRun, rounds: tuple[int, int], called: str) -> None:
-    runs = [run(method, averaged_rounds=n) for method, n in zip(("fedavg", "i2pfl"), rounds, strict=True)]
+    [(5, "mean of the last five rounds"), (1, "last round"), (2, "mean of the last 2 to 5 rounds")],
+)
+def test_a_title_says_over_how_many_rounds_is_averaged(run: MakeRun, rounds: int, called: str) -> None:
+    runs = [run("fedavg", averaged_rounds=rounds), run("i2pfl", averaged_rounds=max(rounds, 5 * (rounds > 1)))]
     assert numbers(runs).title.endswith(f"(%), {called}")
 
 
 def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones(run: MakeRun, tmp_path: Path) -> None:
     """Runs of 100 rounds that were scored every ten: the mean is over the rounds 60 to 100."""
 
-    def scored(method: str, rounds: int, every: Collection[int], **more: Any) -> Path:
-        folder = run(method, given="evaluate.every=10 evaluate.last=1 rounds=100", rounds=rounds, **more)
+    def scored(method: str, rounds: int, *over: int) -> Path:
+        settings = "evaluate.every=10 evaluate.last=1 rounds=100"
+        folder = run(method, given=settings, rounds=rounds, averaged_rounds=len(over), averaged_over=over)
         accuracy = {"scan": 50.0, "street": 40.0}
-        full = [{"round": n, "accuracy": accuracy if n in every else None} for n in range(1, rounds + 1)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in full))
+        full = [{"round": n, "accuracy": None if n % 10 else accuracy} for n in range(1, rounds + 1)]
+        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, full)) + "\n")
         return folder
 
     def title(*runs: Path) -> str:
         return numbers(list(runs)).title.partition("(%), ")[2]
 
+    fedavg = scored("fedavg", 100, *range(60, 101, 10))
     apart = "mean of the last five scored rounds (60 to 100)"
-    fedavg = scored("fedavg", 100, range(10, 101, 10), averaged_over=[*range(60, 101, 10)])
     assert title(fedavg) == title(*keep([fedavg], tmp_path / "kept")) == apart
     # An early end after round 27: 10 and 20 were scored. Its last scored round is not its last one.
-    early = scored("fedprox", 27, (10, 20), averaged_rounds=2, averaged_over=[10, 20])
+    early = scored("fedprox", 27, 10, 20)
     assert title(early) == "mean of the last 2 scored rounds (10 and 20)"
     assert notes([fedavg, early], "averaged rounds") == ["averaged rounds: 10 and 20 (fedprox), 60 to 100 (fedavg)"]
-    once = scored("fedsr", 17, (10,), averaged_rounds=1, averaged_over=[10])
-    assert title(once) == "last scored round (10)"
+    assert title(scored("fedsr", 17, 10)) == "last scored round (10)"
 
 
 def test_batches_and_orders_of_test_images_are_reported_where_they_decide(run: MakeRun) -> None:
     """Listed images raise scores by own statistics, and change nothing of averaged ones."""
     of = {name: {"scan": 60, "street": 50} for name in ("bn=own", "bn=batch")}
     network = "model.name=cnn_bn images.eval_batch=32 evaluate.bn=[averaged,own,batch] evaluate.bn_order="
-    runs = [run("fedavg", given=f"{network}shuffled", others=of), run("fedprox", given=f"{network}listed", others=of)]
+    orders = (("fedavg", "shuffled"), ("fedprox", "listed"))
+    runs = [run(method, given=network + order, others=of) for method, order in orders]
     assert labels(runs) == ["fedavg", "fedprox"]
-    for score, expected in (("bn=batch", True), ("bn", True), ("bn=own", False), ("last5", False)):
-        assert bool(notes(runs[:1], "batches of 32 test images, which decide", score=score)) is expected, score
+    scores = ("bn=batch", "bn", "bn=own", "last5")
+    noted = [notes(runs[:1], "batches of 32 test images, which decide", score=score) for score in scores]
+    assert [*map(bool, noted)] == [True, True, False, False]
     with refused(ConfigError, "evaluate.bn_order is "):
         compare(runs, score="bn=own")
     (note,) = notes(runs, "bn_order", score="bn")
@@ -189,14 +178,13 @@ def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
         run("fedavg", name="a", weights_sha256="same"),
         run("i2pfl", name="b", weights_sha256="same", recorded={"engine": "simulation", "git": "abc"}),
         run("fedprox", name="c", recorded={"versions": {"torch": "2"}}),
-        run("fedproto", name="d", weights_sha256="start"),
-        run("local", 0, 51, name="e", weights_sha256="start"),
+        *(run(method, 0, scan, weights_sha256="start") for method, scan in (("fedproto", 50), ("local", 51))),
     ]
-    warnings = numbers(runs).warnings
-    assert "fedavg and i2pfl ended with the same weights (seed 0): does one do nothing?" in warnings
-    for start, end in (("engine", "simulation (b)"), ("git", "abc (b)"), ("torch", "2 (c)")):
-        assert any(line.startswith(f"not the same {start}: ") and line.endswith(f"and {end}") for line in warnings)
-    assert not any("local" in line and "weights" in line for line in warnings)
+    same, *differing = sorted(numbers(runs).warnings)
+    assert same == "fedavg and i2pfl ended with the same weights (seed 0): does one do nothing?"
+    assert [(line.split()[3], line.rpartition("and ")[2]) for line in differing] == [
+        ("engine:", "simulation (b)"), ("git:", "abc (b)"), ("torch:", "2 (c)")
+    ]  # fmt: skip
 
 
 def test_a_repeated_seed_counts_once_and_another_number_is_refused(run: MakeRun) -> None:
@@ -270,16 +258,13 @@ def test_a_kept_file_that_is_cut_off_is_named_and_other_json_is_not(
 
 
 def test_what_makes_no_table_is_refused(run: MakeRun) -> None:
-    cases: list[tuple[list[Path], Mapping[str, Any], str]] = [
-        ([run("fedavg")], {"score": "worst"}, "'worst'"),
-        ([run("fedavg")], {"scored": "globl"}, "'globl'"),
-        ([run("fedprox")], {"scored": "personal"}, "--scored personal"),
-        ([run("fedavg"), run("i2pfl", nodes=[{"domain": "scan", "class_counts": [1]}] * 5)], {}, "nodes is 2"),
-    ]
-    folder, other = run("fedavg"), run("fedavg", 4)
-    (folder / "results.json").write_bytes((other / "results.json").read_bytes())
-    cases.append(([folder], {}, "seed 4"))
-    for runs, options, named in cases:
+    one, swapped = run("fedavg"), run("fedavg")
+    more = run("i2pfl", nodes=[{"domain": "scan", "class_counts": [1]}] * 5)
+    (swapped / "results.json").write_bytes((run("fedavg", 4) / "results.json").read_bytes())
+    for runs, options, named in (
+        ([one], {"score": "worst"}, "'worst'"), ([one], {"scored": "globl"}, "'globl'"), ([swapped], {}, "seed 4"),
+        ([run("fedprox")], {"scored": "personal"}, "--scored personal"), ([one, more], {}, "nodes is 2"),
+    ):  # fmt: skip
         with refused(ConfigError, named):
             compare(runs, **options)
 
@@ -298,12 +283,11 @@ def test_kept_files_make_the_same_table_and_tell_no_local_path(three_seeds: list
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
     files = keep([tmp_path / "runs"], tmp_path / "kept")
     assert [file.name for file in files] == sorted(f"{folder.name}.json" for folder in three_seeds)
-    assert [(row.label, row.values, row.difference) for row in numbers([tmp_path / "kept"]).rows] == [
-        (row.label, row.values, row.difference) for row in whole
-    ]
+    for row, expected in zip(numbers([tmp_path / "kept"]).rows, whole, strict=True):
+        assert (row.label, row.values, row.difference) == (expected.label, expected.values, expected.difference)
     assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
     again = keep([tmp_path / "kept"], tmp_path / "copied")
-    assert [file.read_text() for file in again] == [file.read_text() for file in files]
+    assert [*map(Path.read_text, again)] == [*map(Path.read_text, files)]
     config["resolved"]["model"] |= {"weights": weights, "weights_sha256": "ab" * 32}
     config["resolved"] |= {"plugins": [plugin], "tuned": {"model.weights": weights}}
     config["asked"] = {"model.weights": [weights, ""]}
