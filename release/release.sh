@@ -65,7 +65,8 @@ try() (
     PATH=$environment/bin:$PATH
     [ -z "${TORCH_INDEX_URL:-}" ] || pip install --quiet torch torchvision --index-url "$TORCH_INDEX_URL"
     pip install --quiet "$root/dist/fedshift-$version-py3-none-any.whl"
-    mkdir "$work/empty" && cd "$work/empty"
+    mkdir "$work/empty"
+    cd "$work/empty"
     fedshift version
 
     say "$1: the bundle's hash, of the wheel, of what Flower makes of it, and of the clone"
@@ -77,7 +78,8 @@ print(own_code.of_bundle(build_fab_from_disk(__import__("pathlib").Path(sys.argv
     [ "$installed" = "$built" ] && [ "$installed" = "$cloned" ] || fail "they differ"
 
     say "$1: fedshift run"
-    fedshift run handwritten rounds=2 output-dir=run && averaged run 2
+    fedshift run handwritten rounds=2 output-dir=run
+    averaged run 2
 
     say "$1: flwr run"
     export FLWR_HOME=$work/flwr FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
@@ -88,7 +90,8 @@ print(own_code.of_bundle(build_fab_from_disk(__import__("pathlib").Path(sys.argv
     averaged plain 1
 
     say "$1: fedshift deploy-demo"
-    fedshift deploy-demo rounds=1 output-dir=deployed && averaged deployed 1
+    fedshift deploy-demo rounds=1 output-dir=deployed
+    averaged deployed 1
 
     say "$1: a notebook"
     pip install --quiet nbclient ipykernel
