@@ -8,6 +8,8 @@
 # make messages     the wordings of errors that tests compare, written anew; files="tests/..." for those of some files
 # make pictures     README's pictures: the answer from the kept runs; the demo's report and a table need Chromium or Chrome
 # make docs         the pages of docs/ as a site in site/, without a network; a link that leads nowhere is an error
+# make dist         wheel, sdist and notes of HEAD in dist/;  make release also tries the wheel in fresh environments of
+#                   Python 3.11 and 3.13 (release/release.sh: 20 minutes, 6 GB); nothing is uploaded
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -18,7 +20,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --m
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all coverage messages pictures docs clean
+.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all coverage messages pictures docs dist release clean
 
 install: $(MARK)
 
@@ -79,6 +81,12 @@ pictures: install
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet
+
+dist:
+	release/release.sh build
+
+release:
+	release/release.sh
 
 clean:
 	rm -rf build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,7 +15,8 @@ from support import ROOT, load_benchmark
 from fedshift_core.errors import ConfigError, DataError
 
 REFERENCE = load_benchmark("reference_pages").PAGES  # made by `make docs`
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = [ROOT / f"{name}.md" for name in ("CONTRIBUTING", "AGENTS", "SECURITY", "CODE_OF_CONDUCT")]
+PAGES = [ROOT / "README.md", *GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
 OF_THEIR_OWN = (
     ROOT / "docs" / "results" / "papers.md",  # test_papers_page looks closer
 )

@@ -56,9 +56,8 @@ def job(message: Message, fresh: bool, shared: Shared) -> bytes:
     """Return what a node is to answer, without the shared arrays; ``fresh``: the worker has no state of the node."""
     file = io.BytesIO()
     file.write(bytes([MESSAGE, fresh]))
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.persistent_id = shared.number  # type: ignore[method-assign]
-    pickler.dump(message)
+    own = {"persistent_id": lambda _, thing: shared.number(thing)}  # Python 3.13.0 takes it of a class alone
+    type("Pickler", (pickle.Pickler,), own)(file, pickle.HIGHEST_PROTOCOL).dump(message)
     return file.getvalue()
 
 
@@ -77,8 +76,8 @@ class Opener:
 
     def open(self, parcel: bytes) -> tuple[Message, bool]:
         """Read a :func:`job`."""
-        unpickler = pickle.Unpickler(io.BytesIO(memoryview(parcel)[2:]))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        own = {"persistent_load": lambda _, number: self._shared[number]}
+        unpickler = type("Unpickler", (pickle.Unpickler,), own)(io.BytesIO(memoryview(parcel)[2:]))
         return unpickler.load(), bool(parcel[1])
 
 
