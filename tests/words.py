@@ -38,7 +38,7 @@ def by_words(run: InlineRun) -> InlineRun:
 
     def of_words(words: str = "handwritten", **more: Any) -> Run:
         if "=" not in words or "/" in words.split("=")[0]:  # an experiment, or its file
-            return run(words, **more)
+            return run(**({"experiment": words} | more))
         return run(**keys(words) | more)
 
     return of_words
