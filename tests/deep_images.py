@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 _ORDERS = {"<": b"II*\0", ">": b"MM\0*"}
 
@@ -78,13 +77,19 @@ def tiff(
         tags += [(273, 4, starts), (278, 4, [1]), (279, 4, lengths)]
     tags += [(317, 3, [2])] if predicted else []
     tags += [(338, 3, [extra])] if extra is not None else []
-    return _listed(order, b"".join(pieces), tags)
+    return _listed(order, b"".join(pieces), sorted(tags))
 
 
 def _listed(order: str, body: bytes, tags: list[tuple[int, int, Sequence[int]]]) -> bytes:
-    listed = ImageFileDirectory_v2(_ORDERS[order] + bytes(4))
-    for tag, kind, values in tags:
-        listed.tagtype[tag] = kind
-        listed[tag] = tuple(values)
     at = 8 + len(body)
-    return _ORDERS[order] + struct.pack(f"{order}I", at) + body + listed.tobytes(at)
+    after = at + 2 + 12 * len(tags) + 4
+    listed, outside = struct.pack(f"{order}H", len(tags)), b""
+    for tag, kind, values in tags:
+        written = struct.pack(order + {3: "H", 4: "I"}[kind] * len(values), *values)
+        if len(written) > 4:
+            place = struct.pack(f"{order}I", after + len(outside))
+            outside += written + b"\0" * (len(written) % 2)
+        else:
+            place = written.ljust(4, b"\0")
+        listed += struct.pack(f"{order}HHI", tag, kind, len(values)) + place
+    return _ORDERS[order] + struct.pack(f"{order}I", at) + body + listed + bytes(4) + outside

@@ -26,11 +26,11 @@ class Fed3RParams(Params):
     """Parameters of Fed3R."""
 
     ridge: float | Literal["validation"] = 0.3
-    """lambda of the ridge regression, as a multiple of the mean variance sum of a feature; validation: that of a grid
+    """Lambda of the ridge regression, as a multiple of the mean variance sum of a feature; validation: that of a grid
     from 0.001 to 1000 with which most validation images are right, in a second round.
     """
     personal: float | None = Field(None, gt=0, le=1e9)
-    """rho of a head of each node's own, which is scored in the place of the shared one: the ridge regression of the
+    """Rho of a head of each node's own, which is scored in the place of the shared one: the ridge regression of the
     node's own images toward the shared head. A multiple of a feature's mean square sum; null: no such head.
     """
 

@@ -289,8 +289,8 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
     assert all(described({name: shape}) in travels for name, shape in contributes.items())
 
 
-#: What a method sends or tells with a setting that is not its default.
-WITH_A_SETTING = {"fedcode": {"head-weight", "head-bias"}, "feddyn": {"alpha"}, "fedsa": {"prototypes", "labels"}}
+#: What a method sends or tells with a setting that is not its default, besides what it declares as such (`optional`).
+WITH_A_SETTING = {"feddyn": {"alpha"}, "fedsa": {"prototypes", "labels"}}
 
 
 @of_methods(name for name in METHODS if registry.METHODS.origin(name) == OURS)
