@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refusals import refused
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import InlineRun, Run, image_set, rng
+from support import InlineRun, Run, image_set, on_images, rng
 from words import config as config_of
 
 from fedshift.data import prepare
@@ -82,7 +82,7 @@ def test_kept_features_and_maps_change_no_result(typed: str, run_inline: InlineR
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", sorted(set(registry.METHODS) - set(QUICK) - set(REFUSED)))
+@pytest.mark.parametrize("method", sorted({*on_images(registry.METHODS)} - set(QUICK) - set(REFUSED)))
 def test_kept_features_change_no_result_of_any_method(method: str, run_inline: InlineRun) -> None:
     repeats = " method.repeatable_noise=true" if method == "fedpall" else ""
     pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32{repeats}")
