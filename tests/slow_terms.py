@@ -1,4 +1,4 @@
-"""What slow versions of terms are made of, in NumPy and float64, and the check of a term against one."""
+"""Parts of slow versions of terms, in NumPy and float64, and the check of a term against one."""
 
 from collections.abc import Callable
 from typing import Any

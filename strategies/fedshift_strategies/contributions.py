@@ -96,6 +96,11 @@ def check_contribution(
         _check_counts(knowledge, declared, class_counts)
 
 
+def dtype_of(name: str, shape: Shape) -> str:
+    """Return the type of an array that is declared so."""
+    return "int64" if name in WHOLE or isinstance(shape, Whole) else "float32"
+
+
 def _most(part: str | int) -> int:
     return part.most if isinstance(part, Own) else MOST_OWN
 
@@ -104,7 +109,7 @@ def _check_shape(
     name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str | int, int]
 ) -> None:
     """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
-    dtype = "int64" if name in WHOLE or isinstance(shape, Whole) else "float32"
+    dtype = dtype_of(name, shape)
     if array.ndim == len(shape):
         for letter, size in zip(shape, array.shape, strict=True):
             if isinstance(letter, str) and letter not in known:

@@ -15,7 +15,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import KNOWLEDGE
 from fedshift_strategies import methods
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import WHOLE, Whole, declared
+from fedshift_strategies.contributions import declared, dtype_of
 from fedshift_strategies.federation.context import RunContext
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.plain import OF_FLOWER, OF_RUN, PlainNode, PlainRoster, PlainRun, PlainStrategy
@@ -133,7 +133,7 @@ def travels(kind: type[DomainStrategy[Any]]) -> tuple[str, str]:
     down = [f"record `{KNOWLEDGE}`: {', '.join(sent)}"] if sent else []
     down += [f"in `config`: {', '.join(scalars)}"] if scalars else []
     up = [
-        f"{name} {_shape(shape)} {'int64' if name in WHOLE or isinstance(shape, Whole) else 'float32'}"
+        f"{name} {_shape(shape)} {dtype_of(name, shape)}"
         + (f" (with {kind.optional[name].removeprefix('method.')})" if name in kind.optional else "")
         for name, shape in kind.contributes.items()
     ]

@@ -52,7 +52,7 @@ def test_brighter_or_mirrored_is_not_the_same(images: Images) -> None:
 
 @pytest.mark.parametrize("number", [50, 500, 3000])
 def test_copies_are_found_among_few_and_very_many(number: int) -> None:
-    """Which are compared all with all, or by parts of their hashes: the way must not show."""
+    """Images compared all with all, or by parts of their hashes, have the same pairs."""
     rng = np.random.default_rng(0)
     many = rng.integers(0, 256, (number, 8, 8, 3), np.uint8).repeat(4, axis=1).repeat(4, axis=2)
     again = (many[:40].astype(int) + rng.integers(-6, 7, (40, 32, 32, 3))).clip(0, 255).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""What a public project has besides its code: workflows, forms, licence, pages; they name what is there."""
+"""Workflows, forms, licence and pages of a public project name what is there."""
 
 import json
 import re

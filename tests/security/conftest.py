@@ -1,4 +1,4 @@
-"""What attacks share: a node's images and state, its owner's policy, and sites with keys."""
+"""The parts that attacks share: a node's images and state, its owner's policy, and sites with keys."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What a setting of a method leaves out does not travel; with everything off the server keeps and sends nothing."""
+"""A setting leaves out what does not travel then; with everything off the server keeps and sends nothing."""
 
 from typing import Any
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedshift_clients.base import DomainClient, Scores
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training import precision
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -92,14 +91,7 @@ class FeatureSumsClient(DomainClient[P]):
 
     def features_of(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         """Return the features (N, F) of images, not augmented, and their labels (N,)."""
-        self.model.eval()
-        parts: list[Tensor] = []
-        labels: list[Tensor] = []
-        with torch.inference_mode(), precision.autocast(self.setup.train.precision, self.setup.device):
-            for x, y in self.plain_batches(images):
-                parts.append(self.model.encoder(x).float())
-                labels.append(y)
-        return torch.cat(parts).clone(), torch.cat(labels).clone()
+        return self.encoded(images, self.model.encoder)
 
 
 class Fed3RClient(FeatureSumsClient[Fed3RParams]):

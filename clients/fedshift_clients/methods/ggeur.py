@@ -252,13 +252,9 @@ class GGEURClient(DomainClient[GGEURParams]):
 
     def _frozen(self) -> tuple[Tensor, Tensor]:
         """Return the frozen features (N, F) of all training images, not augmented, and their labels (N,)."""
-        self.model.eval()
-        encoder, parts, labels = self.model.encoder, [], []
-        with torch.inference_mode(), precision.autocast(self.setup.train.precision, self.setup.device):
-            for x, y in self.plain_batches(self.train_set):
-                parts.append((encoder(x) if projection_of(encoder) is None else unprojected(encoder, x)).float())
-                labels.append(y)
-        return torch.cat(parts).clone(), torch.cat(labels).clone()
+        encoder = self.model.encoder
+        projected = projection_of(encoder) is not None
+        return self.encoded(self.train_set, lambda x: unprojected(encoder, x) if projected else encoder(x))
 
     def _drawn(self, features: Tensor, y: Tensor, values: Tensor, server_round: int) -> tuple[Tensor, Tensor]:
         """Return rows (N', F) and their labels (N',).

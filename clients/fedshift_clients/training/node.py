@@ -212,6 +212,16 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         assert sums is not None  # a node without images does not take part
         return sums / counts.clamp(min=1)[:, None], counts
 
+    def encoded(self, images: ImageSet, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what ``encode`` makes of images, not augmented, (N, D) float32, and their labels (N,)."""
+        self.model.eval()
+        parts, labels = list[Tensor](), list[Tensor]()
+        with torch.inference_mode(), precision.autocast(self.setup.train.precision, self.setup.device):
+            for x, y in self.plain_batches(images):
+                parts.append(encode(x).float())
+                labels.append(y)
+        return torch.cat(parts).clone(), torch.cat(labels).clone()
+
     def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
         """Return the number of correct top-1 predictions and the summed cross-entropy.
 

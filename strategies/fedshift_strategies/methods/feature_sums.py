@@ -62,7 +62,7 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         """
 
     def expected(self) -> Declaration:
-        """Return sums of features of the width of this run; a node that has told its own sends them empty."""
+        """Return sums of features of the width of this run; a node that has sent its own sends them empty."""
         width = self.federation.feature_dim
         return {
             COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
@@ -73,16 +73,16 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         return {"sums": 1} if ask.trains and node.index not in self._known() else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
-        """Add the sums that nodes tell in this round to those told before."""
+        """Add the sums that nodes send in this round to those of before."""
         width, known = self.federation.feature_dim, self._known()
-        told = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
-        if told and told[0].stands_for > 1:
-            self._take_sum(told[0])
+        fresh = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
+        if fresh and fresh[0].stands_for > 1:
+            self._take_sum(fresh[0])
             return
-        for update in told:
+        for update in fresh:
             before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
             self.state = {name: before[name] + update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
-        self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in told)]), np.int64)
+        self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in fresh)]), np.int64)
 
     def _take_sum(self, update: Update) -> None:
         """Take in a sum over nodes of which none is known by itself.
@@ -101,9 +101,9 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the weights that were sent, with the head that is solved of all sums."""
-        return encode(decode(self.sent) | head_arrays(self.solve(*self.sums_told())))
+        return encode(decode(self.sent) | head_arrays(self.solve(*self.totals())))
 
-    def sums_told(self) -> tuple[Floats, Floats, Floats]:
+    def totals(self) -> tuple[Floats, Floats, Floats]:
         """Return counts (C,), the gram matrix (F, F) and the sums of features by class (C, F) of all nodes together."""
         cross = self.state[CROSS] * UNIT
         return self.state[COUNTS].astype(np.float64), unpacked(self.state[GRAM] * UNIT, cross.shape[1]), cross

@@ -82,7 +82,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
                     "method.ridge=validation: no validation image is classified rightly, if there are any; give them "
                     "with allocation.validation_fraction, or state method.ridge=NUMBER"
                 )
-        heads = [ridge_head(*self.sums_told(), ridge) for ridge in RIDGES]
+        totals = self.totals()
+        heads = [ridge_head(*totals, ridge) for ridge in RIDGES]
         self.knowledge = {
             "heads": np.stack([weight for weight, _ in heads]).astype(np.float32),
             "biases": np.stack([bias for _, bias in heads]).astype(np.float32),

@@ -20,7 +20,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Table:
-    """What stands for a comparison."""
+    """A stand-in for a comparison."""
 
     numbers: Numbers = Numbers()
 

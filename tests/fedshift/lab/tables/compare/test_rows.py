@@ -8,31 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compared import labels, notes, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
 from fedshift.lab.tables.compare import compare, figures
-from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.statistics import paired, spread
 from fedshift_core.errors import ConfigError
 from fedshift_core.intervals import interval
 from fedshift_core.wire.site_figures import OVERALL as SITE_FIGURES
 
 MakeRun = Callable[..., Path]
-
-
-def numbers(runs: list[Path], **options: Any) -> Numbers:
-    return compare(runs, **options).numbers
-
-
-def labels(runs: list[Path], **options: Any) -> list[str]:
-    return [row.label for row in numbers(runs, **options).rows]
-
-
-def notes(runs: list[Path], *words: str, **options: Any) -> list[str]:
-    """Return the notes with one of these words."""
-    return [note for note in numbers(runs, **options).notes if any(word in note for word in words)]
 
 
 # --- means, differences, p ------------------------------------------------------------------------------------

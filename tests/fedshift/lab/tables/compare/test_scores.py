@@ -7,28 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from compared import labels, notes, numbers
 from refusals import refused
 from support import Command
 
 from fedshift.lab.tables.compare import board, compare, keep
-from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results import loading
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
-
-
-def numbers(runs: list[Path], **options: Any) -> Numbers:
-    return compare(runs, **options).numbers
-
-
-def labels(runs: list[Path], **options: Any) -> list[str]:
-    return [row.label for row in numbers(runs, **options).rows]
-
-
-def notes(runs: list[Path], *words: str, **options: Any) -> list[str]:
-    """Return the notes with one of these words."""
-    return [note for note in numbers(runs, **options).notes if any(word in note for word in words)]
 
 
 # --- scores and rounds ----------------------------------------------------------------------------------------
