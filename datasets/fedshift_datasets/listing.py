@@ -15,6 +15,7 @@ from fedshift_datasets.io.kept import Kept
 
 T = TypeVar("T", bound=np.generic)
 MARK = 16  # bytes by which an image is known
+IGNORED = 255  # the value of a mask's pixels that count nowhere
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class ImageSet:
         domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
             one, or nobody says.
         kept_in: The file of the cache that has exactly these images, where there is one.
+        masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is then
+            the largest class of each image besides class 0, the background, and 0 where there is none. None of images
+            that are classified as a whole.
     """
 
     x: NDArray[np.uint8]
@@ -38,10 +42,11 @@ class ImageSet:
     groups: NDArray[np.str_] | None = field(default=None, compare=False)
     domains: NDArray[np.int64] | None = field(default=None, compare=False)
     kept_in: Kept | None = field(default=None, compare=False)
+    masks: NDArray[np.uint8] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
-        for name in ("x", "y", "domains"):
+        for name in ("x", "y", "domains", "masks"):
             if isinstance(array := getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, _read_only(array))
 
@@ -69,7 +74,7 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains)
+        return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains, masks=self.masks)
 
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:
@@ -79,13 +84,19 @@ def _read_only(array: NDArray[T]) -> NDArray[T]:
 
 
 class _OfOthers(ImageSet):
-    """Images of other sets, whose pixels nobody may ask for (``model.precompute``)."""
+    """Images of other sets, whose pixels nobody may ask for (``model.precompute``); masks likewise."""
 
     @functools.cached_property
     def x(self) -> NDArray[np.uint8]:
         """Images, shape (n, H, W, 3), uint8, RGB."""
         pixels: NDArray[np.uint8] = vars(self).pop("_pixels")()
         return _read_only(pixels)
+
+    @functools.cached_property
+    def masks(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The class of each pixel, shape (n, H, W), uint8; None where images have none."""
+        masks: NDArray[np.uint8] | None = vars(self).pop("_masks")()
+        return None if masks is None else _read_only(masks)
 
 
 class _Selected(_OfOthers):
@@ -94,7 +105,7 @@ class _Selected(_OfOthers):
         domains = None if of.domains is None else of.domains[index]
         vars(self).update(
             y=_read_only(of.y[index]), of_source=lambda: of.marks[index], groups=groups, domains=domains,
-            _pixels=lambda: of.x[index],
+            _pixels=lambda: of.x[index], _masks=lambda: None if of.masks is None else of.masks[index],
         )  # fmt: skip
 
 
@@ -104,7 +115,7 @@ class _Joined(_OfOthers):
         vars(self).update(
             y=_read_only(np.concatenate([each.y for each in sets])), groups=_groups_of(sets), domains=of_each,
             of_source=lambda: np.concatenate([each.marks for each in sets]),
-            _pixels=lambda: np.concatenate([each.x for each in sets]),
+            _pixels=lambda: np.concatenate([each.x for each in sets]), _masks=lambda: _masks_of(sets),
         )  # fmt: skip
 
 
@@ -123,6 +134,25 @@ def _groups_of(sets: Sequence[ImageSet]) -> NDArray[np.str_] | None:
     if all(each.groups is None for each in sets):
         return None
     return np.concatenate([np.full(len(each), "") if each.groups is None else each.groups for each in sets])
+
+
+def _masks_of(sets: Sequence[ImageSet]) -> NDArray[np.uint8] | None:
+    """Return the masks of the images of several sets, of which all have them or none."""
+    masks = [each.masks for each in sets if each.masks is not None]
+    return np.concatenate(masks) if masks else None
+
+
+def main_class(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+    """Return the largest class of each mask besides the background, 0 where there is none, (N,).
+
+    Args:
+        masks: (N, H, W); :data:`IGNORED` counts nowhere.
+        classes: C, with the background.
+    """
+    held = [np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes] for mask in masks]
+    counts = np.array(held, np.int64).reshape(len(masks), classes)
+    largest = counts[:, 1:].argmax(axis=1) + 1 if classes > 1 else np.zeros(len(masks), np.int64)
+    return np.where(counts[:, 1:].any(axis=1), largest, 0)
 
 
 @dataclass(frozen=True)
