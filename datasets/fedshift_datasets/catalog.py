@@ -21,6 +21,7 @@ from fedshift_datasets.sets import (
     domainnet,
     folders,
     handwritten,
+    handwritten_masks,
     isic,
     office,
     pacs,
@@ -32,8 +33,9 @@ from fedshift_datasets.sets import (
 PUBLIC = "public"
 
 _OURS = (
-    handwritten.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET, vlcs.DATASET, domainnet.DATASET,
-    domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET, folders.DATASET, partitioned.DATASET,
+    handwritten.DATASET, handwritten_masks.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
+    vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
+    folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})
@@ -344,8 +346,7 @@ def _images(
     progress: Progress = no_progress,
 ) -> ImageSet:
     if _drawn(image_files):
-        images = image_files.read()
-        images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
+        images = files.resized(image_files.read(), part.size, part.form.resize)
     else:
         images = cache.load(part, image_files, workers=workers, progress=progress)
         if image_files.groups is not None:  # which the cache does not hold

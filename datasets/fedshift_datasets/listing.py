@@ -31,9 +31,9 @@ class ImageSet:
         domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
             one, or nobody says.
         kept_in: The file of the cache that has exactly these images, where there is one.
-        masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is then
-            the largest class of each image besides class 0, the background, and 0 where there is none. None of images
-            that are classified as a whole.
+        masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is
+            then the largest class of each image besides class 0, the background, and 0 where there is none. None of
+            images that are classified as a whole.
     """
 
     x: NDArray[np.uint8]

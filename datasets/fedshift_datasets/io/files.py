@@ -29,6 +29,7 @@ from fedshift_datasets.io.reading import check_room as check_room
 from fedshift_datasets.io.reading import listed as listed
 from fedshift_datasets.io.reading import reading as reading
 from fedshift_datasets.io.resize import fit
+from fedshift_datasets.listing import IGNORED, main_class
 
 _CHUNK = 1 << 24  # input or output values of one resize call
 
@@ -189,6 +190,17 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
         resized = functional.resize(chunk, [size, size], InterpolationMode.BILINEAR, antialias=True)
         out[start : start + step] = resized.permute(0, 2, 3, 1).numpy()  # grey spreads over the three channels
     return out
+
+
+def resized(images: ImageSet, size: int, how: Resize = "squash") -> ImageSet:
+    """Return images by :func:`resize`, with labels, and masks by :func:`fedshift_datasets.io.resize.fit`."""
+    x = resize(images.x, size, how)
+    if images.masks is None:
+        return ImageSet(x, images.y)
+    if images.masks.shape[1:] == (size, size):
+        return ImageSet(x, images.y, masks=images.masks)
+    masks = np.stack([np.asarray(fit(Image.fromarray(mask), size, how)) for mask in images.masks])
+    return ImageSet(x, main_class(masks, IGNORED), masks=masks)
 
 
 def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
