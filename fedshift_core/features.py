@@ -89,7 +89,14 @@ class FeatureOptions(SectionOfRooms):
 
 #: What a method may be (``fedshift_app.config.needs``).
 Fact = Literal[
-    "averages", "one global model", "weights alone", "single images", "sums", "weighs classes", "other networks"
+    "averages",
+    "one global model",
+    "weights alone",
+    "single images",
+    "sums",
+    "weighs classes",
+    "other networks",
+    "masks",
 ]
 
 
@@ -275,15 +282,15 @@ CORE = Feature(
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
 )  # fmt: skip
 
-#: The package of the rooms, by name: the ground floor imports nothing from above.
-ROOMS = "fedshift_app.features"
+#: The packages of the rooms, by name: the ground floor imports nothing from above.
+ROOMS = ("fedshift_app.features", "fedshift_app.tasks")
 
 
 @functools.cache
 def ours() -> tuple[Feature, ...]:
     """Return FedShift's own, one of each room, in the order in which a round passes them."""
-    found = pkgutil.iter_modules(importlib.import_module(ROOMS).__path__)
-    rooms = [importlib.import_module(f"{ROOMS}.{room.name}") for room in found if room.ispkg]
+    found = [(above, room) for above in ROOMS for room in pkgutil.iter_modules(importlib.import_module(above).__path__)]
+    rooms = [importlib.import_module(f"{above}.{room.name}") for above, room in found if room.ispkg]
     return tuple(sorted((room.FEATURE for room in rooms), key=lambda feature: feature.place))
 
 
