@@ -44,14 +44,17 @@ class Family:
         title: One line for lists.
         find: Given the name after the colon, returns a :class:`Network`; named as ``module:function``, which imports
             the library.
+        library: The package of its networks; empty: they are ours.
     """
 
     prefix: str
     title: str
     find: str
+    library: str = ""
 
 
 GIVEN = "features"  # the family that stands for features of a file; it has no library
+UNET, SMALL_UNET = "unet", "small"
 FAMILIES: dict[str, Family] = {
     family.prefix: family
     for family in (
@@ -65,11 +68,20 @@ FAMILIES: dict[str, Family] = {
             "torchvision:NAME, any classification network of torchvision that ends in a linear layer: "
             "torchvision:resnet18, torchvision:mobilenet_v3_small, torchvision:vit_b_16, ...",
             "fedshift_clients.models.torchvision_nets:find",
+            "torchvision",
         ),
         Family(
             "timm",
             "timm:NAME, any network of timm (pip install 'fedshift[timm]'): timm:resnet18, timm:convnext_atto, ...",
             "fedshift_clients.models.timm_nets:find",
+            "timm",
+        ),
+        Family(
+            UNET,
+            "unet:small and unet:ENCODER, U-Nets for segmentation, with any encoder of timm "
+            "(pip install 'fedshift[segmentation]'): unet:resnet18, unet:efficientnet_lite0, ...",
+            "fedshift_clients.models.unet:find",
+            "segmentation_models_pytorch",
         ),
     )
 }
@@ -102,10 +114,10 @@ class Networks(Registry[Network]):
         family = family_of(name)
         if family is None:
             return super().origin(name)
-        if family.prefix == GIVEN:
+        if not family.library or name == f"{UNET}:{SMALL_UNET}":
             return OURS
-        version: str = imported(f"{family.prefix}:__version__")
-        return f"{family.prefix} {version}"
+        version: str = imported(f"{family.library}:__version__")
+        return f"{family.library} {version}"
 
 
 def family_of(name: str) -> Family | None:
