@@ -133,7 +133,7 @@ class SiteFiguresOnNode(NodeFeature):
         return lambda images: Watching(images, client.model.num_classes, terms)
 
     def _parts(self, request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
-        """Yield each domain, whether the node scores all its images, and how many there are if it has the first part."""
+        """Yield each domain, whether the node scores all of it, and its number of images if it has the first part."""
         for place, domain in enumerate(request[DOMAINS] if request.get(self.ask) else ()):
             if STARTS not in request:
                 yield domain, True, None

@@ -100,7 +100,7 @@ def _adapts(config: Any) -> str:
 def _of_whole_images(config: Any) -> str:
     """Return why a key goes by the one class of an image, or by two views of it, whose masks differ."""
     for key, allowed in (
-        ("train.loss", "cross_entropy"), ("train.class_weights", "none"), ("train.sampler", "shuffle"),
+        ("train.loss", "cross-entropy"), ("train.class_weights", "none"), ("train.sampler", "shuffle"),
         ("images.views", 1), ("model.head", "linear"), ("shift.name", "none"),
     ):  # fmt: skip
         if (value := value_of(config, key)) != allowed:

@@ -5,13 +5,14 @@ the other outline:
 
 .. math::
     \mathrm{Dice}=\frac{2|M\cap P|}{|M|+|P|},\quad \mathrm{IoU}=\frac{|M\cap P|}{|M\cup P|},\quad
-    \mathrm{HD}_{95}=\max(q_{95}(d_{P\to M}),q_{95}(d_{M\to P})),\quad
+    \mathrm{HD}_{95}=\max(q_{95}(d_{P\to M}),q_{95}(d_{M\to P})),
+
     \mathrm{SD}_\tau=\frac{|d_{P\to M}\le\tau|+|d_{M\to P}\le\tau|}{|d_{P\to M}|+|d_{M\to P}|}
 
-An image counts for a class that its mask or the prediction has; where only one has it, Dice, IoU and surface Dice are 0,
-and the Hausdorff distance, which is then undefined, does not count the image (Maier-Hein et al., "Metrics reloaded",
-Nature Methods 2024). MONAI's functions give the same numbers (tests). A site's figure is the mean over patients of the
-means of their images, with the interval of Student's t over patients.
+An image counts for a class that its mask or the prediction has; where only one has it, Dice, IoU and surface Dice are
+0, and the Hausdorff distance, which is then undefined, does not count the image (Maier-Hein et al., "Metrics
+reloaded", Nature Methods 2024). MONAI's functions give the same numbers (tests). A site's figure is the mean over
+patients of their images' means, with the interval of Student's t over patients.
 """
 
 import numpy as np

@@ -25,8 +25,8 @@ class Masks(ServerFeature):
         """Say what is learnt and how an image is scored."""
         options = self.run.config.segmentation
         yield (
-            f"task=segmentation: loss {options.ce:g} cross-entropy + {options.dice:g} soft Dice; accuracies are the mean "
-            "Dice of images over the classes besides the background"
+            f"task=segmentation: loss {options.ce:g} cross-entropy + {options.dice:g} soft Dice; accuracies are the "
+            "mean Dice of images over the classes besides the background"
         )
 
     def on_scores(self, scoring: Scoring) -> Steps:
