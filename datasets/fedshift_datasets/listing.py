@@ -93,7 +93,7 @@ class _OfOthers(ImageSet):
         return _read_only(pixels)
 
     @functools.cached_property
-    def masks(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def masks(self) -> NDArray[np.uint8] | None:
         """The class of each pixel, shape (n, H, W), uint8; None where images have none."""
         masks: NDArray[np.uint8] | None = vars(self).pop("_masks")()
         return None if masks is None else _read_only(masks)

@@ -125,4 +125,5 @@ FEATURE = Feature(
     records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them"),),
     word=CLASS,
     tells="figures of masks by class, with numbers of images and patients",
+    score="Dice of images",
 )

@@ -39,7 +39,7 @@ class Seen:
     def __add__(self, other: "Seen") -> "Seen":
         masks, predicted = np.concatenate([self.masks, other.masks]), np.concatenate([self.predicted, other.predicted])
         known = self.patients is not None and other.patients is not None
-        patients = np.concatenate([self.patients, other.patients]) if known else None  # type: ignore[list-item]
+        patients = np.concatenate([self.patients, other.patients]) if known else None
         return replace(self, masks=masks, predicted=predicted, patients=patients)
 
 

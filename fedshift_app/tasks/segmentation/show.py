@@ -62,7 +62,7 @@ def _section(history: History) -> Mapping[str, Any] | None:
     given: Sequence[OfSite] = history.rounds[-1].passing.get(KEY, ())
     if not given:
         return None
-    sites = [
+    sites: list[dict[str, Any]] = [
         {"node": site.node, "domain": site.domain, "metrics": {
             name: [_figure(numbers) for numbers in of_metric]
             for name, of_metric in zip(METRICS, site.numbers.tolist(), strict=True)

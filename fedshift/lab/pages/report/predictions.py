@@ -260,7 +260,7 @@ def _watched(client: DomainClient) -> Iterator[_Seen]:
         seen.features.append(latest[0].detach().cpu().numpy())
         return logits
 
-    def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+    def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
         if predict is None:
             seen.y.append(images.y)
         return score(images, predict or watching_predict)
