@@ -23,6 +23,7 @@ class Network:
             torch.
         size: The only size of images that it takes, in pixels; None for any.
         batchnorm: It has BatchNorm.
+        masks: Its logits are (B, C, H, W), a class of each pixel (``task: segmentation``).
         work: Of a network for small images, how many multiplications an image takes, in those that
             torchvision:resnet18 takes for the same; 0 of any other.
     """
@@ -32,6 +33,7 @@ class Network:
     build: str | Callable[[int, int], Any]
     size: int | None = None
     batchnorm: bool = True
+    masks: bool = False
     work: int = 0
 
 
@@ -54,7 +56,7 @@ class Family:
 
 
 GIVEN = "features"  # the family that stands for features of a file; it has no library
-UNET, SMALL_UNET = "unet", "small"
+UNET, SMALL_UNET = "unet", "unet:small"
 FAMILIES: dict[str, Family] = {
     family.prefix: family
     for family in (
@@ -114,16 +116,20 @@ class Networks(Registry[Network]):
         family = family_of(name)
         if family is None:
             return super().origin(name)
-        if not family.library or name == f"{UNET}:{SMALL_UNET}":
-            return OURS
-        version: str = imported(f"{family.library}:__version__")
-        return f"{family.library} {version}"
+        library = library_of(name)
+        return f"{library} {imported(f'{library}:__version__')}" if library else OURS
 
 
 def family_of(name: str) -> Family | None:
     """Return the library that a name points to; None for a network of ours or of a plugin."""
     prefix, colon, _ = name.partition(":")
     return FAMILIES.get(prefix) if colon else None
+
+
+def library_of(name: str) -> str:
+    """Return the package that makes a network; empty for one of ours or of a plugin."""
+    family = family_of(name)
+    return "" if family is None or name == SMALL_UNET else family.library
 
 
 def is_given(name: str) -> bool:

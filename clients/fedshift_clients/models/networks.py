@@ -141,13 +141,9 @@ def build(
             of the encoder's other layers are the same with and without.
 
     Raises:
-        ConfigError: If there is no network of that name, it takes no images of that size, or has a decoder, in whose
-            place no other head can be.
+        ConfigError: If there is no network of that name, or it takes no images of that size.
     """
     model = _drawn_from(seed, lambda: bare(name, num_classes, size))
-    if isinstance(model.classifier, DeepHead) and (projection or head != "linear"):
-        key = f"model.projection={projection}" if projection else f"model.head={head}"
-        raise ConfigError(f"{key}: {name} has a decoder of its own; allowed is model.head=linear model.projection=0")
     quicken(model)
     if projection:
         put_into(model.encoder, initialised(seed, "projection", lambda: Projection(model.feature_dim, projection)))

@@ -4,6 +4,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedshift_clients.models.catalog import UNET
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import Registry
 
@@ -118,14 +119,17 @@ def located(value: str) -> Path:
 
 
 def check_network(weights: PackagedWeights, network: str) -> None:
-    """Refuse weights for another network than the run's; a name with timm's tag counts as the name alone.
+    """Refuse weights for another network than the run's; it may be the encoder of a U-Net.
+
+    A name with timm's tag counts as the name alone.
 
     Raises:
         ConfigError: With the network that the weights are for.
     """
-    if network != weights.network and not network.startswith(f"{weights.network}."):
+    as_encoder = f"{UNET}:{weights.network.partition(':')[2]}"
+    if network.partition(".")[0] not in (weights.network, as_encoder):
         raise ConfigError(
-            f"model.weights={PREFIX}{weights.name} is for model.name={weights.network}, found model.name={network}; "
-            "another network begins at random with: model.weights= model.freeze=none model.projection=0 "
-            "model.precompute=off",
+            f"model.weights={PREFIX}{weights.name} is for model.name={weights.network} or {as_encoder}, found "
+            f"model.name={network}; another network begins at random with: model.weights= model.freeze=none "
+            "model.projection=0 model.precompute=off",
         )

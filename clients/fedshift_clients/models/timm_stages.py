@@ -1,6 +1,6 @@
 """Cuts a network of timm into stages: a row of its own modules, cut where timm's ``feature_info`` says."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ def cut(body: Any, size: int) -> Cut | None:
     infos = {str(info["module"]): int(info["num_chs"]) for info in getattr(about, "info", about) or ()}
     x = torch.zeros(2, 3, size, size, device=next(body.parameters()).device)
     with torch.no_grad():
-        called = _recorded(body, x)
+        called = _recorded(body, x, body.forward_features)
         row = _row(called, infos)
         ends = _ends(body, [call.name for call in row], list(infos)) if row is not None else None
         if row is None or ends is None:
@@ -77,13 +77,37 @@ def cut(body: Any, size: int) -> Cut | None:
     return Cut(names, tuple(widths), levels)
 
 
+def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
+    """Return where a network that returns a list of maps is cut: after each of the last ``maps`` of them.
+
+    It is None where it is no row of modules, or its maps are not (B, C, H, W).
+
+    Args:
+        body: Such a network of timm (``features_only``), as for :func:`cut`.
+        size: Of the images, in pixels.
+        maps: How many maps count.
+    """
+    with torch.no_grad():
+        called = _recorded(body, torch.zeros(2, 3, size, size, device=next(body.parameters()).device), body.forward)
+    found = called.result[-maps:]
+    called.result = found[-1]
+    row = _row(called, ()) or []
+    places = {id(call.result): place for place, call in enumerate(row, 1)}
+    ends = [places.get(id(each), 0) for each in found]
+    if 0 in ends or any(each.ndim != 4 or each.shape[2] != each.shape[3] for each in found):
+        return None
+    parts = [row[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+    names = tuple(tuple(call.name for call in part) for part in parts)
+    return Cut(names, tuple(each.shape[1] for each in found), _levels(body, [[], *parts]))
+
+
 def modules(body: nn.Module, names: Sequence[str]) -> nn.Sequential:
     """Return modules of a network, by their names, as one that owns none of them."""
     return nn.Sequential(*(body.get_submodule(name) for name in names))
 
 
-def _recorded(body: Any, x: Tensor) -> _Call:
-    """Return the pass from images to the last map, with all calls of modules."""
+def _recorded(body: Any, x: Tensor, passes: Callable[[Tensor], Any]) -> _Call:
+    """Return a pass from images on, with all calls of modules."""
     root = _Call("", x)
     open_calls = [root]
     names = {module: name for name, module in body.named_modules()}
@@ -106,7 +130,7 @@ def _recorded(body: Any, x: Tensor) -> _Call:
         )
     ]
     try:
-        root.result = body.forward_features(x)
+        root.result = passes(x)
     finally:
         for hook in hooks:
             hook.remove()

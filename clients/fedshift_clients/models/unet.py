@@ -5,17 +5,23 @@ joined, as all that looks at features takes one array (B, P). The decoder ends i
 convolution of 1x1.
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedshift_clients.models.catalog import SMALL_UNET, UNET, Network, unknown
+from fedshift_clients.models import networks, timm_nets
+from fedshift_clients.models.catalog import SMALL_UNET, UNET, Network
+from fedshift_clients.models.libraries import LibraryEncoder, passed, refusing, without_weights
 from fedshift_clients.models.networks import DeepHead, SplitModel
 from fedshift_clients.models.stages import Stages, stages_of
+from fedshift_clients.models.timm_stages import Cut, cut_at_maps, modules
+from fedshift_clients.models.weights import in_body
 from fedshift_core.errors import ConfigError
 
 PREFIX = f"{UNET}:"
@@ -39,7 +45,7 @@ class MaskHead(DeepHead):
     def before(self, features: Tensor) -> Tensor:
         """Map features (B, P) to what the linear layer is given of each pixel (B, H, W, D)."""
         parts = torch.split(features, [math.prod(shape) for shape in self.shapes], dim=1)
-        maps = [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        maps = [part.reshape(len(part), *shape) for part, shape in zip(parts, self.shapes, strict=True)]
         last: Tensor = self.body(maps)
         return last.movedim(1, -1)
 
@@ -130,19 +136,143 @@ def small(num_classes: int, size: int) -> SplitModel:
     """
     halvings = len(WIDTHS) - 1
     if size % 2**halvings:
-        raise ConfigError(
-            f"model.name={PREFIX}{SMALL_UNET} needs a dataset.size that {2**halvings} divides, found {size}"
-        )
+        raise ConfigError(f"model.name={SMALL_UNET} needs a dataset.size that {2**halvings} divides, found {size}")
     shapes = [(width, size >> place, size >> place) for place, width in enumerate(WIDTHS)]
     return mask_model(SmallEncoder(), SmallDecoder(), shapes, WIDTHS[0], num_classes)
+
+
+def library() -> Any:
+    """Return the package of U-Nets with timm's encoders.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    try:
+        import segmentation_models_pytorch
+    except ImportError:
+        raise ConfigError(
+            f"networks {PREFIX}ENCODER need segmentation-models-pytorch, which is not here: pip install "
+            "'fedshift[segmentation]'"
+        ) from None
+    return segmentation_models_pytorch
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is known of a U-Net for images of a size before it has weights.
+
+    Attributes:
+        shapes: (C, h, w) of the maps that its decoder takes, of which some may have no channel.
+        cut: Where the encoder is cut into stages; None where it cannot be.
+        whole: The encoder's network as timm has it, for its names.
+        aside: Starts of the names of what the encoder leaves out of it.
+    """
+
+    shapes: tuple[Shape, ...]
+    cut: Cut | None
+    whole: LibraryEncoder
+    aside: tuple[str, ...]
+
+    @property
+    def maps(self) -> int:
+        """How many of them have channels."""
+        return sum(shape[0] > 0 for shape in self.shapes)
+
+
+class UnetEncoder(LibraryEncoder):
+    """A network of timm that returns its maps; names of its weights are timm's."""
+
+    def __init__(self, body: nn.Module, name: str, plan: _Plan) -> None:
+        super().__init__(body, PREFIX + name, plan.whole.head, plan.aside)
+        self._maps, self._cut = plan.maps, plan.cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to all maps (B, P)."""
+        maps = self.body(x)[-self._maps :]
+        if getattr(self.body, "output_fmt", None) == "NHWC":
+            maps = [each.movedim(-1, 1) for each in maps]
+        return joined(maps)
+
+    def feature_stages(self) -> Stages | None:
+        """Return its stages, one for each map; None where it is no row of modules."""
+        at = self._cut
+        return (
+            None if at is None else Stages(tuple(modules(self.body, names) for names in at.stages), at.widths, no_rest)
+        )
+
+    def feature_levels(self) -> tuple[nn.Module, ...] | None:
+        """Return the last activation of each stage; None where one has none."""
+        at = self._cut
+        if at is None or at.levels is None:
+            return None
+        try:
+            return tuple(self.body.get_submodule(name) for name in at.levels)
+        except AttributeError:  # as in TimmEncoder
+            return None
+
+    def outline(self, size: int) -> nn.Module:
+        """Return timm's whole network without its head, whose weights are those of the encoder and more."""
+        return _plan(self.name.removeprefix(PREFIX), size).whole.outline(size)
+
+
+class LibraryDecoder(nn.Module):
+    """The library's decoder of U-Nets, which is also given the size of the images."""
+
+    def __init__(self, decoder: nn.Module, size: int) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self._size = size
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        """Map maps (B, C, h, w) to one of the images' size (B, 16, H, W)."""
+        images = maps[0].new_empty(len(maps[0]), 0, self._size, self._size)  # it looks at their shape alone
+        last: Tensor = self.decoder([images, *maps])
+        return last
+
+
+def _made(name: str, size: int) -> Any:
+    return library().Unet(f"tu-{name}", encoder_weights=None, **timm_nets.arguments(name, size))
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(name: str, size: int) -> _Plan:
+    """Find out what a U-Net is.
+
+    Raises:
+        ConfigError: If there is no such network, or it takes no images of that size.
+    """
+    whole = without_weights(lambda: networks.bare(timm_nets.PREFIX + name, 1, size)).encoder
+    assert isinstance(whole, LibraryEncoder)
+    with refusing(PREFIX + name, size):
+        encoder: Any = without_weights(lambda: _made(name, size)).encoder
+        shapes = tuple(tuple(each.shape[1:]) for each in passed(encoder, size)[1:])
+    kept = encoder.model.state_dict()
+    aside = {key.rpartition(".")[0] + "." for key in whole.body.state_dict() if in_body(encoder.model, key) not in kept}
+    cut = cut_at_maps(encoder.model, size, sum(shape[0] > 0 for shape in shapes))
+    return _Plan(shapes, cut, whole, tuple(sorted(aside)))
+
+
+def build(name: str, num_classes: int, size: int) -> SplitModel:
+    """Build a U-Net with an encoder of timm; weights are from torch's global generator.
+
+    Raises:
+        ConfigError: If it takes no images of that size.
+    """
+    plan = _plan(name, size)
+    made = _made(name, size)
+    encoder = UnetEncoder(made.encoder.model, name, plan)
+    width: int = made.segmentation_head[0].in_channels
+    return mask_model(encoder, LibraryDecoder(made.decoder, size), plan.shapes, width, num_classes)
 
 
 def find(name: str) -> Network:
     """Return a network of segmentation.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is none of that name, or it cannot be an encoder.
     """
-    if name != SMALL_UNET:
-        raise unknown(name, PREFIX, [])
-    return Network(PREFIX + name, "small U-Net, three stages, 80,000 parameters", small)
+    if PREFIX + name == SMALL_UNET:
+        return Network(SMALL_UNET, "small U-Net of three stages, 80,000 parameters", small, masks=True)
+    library()
+    _plan(name, timm_nets.COMMON_SIZE)
+    return Network(PREFIX + name, f"U-Net with the encoder {name} of timm", functools.partial(build, name), masks=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import SplitModel
@@ -206,7 +206,7 @@ def _our_names(model: SplitModel, given: Mapping[str, Tensor]) -> tuple[dict[str
     encoder, state = model.encoder, model.state_dict()
     if not isinstance(encoder, LibraryEncoder):
         return dict(given), []
-    by_library = {_OLD_DENSENET.sub(r"\1\2.", key): tensor for key, tensor in given.items()}
+    by_library = {in_body(encoder.body, _OLD_DENSENET.sub(r"\1\2.", key)): tensor for key, tensor in given.items()}
     of_library = sum(BODY + key in state for key in by_library)
     if of_library <= sum(key in state for key in given):
         return dict(given), []
@@ -219,7 +219,16 @@ def _our_names(model: SplitModel, given: Mapping[str, Tensor]) -> tuple[dict[str
             aside.append(key)
         else:
             named[BODY + key] = tensor
-    return named, [f"auxiliary outputs ({_few(aside)})"] if aside else []
+    return named, [f"layers that the network has not ({_few(aside)})"] if aside else []
+
+
+def in_body(body: nn.Module, key: str) -> str:
+    """Return a library's name as it is in a network of which blocks were taken out: there stages.0 is stages_0."""
+    parts = key.split(".")
+    for end in range(2, len(parts)):
+        if (block := "_".join(parts[:end])) in body._modules:
+            return ".".join((block, *parts[end:]))
+    return key
 
 
 def _other_head(of_file: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:

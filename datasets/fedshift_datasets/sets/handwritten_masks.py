@@ -38,7 +38,7 @@ def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """
     if source.data_dir is None:
         return Arrays((), partial(draw, domain, split, source.seed))
-    return find_plain(source.data_dir, domain, split, CLASSES)
+    return find_plain(source.data_dir, domain, split, CLASSES, masks=True)
 
 
 DATASET = Dataset("handwritten-masks", TITLE, DOMAINS, CLASSES, SIZE, find, masked=(True,))
