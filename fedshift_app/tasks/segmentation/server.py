@@ -83,8 +83,8 @@ def check_network(config: Any) -> None:
         given = tuple(model(torch.zeros(1, 3, side, side))[1].shape[1:])
     if given != (wanted := (len(config.dataset.known().classes), side, side)):
         raise ConfigError(
-            f"model.name={config.model.name}: with method={config.method['name']} an image of {side} pixels has logits of "
-            f"shape {given}, task=segmentation needs {wanted}; allowed are unet:small, unet:NAME and others that give masks"
+            f"model.name={config.model.name}: with method={config.method['name']} logits of an image have the shape "
+            f"{given}, task=segmentation needs {wanted}; allowed are unet:small, unet:NAME and others that give masks"
         )
 
 
