@@ -311,6 +311,7 @@ def _flat_layer(keys: Mapping[str, Any]) -> Layer:
 def _complete(layer: Layer, path: Path, typed: Collection[str]) -> dict[str, Any]:
     """Return the sections of a run, with what a user's own images and a file of weights say."""
     sections = nested(layer)
+    sections["dataset"] = {**sections["dataset"], **({"masks": True} if sections.get("task") == "segmentation" else {})}
     sections["dataset"] = folder_classes.filled(sections["dataset"], typed="dataset.classes" in typed)
     if sections["dataset"].get("classes") and isinstance(sections.get("allocation"), Mapping):  # a user's own images
         domains = tuple(sections["dataset"].get("domains", ()))

@@ -207,12 +207,17 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
 
 
 def _check_kinds(root: Path, by_site: Mapping[str, Sequence[str]]) -> None:
-    """Refuse class folders that are splits without class folders: of a site, or of all sites together.
+    """Refuse class folders that are those of masks, or splits without class folders: of a site, or of all together.
 
     Raises:
         DataError: With their names.
     """
     together = [kind for kinds in by_site.values() for kind in kinds]
+    if {same_names.key(kind) for kind in together} == {masks.IMAGES, masks.MASKS}:
+        raise DataError(
+            f"{shown(root)}: {masks.IMAGES} and {masks.MASKS} are no classes: these images have masks",
+            "state task=segmentation, or dataset.classes=[...] if classes are called so",
+        )
     for site, kinds in (*by_site.items(), ("", together)):
         splits = {split_names.split_of(kind) for kind in kinds}
         if len(splits) > 1 and None not in splits:
