@@ -89,7 +89,14 @@ class FeatureOptions(SectionOfRooms):
 
 #: What a method may be (``fedshift_app.config.needs``).
 Fact = Literal[
-    "averages", "one global model", "weights alone", "single images", "sums", "weighs classes", "other networks"
+    "averages",
+    "one global model",
+    "weights alone",
+    "single images",
+    "sums",
+    "weighs classes",
+    "other networks",
+    "masks",
 ]
 
 
@@ -161,6 +168,7 @@ class Feature:
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
         show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
         section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
+        score: Of a task, the name of what stands where classification has the accuracy; empty: it is no task.
     """
 
     name: str
@@ -191,6 +199,7 @@ class Feature:
     rounds_key: str = ""
     show: str | Callable[[History], Shown] = ""
     section: str | type[BaseModel] = ""
+    score: str = ""
 
     @property
     def key(self) -> str:
@@ -275,16 +284,21 @@ CORE = Feature(
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
 )  # fmt: skip
 
-#: The package of the rooms, by name: the ground floor imports nothing from above.
-ROOMS = "fedshift_app.features"
+#: The packages of the rooms, by name: the ground floor imports nothing from above.
+ROOMS = ("fedshift_app.features", "fedshift_app.tasks")
 
 
 @functools.cache
 def ours() -> tuple[Feature, ...]:
     """Return FedShift's own, one of each room, in the order in which a round passes them."""
-    found = pkgutil.iter_modules(importlib.import_module(ROOMS).__path__)
-    rooms = [importlib.import_module(f"{ROOMS}.{room.name}") for room in found if room.ispkg]
+    found = [(above, room) for above in ROOMS for room in pkgutil.iter_modules(importlib.import_module(above).__path__)]
+    rooms = [importlib.import_module(f"{above}.{room.name}") for above, room in found if room.ispkg]
     return tuple(sorted((room.FEATURE for room in rooms), key=lambda feature: feature.place))
+
+
+def score_name(task: str) -> str:
+    """Return the name of what the tables of a task show by domain, in percent."""
+    return next((room.score for room in ours() if room.score and room.name == task), "top-1 accuracy")
 
 
 def with_rooms(section: str) -> Callable[[type[Sections]], type[Sections]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_datasets.listing import ImageFiles
+from fedshift_datasets.listing import IGNORED, ImageFiles
 from fedshift_datasets.listing import ImageSet as ImageSet
 
 Split = Literal["train", "validation", "test"]
@@ -67,6 +67,7 @@ class Source:
         classes_stated: Somebody stated the order of ``classes``; False if it is the order of folder names, so that an
             integer label has no meaning.
         patients: all: patients are looked for wherever they may be known; listed: ``labels`` alone states them.
+        masks: The run asks for masks of the images (``ImageSet.masks``).
     """
 
     data_dir: Path | None = None
@@ -78,6 +79,7 @@ class Source:
     skip_broken: bool = False
     classes_stated: bool = True
     patients: Patients = "all"
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Dataset:
         find_own: Finds one domain and split in the folder of a real node, None if there is no such split; by default
             in the plain layouts (:func:`fedshift_datasets.io.trees.find_plain`).
         validates: Its sites may have a split validation, for which ``find`` and ``find_own`` are called.
+        masked: The values of ``Source.masks`` that it allows: one with masks has class 0 for the background.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Dataset:
     own: Callable[[Source, tuple[str, ...]], Names] | None = None
     find_own: Callable[[str, Split, Source], ImageFiles | None] | None = None
     validates: bool = False
+    masked: tuple[bool, ...] = (False,)
 
     def splits(self, domain: str) -> tuple[Split, ...]:
         """Return the splits that a domain has."""
@@ -137,7 +141,7 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
         where: The file or folder they came from, for the message.
 
     Raises:
-        DataError: If there are none, a shape or type is wrong, or a label is outside the classes.
+        DataError: If there are none, a shape or type is wrong, or a label, also of a mask, is outside the classes.
     """
     x, y, where = images.x, images.y, shown(where)
     if len(y) == 0:
@@ -150,7 +154,20 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     if x.dtype != np.uint8 or x.shape != shape:
         raise DataError(f"{where}: images of shape {x.shape} and type {x.dtype}, expected {shape} and uint8")
     check_range(y, classes, where)
+    if images.masks is not None:
+        _check_masks(images.masks, shape[:3], classes, where)
     return images
+
+
+def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], classes: int, where: str) -> None:
+    if masks.dtype != np.uint8 or masks.shape != shape:
+        raise DataError(f"{where}: masks of shape {masks.shape} and type {masks.dtype}, expected {shape} and uint8")
+    unknown = {int(value) for mask in masks for value in mask[(mask >= classes) & (mask != IGNORED)][:1]}
+    if unknown:
+        raise DataError(
+            f"{where}: masks with the values {shown(sorted(unknown))}; allowed are 0 to {classes - 1}, and {IGNORED} "
+            "for pixels that count nowhere"
+        )
 
 
 def check_range(y: NDArray[np.int64], classes: int, where: str) -> None:

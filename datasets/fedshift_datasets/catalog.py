@@ -21,6 +21,7 @@ from fedshift_datasets.sets import (
     domainnet,
     folders,
     handwritten,
+    handwritten_masks,
     isic,
     office,
     pacs,
@@ -32,8 +33,9 @@ from fedshift_datasets.sets import (
 PUBLIC = "public"
 
 _OURS = (
-    handwritten.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET, vlcs.DATASET, domainnet.DATASET,
-    domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET, folders.DATASET, partitioned.DATASET,
+    handwritten.DATASET, handwritten_masks.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
+    vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
+    folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})
@@ -124,7 +126,7 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     assert source.data_dir is not None
     classes = source.classes if dataset.own is not None else dataset.classes
     stated = dataset.own is None or source.classes_stated
-    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
+    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated, masks=source.masks)
     image_files = corrupt_files.usable(image_files, source, form)
     return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, image_files)
 
@@ -187,7 +189,7 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFi
     if dataset.find_own is not None:
         return dataset.find_own(domain, split, source)
     assert source.data_dir is not None
-    return trees.find_plain(source.data_dir, domain, split, dataset.classes)
+    return trees.find_plain(source.data_dir, domain, split, dataset.classes, masks=source.masks)
 
 
 def own_files(name: str, domain: str, split: Split, source: Source) -> ImageFiles | None:
@@ -344,8 +346,7 @@ def _images(
     progress: Progress = no_progress,
 ) -> ImageSet:
     if _drawn(image_files):
-        images = image_files.read()
-        images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
+        images = files.resized(image_files.read(), part.size, part.form.resize)
     else:
         images = cache.load(part, image_files, workers=workers, progress=progress)
         if image_files.groups is not None:  # which the cache does not hold

@@ -31,9 +31,9 @@ class ImageSet:
         domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
             one, or nobody says.
         kept_in: The file of the cache that has exactly these images, where there is one.
-        masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is then
-            the largest class of each image besides class 0, the background, and 0 where there is none. None of images
-            that are classified as a whole.
+        masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is
+            then the largest class of each image besides class 0, the background, and 0 where there is none. None of
+            images that are classified as a whole.
     """
 
     x: NDArray[np.uint8]
@@ -93,7 +93,7 @@ class _OfOthers(ImageSet):
         return _read_only(pixels)
 
     @functools.cached_property
-    def masks(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def masks(self) -> NDArray[np.uint8] | None:
         """The class of each pixel, shape (n, H, W), uint8; None where images have none."""
         masks: NDArray[np.uint8] | None = vars(self).pop("_masks")()
         return None if masks is None else _read_only(masks)
@@ -164,12 +164,16 @@ class Item:
         name: Its name in errors: its path, or its name inside the tar.
         offset: Where the image begins in ``path``, in bytes.
         length: Its length in bytes; -1 for the whole file.
+        mask: The file of its mask; empty if it lacks one, None if nobody asks for masks.
+        classes: The number of classes that a mask may have.
     """
 
     path: Path
     name: str
     offset: int = 0
     length: int = -1
+    mask: str | None = None
+    classes: int = 0
 
 
 class Files(Sequence[Item]):
@@ -177,10 +181,14 @@ class Files(Sequence[Item]):
 
     Attributes:
         names: The files' paths, which are their names in errors too.
+        masks: As ``Item.mask``; None if nobody asks for masks.
+        classes: As ``Item.classes``.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], masks: Iterable[str] | None = None, classes: int = 0) -> None:
         self.names = tuple(names)
+        self.masks = None if masks is None else tuple(masks)
+        self.classes = classes
 
     @overload
     def __getitem__(self, place: int) -> Item: ...
@@ -189,8 +197,15 @@ class Files(Sequence[Item]):
     def __getitem__(self, place: int | slice) -> "Item | Files":
         """Return the image at a place, or some of them."""
         if isinstance(place, slice):
-            return Files(self.names[place])
-        return Item(Path(self.names[place]), self.names[place])
+            return self.at(range(len(self))[place])
+        name, mask = self.names[place], None if self.masks is None else self.masks[place]
+        return Item(Path(name), name, mask=mask, classes=self.classes)
+
+    def at(self, places: Iterable[int]) -> "Files":
+        """Return the images at some places, in that order."""
+        chosen = tuple(places)
+        masks = None if self.masks is None else [self.masks[place] for place in chosen]
+        return Files([self.names[place] for place in chosen], masks, self.classes)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -198,7 +213,7 @@ class Files(Sequence[Item]):
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same images in the same order."""
         if isinstance(other, Files):
-            return self.names == other.names
+            return (self.names, self.masks, self.classes) == (other.names, other.masks, other.classes)
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
@@ -234,7 +249,17 @@ class Listing:
     def sources(self) -> tuple[str, ...]:
         """The paths of the files that it reads, each once."""
         files = self.names if isinstance(self.items, Files) else [str(item.path) for item in self.items]
-        return tuple(dict.fromkeys(files))
+        return tuple(dict.fromkeys((*files, *filter(None, self.masks or ()))))
+
+    @property
+    def masks(self) -> tuple[str, ...] | None:
+        """The files of the images' masks; None if nobody asks for masks."""
+        return self.items.masks if isinstance(self.items, Files) else None
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that masks may have."""
+        return self.items.classes if isinstance(self.items, Files) else 0
 
     @functools.cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -245,12 +270,9 @@ class Listing:
         """Return the images at ``index`` (shape (n,)), in that order."""
         groups = None if self.groups is None else self.groups[index]
         places = index.tolist()
-        items: Sequence[Item]
         if isinstance(self.items, Files):
-            items = Files([self.items.names[place] for place in places])
-        else:
-            items = tuple(self.items[place] for place in places)
-        return Listing(items, self.labels[index], groups)
+            return Listing(self.items.at(places), self.labels[index], groups)
+        return Listing(tuple(self.items[place] for place in places), self.labels[index], groups)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from fedshift_app.config import registry
 from fedshift_app.config.error_location import beginning_with_key
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_clients.modules.catalog import MODULES
 from fedshift_core import features
+from fedshift_core.disclosure import CLASS, IMAGE
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES, Case, Fact, Feature, is_set, ours
 from fedshift_core.limits import some
 from fedshift_core.registry import Method, imported
-from fedshift_strategies.contributions import refuse_sums
+from fedshift_strategies.contributions import behind, refuse_sums
 
 MOST_NAMED = 20  # methods in a refusal
 
@@ -88,6 +90,25 @@ def _weighs_classes(of: Case) -> str:
     return "it has a loss of its own that does not weigh classes (self.cross_entropy does)"
 
 
+def _masks(of: Case) -> str:
+    from fedshift_clients.base import DomainClient  # with torch
+    from fedshift_clients.modules.base import Modules
+    from fedshift_clients.training import own_code
+
+    strategy, client = of.method.strategy_class(), of.method.client_class()
+    if rows := [name for name in strategy.contributes if behind(strategy, name, of.settings) in (CLASS, IMAGE)]:
+        return f"its nodes send {', '.join(rows)} by class of the images"
+    if "features" in of.method.needs:
+        return "it goes by features of whole images"
+    parts: list[tuple[type, type]] = [(client, DomainClient)]
+    for entry in of.method.defaults.get("modules", ()):
+        modules = imported(MODULES[str(entry["name"])].modules)
+        parts.append((modules, Modules))
+    if any(own_code.reads_labels(kind, base) for kind, base in parts):
+        return "it goes by the one class of an image"
+    return goes_by_predictions(of.method.defaults.get("adapt", {}))
+
+
 FACTS: Mapping[Fact, Callable[[Case], str]] = {
     "averages": _averages,
     "one global model": _global,
@@ -96,6 +117,7 @@ FACTS: Mapping[Fact, Callable[[Case], str]] = {
     "sums": _sums,
     "weighs classes": _weighs_classes,
     "other networks": _other_networks,
+    "masks": _masks,
 }
 
 
@@ -105,6 +127,19 @@ def looks_at_images(section: Mapping[str, Any]) -> str:
     if name == registry.NONE or not imported(ADAPTATIONS[name].adaptation).uses_training_images:
         return ""
     return f"adapt.name={name} looks at training images without noise"
+
+
+def goes_by_predictions(section: Mapping[str, Any]) -> str:
+    """Return what an adaptation does with what the model predicts of an image; empty for nothing."""
+    from fedshift_clients.adapt.base import Adaptation  # with torch
+    from fedshift_clients.training import own_code
+
+    name = str(section.get("name", registry.NONE))
+    if name == registry.NONE or not own_code.looks_up(
+        imported(ADAPTATIONS[name].adaptation), Adaptation, ("predict", "predictor", "forward", "classifier")
+    ):
+        return ""
+    return f"adapt.name={name} goes by the one class that is predicted of an image"
 
 
 def why_not(fact: Fact, method: Method, **changes: Any) -> str:

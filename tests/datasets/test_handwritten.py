@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from data_refusals import refuses
 from numpy.typing import NDArray
+from scipy import ndimage
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from fedshift_core.seeding import generator
 from fedshift_datasets.base import SPLITS, Source, Split, checked
 from fedshift_datasets.listing import Arrays
-from fedshift_datasets.sets import handwritten_styles
+from fedshift_datasets.sets import handwritten_masks, handwritten_styles
 from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, upsample
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
 LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)
@@ -59,9 +60,9 @@ def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
     ink = ink_of(domain, count)
     before = ink.copy()
     first = RENDERERS[domain](ink, generator(0, "test"))
-    assert (first.shape, first.dtype) == ((count, SIZE, SIZE, 3), np.uint8)
+    assert (first.pixels.shape, first.pixels.dtype) == ((count, SIZE, SIZE, 3), np.uint8)
     assert np.array_equal(ink, before)
-    assert np.array_equal(first, RENDERERS[domain](ink, generator(0, "test")))
+    assert all(map(np.array_equal, first, RENDERERS[domain](ink, generator(0, "test"))))
 
 
 @pytest.mark.parametrize(("domain", "split"), PARTS)
@@ -72,10 +73,29 @@ def test_load_shows_the_renderer_nothing_but_its_own_digits(
     images, own = draw(domain, split, 0), source_indices(0)[domain, split]
     assert checked(images, classes=len(CLASSES), size=SIZE, where=domain) is images
     assert np.array_equal(images.y, LABELS[own])
-    monkeypatch.setitem(RENDERERS, domain, lambda ink, rng: [seen.append(ink), images.x][1])
+    monkeypatch.setitem(RENDERERS, domain, lambda ink, rng: [seen.append(ink), Drawn(images.x, ink)][1])
     draw(domain, split, 0)
     (ink,) = seen
     assert np.array_equal(ink, upsample((load_digits().images[own] / 16).astype(np.float32)))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_masks_lie_on_the_digits_of_the_same_pictures(domain: str) -> None:
+    images, plain = handwritten_masks.draw(domain, "test", 0), draw(domain, "test", 0)
+    assert np.array_equal(images.x, plain.x) and images.y.all()
+    assert checked(images, classes=2, size=SIZE, where=domain) is images
+    assert images.masks is not None and (images.masks.mean(axis=(1, 2)) < 0.6).all()
+    again = handwritten_masks.draw(domain, "test", 0).masks
+    assert again is not None and np.array_equal(images.masks, again)
+    digit, grey = images.masks.astype(bool), images.x.mean(axis=-1)
+    inside, outside = (np.where(where, grey, np.nan) for where in (digit, ~digit))
+    if domain == "scan":  # light ink on black
+        assert np.nanmin(inside) > 80 > 20 > np.nanmean(outside)
+    elif domain == "street":  # each house number is darker than its wall, and so are its neighbours
+        assert (np.nanmean(inside, (1, 2)) + 15 < np.nanmean(outside, (1, 2))).all()
+    elif domain == "sketch":  # the pencil runs along the border, and paper is on both sides of it
+        rim, near = (grow(digit, axes=(1, 2)) for grow in (ndimage.binary_erosion, ndimage.binary_dilation))
+        assert grey[digit & ~rim].mean() < 130 and min(grey[rim].mean(), grey[~near].mean()) > 200
 
 
 def test_street_takes_neighbours_from_its_batch_only() -> None:

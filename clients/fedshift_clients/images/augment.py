@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.training.settings import ImageConfig
+from fedshift_datasets.listing import IGNORED
 
 #: Values of a batch that a CPU works on at a time, so that they stay in its cache: bytes and float32.
 BYTES_IN_CACHE = 3 << 19
@@ -41,34 +42,63 @@ class Pipeline:
         return self._laid_out(result)
 
     def train(self, x: Tensor, rng: torch.Generator, out: Tensor | None = None) -> Tensor:
-        """Augment and normalise a batch.
+        """Augment and normalise a batch; arguments and result as of :meth:`with_targets`."""
+        return self._train(x, None, rng, out)[0]
+
+    def with_targets(
+        self, x: Tensor, y: Tensor, rng: torch.Generator, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Augment and normalise a batch, and move its masks with it.
 
         Args:
             x: Images (B, H, W, 3), uint8, on the pipeline's device.
+            y: Labels (B,), which stay as they are, or masks (B, H, W), uint8. Where a mask says nothing of what moves
+                into the image, it is :data:`fedshift_datasets.listing.IGNORED`.
             rng: CPU generator of all that is drawn.
             out: Where the result may lie, float32, (at least B, H, W, 3): fresh memory for every batch costs
                 as much as the arithmetic. Not used where colours or sizes change.
 
         Returns:
-            Images (B, 3, H, W), float32; with ``out``, until it is used again.
+            Images (B, 3, H, W), float32; with ``out``, until it is used again. And the targets.
         """
+        if y.ndim == 1:
+            return self._train(x, None, rng, out)[0], y
+        moved, masks = self._train(x, y, rng, out)
+        assert masks is not None
+        return moved, masks
+
+    def _train(
+        self, x: Tensor, masks: Tensor | None, rng: torch.Generator, out: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         moves = draw_moves(len(x), self._config, rng)
+        masks = None if masks is None else moves.of_targets(masks)
         if self._transforms is None:
             result = _room(x, out)
             size = _part(x, BYTES_IN_CACHE)
             frame, row = self._frame_for(x[:size]), self._row(x.shape[2])
             for part, moved, to in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
                 _normalise_into(to, moved.apply_to(part, frame), *row)
-            return self._laid_out(result)
+            return self._laid_out(result), masks
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        real, _ = self._transforms(real.div_(255.0), rng)
+        if masks is None:
+            real, _ = self._transforms(real.div_(255.0), rng)
+        else:
+            real, masks, _ = self._transforms(real.div_(255.0), self._as_masks(masks), rng)
         real.mul_(255.0 * self._scale[:, None, None]).add_(self._shift[:, None, None])
-        return real.contiguous(memory_format=self._layout)
+        return real.contiguous(memory_format=self._layout), masks
 
     def _laid_out(self, images: Tensor) -> Tensor:
         """Return images (B, H, W, 3) as (B, 3, H, W): channels last a view, else a copy."""
         return images.permute(0, 3, 1, 2).contiguous(memory_format=self._layout)
+
+    @staticmethod
+    def _as_masks(masks: Tensor) -> Tensor:
+        """Mark masks as such for the transforms, which stretch them without mixing values."""
+        from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]
+
+        marked: Tensor = Mask(masks)
+        return marked
 
     @property
     def only_moves(self) -> bool:
@@ -126,6 +156,13 @@ class Moves:
         parts = zip(torch.split(self.corner, size, dim=1), torch.split(self.flip, size), strict=True)
         return [Moves(self.padding, corner, flip) for corner, flip in parts]
 
+    def of_targets(self, y: Tensor) -> Tensor:
+        """Return masks (B, H, W), uint8, moved as their images are; labels (B,) stay as they are."""
+        if y.ndim == 1:
+            return y
+        of_one = y[..., None]
+        return self.apply_to(of_one, make_frame(of_one, self.padding, IGNORED))[..., 0]
+
     def apply_to(self, x: Tensor, frame: Tensor | None = None) -> Tensor:
         """Return the windows (B, H, W, 3) of images of that shape, uint8; ``x`` itself if nothing moves.
 
@@ -136,7 +173,7 @@ class Moves:
         flipped = torch.nonzero(self.flip).flatten()
         if self.padding == 0 and len(flipped) == 0:
             return x
-        (b, h, w, _), p = x.shape, self.padding
+        (b, h, w, channels), p = x.shape, self.padding
         # All images, then the mirrored ones again: a flipped window is a window of the mirrored image.
         padded = (make_frame(x, p) if frame is None else frame)[: b + len(flipped)]
         padded[:b, p : p + h, p : p + w] = x
@@ -147,17 +184,17 @@ class Moves:
         left = torch.where(self.flip, 2 * p - left, left)
         # Where each row of each window starts if all pixels stand in one line: B x H.
         starts = ((image * (h + 2 * p) + top)[:, None] + torch.arange(h)) * (w + 2 * p) + left[:, None]
-        rows = padded.view(-1).unfold(0, 3 * w, 3)  # a view of every run of w pixels
+        rows = padded.view(-1).unfold(0, channels * w, channels)  # a view of every run of w pixels
         return rows.index_select(0, starts.view(-1).to(x.device)).view(x.shape)
 
 
-def make_frame(x: Tensor, padding: int) -> Tensor:
-    """Return zeros for padded images (B, H, W, 3) and mirror images.
+def make_frame(x: Tensor, padding: int, value: int = 0) -> Tensor:
+    """Return room for padded images (B, H, W, 3), or masks (B, H, W, 1), and mirror images, filled with a value.
 
-    Their shape is (2 B, H + 2 padding, W + 2 padding, 3).
+    Its shape is (2 B, H + 2 padding, W + 2 padding, 3).
     """
-    b, h, w, _ = x.shape
-    return x.new_zeros(2 * b, h + 2 * padding, w + 2 * padding, 3)
+    b, h, w, channels = x.shape
+    return x.new_full((2 * b, h + 2 * padding, w + 2 * padding, channels), value)
 
 
 def draw_moves(b: int, config: ImageConfig, rng: torch.Generator) -> Moves:

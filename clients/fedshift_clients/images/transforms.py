@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import v2  # type: ignore[import-untyped]
+from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]
 
 from fedshift_clients.training.settings import ImageConfig
 
@@ -48,13 +49,19 @@ class PerSample(v2.Transform):  # type: ignore[misc]
         """Return the transformed images."""
         raise NotImplementedError
 
+    def apply_to_masks(self, masks: Tensor, draws: Draws) -> Tensor:
+        """Return masks (B, H, W), uint8, moved as their images are; colours leave them as they are."""
+        return masks
+
     def make_params(self, flat_inputs: list[Any]) -> Draws:
         """Draw, when v2 asks for it."""
-        x, rng = flat_inputs
+        x, *_, rng = flat_inputs
         return self.draw(x.shape, rng)
 
     def transform(self, inpt: Any, params: Draws) -> Any:
-        """Transform the images and pass the generator on, when v2 asks for it."""
+        """Transform the images and their masks, if any, and pass the generator on, when v2 asks for it."""
+        if isinstance(inpt, Mask):
+            return Mask(self.apply_to_masks(inpt.as_subclass(Tensor), params))
         return self.apply_to(inpt, params) if isinstance(inpt, Tensor) else inpt
 
 
@@ -91,13 +98,21 @@ class RandomResizedCrop(PerSample):
         top, left = (place[0] * (h - height + 1)).floor(), (place[1] * (w - width + 1)).floor()
         return {"top": top, "left": left, "height": height, "width": width}
 
+    def apply_to_masks(self, masks: Tensor, draws: Draws) -> Tensor:
+        """Cut and stretch each window; a pixel has the value of the nearest one, so that no classes are mixed."""
+        return self._stretched(masks[:, None].float(), draws, "nearest")[:, 0].to(masks.dtype)
+
     def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
         """Cut and stretch each window."""
+        return self._stretched(x, draws, "bilinear")
+
+    @staticmethod
+    def _stretched(x: Tensor, draws: Draws, mode: str) -> Tensor:
         b, _, h, w = x.shape
         rows = _sources(draws["top"], draws["height"], h).to(x)  # B x H
         columns = _sources(draws["left"], draws["width"], w).to(x)  # B x W
         grid = torch.stack((columns[:, None, :].expand(b, h, w), rows[:, :, None].expand(b, h, w)), dim=3)
-        return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+        return F.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
 class ColorJitter(PerSample):

@@ -142,7 +142,7 @@ class _Bench:
             optimizer.zero_grad()
             with precision.autocast(of_products, self._device):
                 _, logits = model(x)
-            nn.functional.cross_entropy(logits.float(), y).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(logits.float().flatten(1), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

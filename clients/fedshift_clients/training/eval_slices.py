@@ -21,15 +21,15 @@ class Scores:
     """How a model did on a set of images.
 
     Attributes:
-        correct: Correct top-1 predictions.
+        correct: Correct top-1 predictions; of masks the sum of their scores.
         loss_sum: Cross-entropy summed over the images.
         others: Correct predictions of the same images scored in another way, by its name.
         seen: What observers made of the images, by their name; those of several sets add up.
     """
 
-    correct: int
+    correct: float
     loss_sum: float
-    others: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, float] = field(default_factory=dict)
     seen: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __add__(self, other: "Scores") -> "Scores":

@@ -50,7 +50,7 @@ class ImageBatches:
             if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
                 del starts[-1]
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
-            y = labels[start:stop].clone()  # the batch's own: the labels are those of all that comes
+            y = labels[start:stop].long().clone()  # the batch's own: the labels are those of all that comes
             if rows is not None:
                 yield rows.take(slice(start, stop)), y
                 continue
@@ -118,9 +118,11 @@ class ImageBatches:
             if views == 2:
                 prepared, other_view = pipeline.two_views(x, first, second)
                 yield Batch(prepared, y, epoch, other_view)
+            elif views:
+                prepared, moved = pipeline.with_targets(x, y, first, buffer)
+                yield Batch(prepared, moved.long(), epoch)
             else:
-                prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
-                yield Batch(prepared, y, epoch)
+                yield Batch(pipeline.plain(x, buffer), y.long(), epoch)
 
     def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
         """Return the node's training images converted once for all epochs; None where that does not pay.
@@ -142,6 +144,7 @@ class ImageBatches:
         """Return a batch of converted images, with the draws of any other."""
         moves = self._bench.pipeline.moves(len(index), first)
         if views == 1:
-            return Batch(ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None), y, epoch)
+            x = ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None)
+            return Batch(x, moves.of_targets(y).long(), epoch)
         other = self._bench.pipeline.moves(len(index), second)
         return Batch(ready.view(index, moves), y, epoch, ready.view(index, other))

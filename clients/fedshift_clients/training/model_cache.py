@@ -180,22 +180,25 @@ class DeviceImages:
         self._held: OrderedDict[tuple[int, ...], _Held] = OrderedDict()
 
     def get(self, images: ImageSet, *, labels_only: bool = False) -> tuple[Tensor, Tensor]:
-        """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU.
+        """Return images (N, H, W, 3), uint8, and targets on the device. Images that do not fit are on the CPU.
+
+        Targets are labels (N,), or the masks (N, H, W), uint8, of images that have them.
 
         With ``labels_only`` there are no images, (0,): pixels that nobody looks at are not read.
         """
-        y = view(images.y)
+        targets = images.y if images.masks is None else images.masks
+        y = view(targets)
         if labels_only:
             return torch.empty(0, dtype=torch.uint8), y.to(self._device)
         x = view(images.x)
         if self._device.type == "cpu":
             return x, y
-        key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)
+        key = (images.x.ctypes.data, targets.ctypes.data, *images.x.shape, *images.x.strides)
         if key not in self._held or not self._held[key].lives():
             self._held = OrderedDict((key, held) for key, held in self._held.items() if held.lives())
             if not self._make_room(x.nbytes):
                 return x, y.to(self._device)
-            owners = weakref.ref(_owner(images.x)), weakref.ref(_owner(images.y))
+            owners = weakref.ref(_owner(images.x)), weakref.ref(_owner(targets))
             self._held[key] = _Held(owners, x.to(self._device), y.to(self._device))
         self._held.move_to_end(key)
         return self._held[key].x, self._held[key].y

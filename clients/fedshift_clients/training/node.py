@@ -10,12 +10,12 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients import losses
 from fedshift_clients.images.preprocessed import Ready
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import precision, statistics
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.eval_slices import Scores, most_loss
+from fedshift_clients.training.grading import Grading
 from fedshift_clients.training.image_batches import ImageBatches
 from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
 from fedshift_clients.training.model_cache import Workbench
@@ -48,6 +48,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         passed: Is called with the name of each part of the work that is over (``fedshift_clients.training.phases``).
         normalizer: What normalises batches in place of the configuration's mean and std; None: nothing.
         federation_images: Means and variances of all nodes' pixels (``statistics.share=nodes``); None elsewhere.
+        grading: How images are scored against their targets.
         trained_by: What trains the model, and releases class prototypes, in the place of the usual loop; None: nothing.
     """
 
@@ -71,6 +72,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self._last_draw: tuple[ImageSet, tuple[str, int, bool], ImageSet] | None = None  # of which, what for, what
         self.passed: Callable[[str], None] = lambda part: None
         self.trained_by: OtherTraining | None = None
+        self.grading = Grading()
         self.federation_images: FederationImages | None = None
         self.normalizer: Normalizer | None = None
         # With kept features no image is looked at, and their pixels are not even copied.
@@ -222,15 +224,15 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
                 labels.append(y)
         return torch.cat(parts).clone(), torch.cat(labels).clone()
 
-    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
-        """Return the number of correct top-1 predictions and the summed cross-entropy.
+    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
+        """Return the number of correct top-1 predictions and the summed cross-entropy, or what ``grading`` has of them.
 
         Args:
             images: Labelled images.
             predict: Gives the logits; by default :meth:`classify`.
 
         Raises:
-            FedShiftError: If these are not one for each image and class.
+            FedShiftError: If these are not one for each target and class.
         """
         self.model.eval()
         predict = self.as_scored(predict or self.classify)
@@ -239,24 +241,25 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         with torch.inference_mode():
             for x, y in self.plain_batches(images, least=2 if self._by_batch else 1):
                 logits = predict(x)
-                if logits.shape != (len(y), self.model.num_classes):
+                wanted = (len(y), self.model.num_classes, *y.shape[1:])
+                if logits.shape != wanted:
                     raise FedShiftError(
                         f"logits of shape {tuple(logits.shape)} for {plural(len(y), 'image')}; predict must return "
-                        f"({len(y)}, {self.model.num_classes})"
+                        f"{wanted}"
                     )
                 predicted = logits.argmax(dim=1)
-                correct += (predicted == y).sum()
+                correct = correct + self.grading.right(predicted, y)
                 loss_sum += self._loss_sum(logits, y)
                 for observer in self._observers.values():
                     observer.add(logits, predicted, y)
-        return int(correct), float(loss_sum)
+        return correct.item(), float(loss_sum)
 
     def _loss_sum(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy summed over a batch; under an owner's policy each counts up to a bound."""
         if self.setup.least_images == 1:
-            return losses.cross_entropy(logits, y) * len(y)
+            return self.grading.loss_sum(logits, y)
         most = most_loss(self.model.num_classes)
-        each = losses.cross_entropy_of_each(logits, y)
+        each = self.grading.loss_of_each(logits, y)
         return each.nan_to_num(nan=most, posinf=most).clamp(max=most).double().sum()
 
     def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:

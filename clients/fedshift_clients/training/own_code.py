@@ -2,6 +2,7 @@
 
 import dis
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from types import CodeType, FunctionType
 
 #: Cross-entropy as the run weighs classes, looked up on ``self``; and what it is not, looked up elsewhere.
@@ -51,6 +52,41 @@ def weighs_classes(kind: type, base: type, hooks: Collection[str] = LOSSES) -> b
             if others & UNWEIGHED or (classifies and not on_self & {*WEIGHED, *hooks}):
                 return False
     return True
+
+
+def looks_up(kind: type, base: type, names: Collection[str]) -> bool:
+    """Tell whether the code of a class, as far as it is not that of ``base``, looks up one of some names."""
+    return any(name in names for code in _codes(kind, base) for _, name in _looked_up(code, {}))
+
+
+def reads_labels(kind: type, base: type) -> bool:
+    """Tell whether the code of a class does more with labels than to hand them to a loss, as its last argument.
+
+    Labels are what it looks up as ``.y``. A loss takes labels of any form; what else is done with them takes each for
+    the class of an image.
+    """
+    for code in _codes(kind, base):
+        steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG")]
+        for step, after in pairwise(steps):
+            if step.opname == "LOAD_ATTR" and step.argval == "y" and after.opname != "CALL":
+                return True
+    return False
+
+
+def _codes(kind: type, base: type) -> Iterator[CodeType]:
+    """Yield the code of all methods of a class that are not those of ``base``, and what is defined in them."""
+    for each in kind.__mro__[: kind.__mro__.index(base)]:
+        left = [
+            function.__code__ for value in vars(each).values() if isinstance(function := _plain(value), FunctionType)
+        ]
+        while left:
+            code = left.pop()
+            yield code
+            left += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+def _plain(value: object) -> object:
+    return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
 
 
 def _behind(hook: object, kind: type, base: type) -> tuple[set[str], set[str]]:

@@ -29,7 +29,7 @@ from fedshift_datasets.io.kept import cache_dir as cache_dir
 from fedshift_datasets.io.kept import writing as writing
 from fedshift_datasets.io.looks import Entries
 from fedshift_datasets.io.pictures import Header
-from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
+from fedshift_datasets.listing import IGNORED, Arrays, Files, ImageFiles, Listing, main_class
 
 FORMAT = 5  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 #: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
@@ -165,9 +165,15 @@ def _images(part: kept.Kept, mark: str) -> ImageSet | None:
     """Return the images of a part; None if it is not one of this fingerprint, or damaged."""
     if part.about.get("fingerprint") != mark:
         return None
+    chunk = part.chunks[0]
+    shape = tuple(chunk.about["shape"])
     # Copy on write: a process that writes does not harm the others, and torch gets writable memory.
-    x = np.memmap(part.path, np.uint8, "c", part.chunks[0].start, tuple(part.chunks[0].about["shape"]))
-    return ImageSet(x, np.frombuffer(part.content(part.chunks[0], x.nbytes), np.int64), kept_in=part)
+    x = np.memmap(part.path, np.uint8, "c", chunk.start, shape)
+    of_labels = shape[0] * np.dtype(np.int64).itemsize
+    y = np.frombuffer(part.content(chunk, chunk.length - of_labels), np.int64)
+    if chunk.length == x.nbytes + of_labels:
+        return ImageSet(x, y, kept_in=part)
+    return ImageSet(x, y, kept_in=part, masks=np.memmap(part.path, np.uint8, "c", chunk.start + x.nbytes, shape[:-1]))
 
 
 def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Entries | None = None) -> str:
@@ -193,6 +199,8 @@ def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: En
         if not isinstance(image_files.items, Files):
             digest.update(_encoded("".join(f"{item.name} {item.offset} {item.length}\n" for item in image_files.items)))
         digest.update(image_files.labels.tobytes())
+        if image_files.masks is not None:  # in the order of their images, each of which may lack one
+            digest.update(_encoded("\0".join((f"masks {image_files.classes}", *image_files.masks))))
     elif image_files.mark:
         digest.update(_encoded(f"{image_files.mark}\n"))
     return digest.hexdigest()
@@ -227,14 +235,18 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
     with kept.building(path) as file:
         if isinstance(image_files, Listing):
             shape = (len(image_files), work.part.size, work.part.size, 3)
-            with kept.mapped(file, shape, image_files.labels) as out:
-                facts = decode_into(image_files, out, work.part.form, workers=work.workers, progress=work.progress)
+            outlined = image_files.masks is not None
+            with kept.mapped(file, shape, image_files.labels, masks=outlined) as (out, masks, labels):
+                facts = decode_into(
+                    image_files, out, work.part.form, outlined=masks, workers=work.workers, progress=work.progress
+                )
+                if masks is not None:
+                    labels[:] = main_class(masks, IGNORED)
             about |= {HEADERS: _counted(facts.headers)}
             about |= integrity.seal(sources, before, work.workers, facts.digests)
         else:
-            images = image_files.read()
-            resized = files.resize(images.x, work.part.size, work.part.form.resize)
-            kept.write(file, {}, resized, images.y, align=64)
+            images = files.resized(image_files.read(), work.part.size, work.part.form.resize)
+            kept.write(file, {}, images.x, *(() if images.masks is None else [images.masks]), images.y, align=64)
             about |= integrity.seal(sources, before, work.workers)
             work.progress(len(images))
         kept.write(file, about)

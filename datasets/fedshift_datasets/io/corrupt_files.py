@@ -55,8 +55,8 @@ def _unavailable(listing: Listing) -> dict[int, str]:
     reasons = {file: why for file in listing.sources if (why := presence.reason(Path(file)))}
     if not reasons:
         return {}
-    files = (str(item.path) for item in listing.items)
-    return {place: f"cannot be read ({reasons[file]})" for place, file in enumerate(files) if file in reasons}
+    either = (reasons.get(str(item.path)) or reasons.get(item.mask or "") for item in listing.items)
+    return {place: f"cannot be read ({reason})" for place, reason in enumerate(either) if reason}
 
 
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:

@@ -5,13 +5,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import pictures, pool, presence
+from fedshift_datasets.io import masks, pictures, pool, presence
 from fedshift_datasets.io.pictures import Header
+from fedshift_datasets.io.reading import reading
 from fedshift_datasets.io.resize import fit
 from fedshift_datasets.listing import Item, Listing
 
@@ -29,15 +34,37 @@ class FileFacts:
 
     Attributes:
         headers: Of each image.
-        digests: Hexadecimal SHA-256 of each file that is one image, by its path; of what was decoded.
+        digests: Hexadecimal SHA-256 of each file that is one image or mask, by its path; of what was decoded.
     """
 
     headers: Sequence[Header]
     digests: dict[str, str]
 
 
+class Decoded(NamedTuple):
+    """An image, decoded.
+
+    Attributes:
+        pixels: (size, size, 3), uint8.
+        header: What its file says of it.
+        digests: The SHA-256 of each file that is read whole, by its path.
+        mask: (size, size), uint8; None without one.
+    """
+
+    pixels: NDArray[np.uint8]
+    header: Header
+    digests: dict[str, str]
+    mask: NDArray[np.uint8] | None = None
+
+
 def decode_into(
-    listing: Listing, out: NDArray[np.uint8], form: Form = PLAIN, *, workers: int, progress: Progress = no_progress
+    listing: Listing,
+    out: NDArray[np.uint8],
+    form: Form = PLAIN,
+    *,
+    outlined: NDArray[np.uint8] | None = None,
+    workers: int,
+    progress: Progress = no_progress,
 ) -> FileFacts:
     """Decode all images of a listing, made squares, into ``out``.
 
@@ -45,6 +72,7 @@ def decode_into(
         listing: The encoded images.
         out: The array for the result, shape (N, size, size, 3), uint8.
         form: How they become squares of 8 bits a channel.
+        outlined: The array for their masks, shape (N, size, size), uint8.
         workers: The most processes.
         progress: Called for finished images.
 
@@ -53,10 +81,12 @@ def decode_into(
     """
     plain, headers, digests = np.asarray(out), list[Header](), dict[str, str]()
     all_of_them = pool.mapped(partial(decoded, size=plain.shape[1], form=form), listing.items, workers)
-    for number, (plain[number], header, digest) in enumerate(all_of_them):
-        headers.append(header)
-        if digest:
-            digests[listing.names[number]] = digest
+    for number, made in enumerate(all_of_them):
+        plain[number] = made.pixels
+        if outlined is not None and made.mask is not None:
+            outlined[number] = made.mask
+        headers.append(made.header)
+        digests |= made.digests
         progress(1)
     return FileFacts(headers, digests)
 
@@ -67,17 +97,42 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
     Raises:
         DataError: If it cannot be read.
     """
-    return next(pool.mapped(partial(decoded, size=size, form=form), [item], 1))[0]
+    return next(pool.mapped(partial(decoded, size=size, form=form), [item], 1)).pixels
 
 
-def decoded(item: Item, size: int, form: Form) -> tuple[NDArray[np.uint8], Header, str]:
-    """Return an image, its header, and the SHA-256 of its file if that is the image alone."""
+def decoded(item: Item, size: int, form: Form) -> Decoded:
+    """Return an image, and its mask if it has one.
+
+    Raises:
+        DataError: If one is missing or broken, or both have different sizes.
+    """
+    if item.mask is not None and (lacks := masks.lacking(item.name, item.mask)):
+        raise DataError(f"{shown(item.name)}: {lacks}")
     content = encoded(item)
     rgb, header = pictures.read(content, item.name, form.window)
     if form.exif == "apply":
         rgb = pictures.turned(rgb, header.orientation)
-    digest = hashlib.sha256(content).hexdigest() if item.length < 0 else ""
-    return np.asarray(fit(rgb, size, form.resize)), header, digest
+    made = Decoded(np.asarray(fit(rgb, size, form.resize)), header, _digest(item, content))
+    return made if item.mask is None else _outlined(made, item, rgb.size, form)
+
+
+def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> Decoded:
+    """Return an image, whose width and height before it became a square are given, with its mask."""
+    file = Item(Path(item.mask or ""), item.mask or "")
+    with reading(file.name):
+        content = encoded(file)
+        mask, orientation = masks.read(content, file.name, item.classes)
+    if form.exif == "apply":
+        mask = pictures.turned(mask, made.header.orientation if orientation == pictures.UPRIGHT else orientation)
+    if mask.size != whole:
+        sizes = [f"{width} x {height}" for width, height in (mask.size, whole)]
+        raise DataError(f"{shown(item.name)}: its mask {shown(file.name)} has {sizes[0]} pixels, the image {sizes[1]}")
+    fitted = np.asarray(fit(mask, made.pixels.shape[0], form.resize))
+    return made._replace(digests=made.digests | _digest(file, content), mask=fitted)
+
+
+def _digest(item: Item, content: bytes) -> dict[str, str]:
+    return {str(item.path): hashlib.sha256(content).hexdigest()} if item.length < 0 else {}
 
 
 def header(item: Item) -> Header:

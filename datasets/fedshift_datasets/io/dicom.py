@@ -68,6 +68,18 @@ def decoded(
     return Image.fromarray(255 - grey if inverted else grey).convert("RGB"), about
 
 
+def stored(content: bytes, name: object) -> NDArray[Any]:
+    """Return the values (H, W) that a DICOM file of one channel stores.
+
+    Raises:
+        DataError: As :func:`decoded`, or if it has colours.
+    """
+    data = _read(content, shown(name))
+    if data.SamplesPerPixel != 1:
+        raise DataError(f"{shown(name)}: a DICOM file in colours; allowed is one of grey values")
+    return _stored(data, shown(name))
+
+
 def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
     """Return the width and height of a DICOM file's image, and its kind and bits.
 

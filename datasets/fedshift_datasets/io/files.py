@@ -24,11 +24,13 @@ from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet, Resize, Split, checked
 from fedshift_datasets.io import layout, npz, presence
+from fedshift_datasets.io import masks as masks_of
 from fedshift_datasets.io.reading import brief as brief
 from fedshift_datasets.io.reading import check_room as check_room
 from fedshift_datasets.io.reading import listed as listed
 from fedshift_datasets.io.reading import reading as reading
 from fedshift_datasets.io.resize import fit
+from fedshift_datasets.listing import IGNORED, main_class
 
 _CHUNK = 1 << 24  # input or output values of one resize call
 
@@ -61,13 +63,14 @@ def absent(data_dir: Path, domain: str, split: Split) -> DataError:
     )
 
 
-def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> ImageSet:
+def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True, masks: bool = False) -> ImageSet:
     """Read the images of an npz file with the keys ``x``, ``y`` and optionally ``classes``; other keys are ignored.
 
     Args:
         path: The file.
         classes: The classes of the run.
         stated: Somebody stated the order of ``classes``, see :mod:`fedshift_datasets.io.npz`.
+        masks: It must have ``masks`` too.
 
     Returns:
         Images of shape (N, H, W, 3), in the file's order.
@@ -75,10 +78,17 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> Im
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
     """
-    arrays = npz.load(path, ("x", "y"))
-    where = str(path.absolute())
-    y = npz.of_run(arrays["y"], arrays.get(npz.KEY), where=where, classes=classes, stated=stated)
-    return as_images(arrays["x"], y, where=where, classes=classes)
+    arrays = npz.load(path, ("x", "y", *([npz.MASKS] if masks else [])))
+    where, own = str(path.absolute()), arrays.get(npz.KEY)
+    y = npz.of_run(arrays["y"], own, where=where, classes=classes, stated=stated)
+    images = as_images(arrays["x"], y, where=where, classes=classes)
+    if not masks:
+        return images
+    if npz.MASKS not in arrays:
+        raise DataError(f"{shown(where)}: no key {npz.MASKS}; with task=segmentation it must have x, y and {npz.MASKS}")
+    outlines = masks_of.of_run(arrays[npz.MASKS], own, where=where, classes=classes)
+    whole = ImageSet(images.x, main_class(outlines, IGNORED), masks=outlines)
+    return checked(whole, classes=len(classes), size=None, where=where)
 
 
 def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...]) -> ImageSet:
@@ -191,8 +201,19 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
     return out
 
 
+def resized(images: ImageSet, size: int, how: Resize = "squash") -> ImageSet:
+    """Return images by :func:`resize`, with labels, and masks by :func:`fedshift_datasets.io.resize.fit`."""
+    x = resize(images.x, size, how)
+    if images.masks is None:
+        return ImageSet(x, images.y)
+    if images.masks.shape[1:] == (size, size):
+        return ImageSet(x, images.y, masks=images.masks)
+    masks = np.stack([np.asarray(fit(Image.fromarray(mask), size, how)) for mask in images.masks])
+    return ImageSet(x, main_class(masks, IGNORED), masks=masks)
+
+
 def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
-    """Write ``images`` as a compressed npz, with ``groups`` if any: completely or not at all, for its owner only.
+    """Write ``images`` as a compressed npz, with groups and masks if any: completely or not at all, for its owner only.
 
     Args:
         path: The file.
@@ -209,6 +230,7 @@ def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> No
         with temporary.open("wb") as file:
             arrays: dict[str, Any] = {"x": images.x, "y": images.y}
             arrays |= {} if images.groups is None else {npz.GROUPS: images.groups}
+            arrays |= {} if images.masks is None else {npz.MASKS: images.masks}
             np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
         temporary.replace(path)
     except OSError as cause:

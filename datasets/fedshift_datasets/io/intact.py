@@ -50,6 +50,13 @@ def check(content: bytes, name: object, pixels: int) -> None:
         raise DataError(f"{shown(name)}: cannot be read (damaged: {damage})")
 
 
+def is_lossy(content: bytes) -> bool:
+    """Return whether the pixels of a TIFF or WebP are compressed with loss."""
+    if content.startswith(tiff.MAGIC):
+        return tiff.pieces(content)[0] == "JPEG"
+    return content[8:12] == b"WEBP" and any(kind == b"VP8 " for kind, _ in _webp(content))
+
+
 def _damage(content: bytes, pixels: int) -> str:
     """Return the damage of a file, or of a JPEG within one; empty if there is none to see."""
     if content.startswith(_JPEG):

@@ -219,19 +219,30 @@ def _head(about: Mapping[str, Any], at: int, of_arrays: int, align: int) -> byte
 
 
 @contextlib.contextmanager
-def mapped(file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
-    """Begin a file with pixels, which the caller fills in where they are mapped into memory, and labels.
+def mapped(
+    file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64], *, masks: bool = False
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8] | None, NDArray[np.int64]]]:
+    """Begin a file with pixels, maybe masks, and labels, which the caller fills in where they are mapped into memory.
+
+    Args:
+        file: A new one.
+        shape: Of the pixels, (N, size, size, 3).
+        labels: (N,); those in the file begin with them.
+        masks: There are masks, (N, size, size).
 
     Raises:
         OSError: If there is no room on the disk; a mapped page without room would kill the process.
     """
     blank, of_pixels = {"shape": shape, "digest": _BLANK}, int(np.prod(shape))
-    length = of_pixels + labels.nbytes
+    of_masks = of_pixels // shape[-1] if masks else 0
+    length = of_pixels + of_masks + labels.nbytes
     start = len(_head(blank, 0, length, 64))
     os.posix_fallocate(file.fileno(), 0, start + length)
     area = np.memmap(file, np.uint8, "r+", start, (length,))
-    area[of_pixels:] = np.ascontiguousarray(labels).view(np.uint8)
-    yield area[:of_pixels].reshape(shape)
+    in_file = area[of_pixels + of_masks :].view(np.int64)
+    in_file[:] = labels
+    pixels, between = area[:of_pixels], area[of_pixels : of_pixels + of_masks]
+    yield pixels.reshape(shape), between.reshape(shape[:-1]) if masks else None, in_file
     area.flush()
     file.seek(0)
     file.write(_head(blank | {"digest": digest(shape, [area.data])}, 0, length, 64))

@@ -25,7 +25,7 @@ from fedshift_datasets.io import kept, looks, patients, pictures
 from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files
 
-FORMAT = 4  # another one if the same folders would be listed or kept in another way
+FORMAT = 5  # another one if the same folders would be listed or kept in another way
 _PLAIN = ("domain", "layout", "notes", "drawn", "tables", "headers", "state", "patients_by", "patient_notes")
 MOST = 1024  # sites that a process remembers
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
@@ -116,16 +116,18 @@ def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]])
     of = site.pictures
     about = {
         "key": key, "states": states, "groups": [] if of.groups is None else of.groups.tolist(),
-        "not_taken": list(map(str, site.not_taken)), **{name: getattr(site, name) for name in _PLAIN},
+        "not_taken": list(map(str, site.not_taken)), "masked": of.masks is not None, "mask_classes": of.classes,
+        **{name: getattr(site, name) for name in _PLAIN},
     }  # fmt: skip
-    names = "\0".join(of.names).encode(errors="surrogateescape")
+    names = "\0".join((*of.names, *(of.masks or ()))).encode(errors="surrogateescape")
     kept.keep(path, about, of.labels, of.splits, np.frombuffer(names, np.uint8))
 
 
 def _site(about: dict[str, Any], columns: bytes) -> Site:
     number = about["shape"][0]
     labels, splits = np.frombuffer(columns, np.int64, number), np.frombuffer(columns, np.uint8, number, 8 * number)
-    files = Files(columns[9 * number :].decode(errors="surrogateescape").split("\0"))
+    names = columns[9 * number :].decode(errors="surrogateescape").split("\0")
+    files = Files(names[:number], names[number:] if about["masked"] else None, about["mask_classes"])
     groups = np.array(about["groups"]) if about["groups"] else None
     plain: dict[str, Any] = {n: tuple(value) if isinstance(value := about[n], list) else value for n in _PLAIN}
     return Site(

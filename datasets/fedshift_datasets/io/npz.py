@@ -22,6 +22,7 @@ from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 from fedshift_datasets.io.reading import check_room, listed, reading
 
 KEY = "classes"
+MASKS = "masks"  # integers (N, H, W), where images have masks: classes as in `y`; 255 counts nowhere
 GROUPS = "patient"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
 REMEDY = (
     "state the classes in the order of these integers, dataset.classes=[NAME_OF_0,NAME_OF_1,...], or in the file: "

@@ -39,7 +39,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
 _MOST_POINTER = 1 << 15
 _ORIENTATION = 274  # the tag
-_UPRIGHT = 1
+UPRIGHT = 1  # of an orientation
 
 
 class Header(NamedTuple):
@@ -47,12 +47,12 @@ class Header(NamedTuple):
 
     size: tuple[int, int]
     mode: str
-    orientation: int = _UPRIGHT
+    orientation: int = UPRIGHT
 
     @property
     def turned(self) -> bool:
         """Whether it must be turned or mirrored."""
-        return self.orientation != _UPRIGHT
+        return self.orientation != UPRIGHT
 
 
 def read(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, Header]:
@@ -76,7 +76,7 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
         rgb, about = dicom.decoded(content, name, window)
         return rgb, Header(*about)
     packed = png.as_bytes(content)
-    image, depth = _opened(packed or content, name)
+    image, depth = opened(packed or content, name)
     ends = window or (0, 2**depth.bits - 1)
     with image:
         if packed is not None:
@@ -119,7 +119,7 @@ def header(content: bytes, name: object) -> Header:
     """
     if dicom.is_dicom(content):
         return Header(*dicom.header(content, name))
-    image, depth = _opened(content, name)
+    image, depth = opened(content, name)
     with image:
         return Header(image.size, image.mode, depth.orientation or orientation(image))
 
@@ -129,8 +129,8 @@ def orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION)
     except Exception:  # Pillow raises nearly any type on a damaged EXIF block, and the pixels may be fine
-        return _UPRIGHT
-    return value if isinstance(value, int) and value in range(1, 9) else _UPRIGHT
+        return UPRIGHT
+    return value if isinstance(value, int) and value in range(1, 9) else UPRIGHT
 
 
 def turned(image: Image.Image, stated: int) -> Image.Image:
@@ -140,7 +140,7 @@ def turned(image: Image.Image, stated: int) -> Image.Image:
     return ImageOps.exif_transpose(image)
 
 
-def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
+def opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
     """Return an opened image, and what Pillow does not report about more than 8 bits a channel.
 
     Raises:

@@ -7,33 +7,35 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_datasets.base import Resize
+from fedshift_datasets.listing import IGNORED
 
 _WHITE = 255
 
 
-def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
+def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
     """Return an image as a square: bilinear with antialias, as torchvision's Resize on PIL images.
 
     Crop equals its Resize and CenterCrop, to one grey level.
 
     Args:
-        rgb: The image.
+        image: The image, or a mask (mode L): its pixels are of the nearest, and those of no image :data:`IGNORED`.
         size: Height and width of the result in pixels.
         resize: As in :class:`~fedshift_datasets.base.Form`; all three treat a square image alike.
     """
-    width, height = rgb.size
+    width, height = image.size
     if (width, height) == (size, size):
-        return rgb
+        return image
+    how = Image.Resampling.NEAREST if image.mode == "L" else Image.Resampling.BILINEAR
     if resize == "crop":
-        return rgb.resize((size, size), Image.Resampling.BILINEAR, box=_middle(width, height, size))
+        return image.resize((size, size), how, box=_middle(width, height, size))
     if resize == "pad" and width != height:
         longer = max(width, height)
         inner = max(1, round(width * size / longer)), max(1, round(height * size / longer))
-        black = Image.new("RGB", (size, size))
+        empty = Image.new(image.mode, (size, size), IGNORED if image.mode == "L" else 0)
         corner = (size - inner[0]) // 2, (size - inner[1]) // 2
-        black.paste(rgb.resize(inner, Image.Resampling.BILINEAR), corner)
-        return black
-    return rgb.resize((size, size), Image.Resampling.BILINEAR)
+        empty.paste(image.resize(inner, how), corner)
+        return empty
+    return image.resize((size, size), how)
 
 
 def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:

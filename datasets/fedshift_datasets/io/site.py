@@ -26,7 +26,7 @@ class Pictures(Listing):
 
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same pictures in the same order."""
-        names = ("names", "labels", "splits", "groups")
+        names = ("names", "masks", "labels", "splits", "groups")
         return isinstance(other, Pictures) and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
@@ -47,7 +47,7 @@ class Site:
 
     Attributes:
         domain: Its name.
-        layout: ``classes``, ``splits``, ``table`` or ``npz``.
+        layout: ``classes``, ``masks``, ``splits``, ``table`` or ``npz``.
         pictures: Its images, by class, then by name.
         archives: For the layout npz the file of each split; its images are not read.
         not_taken: Files of other suffixes in its class folders.

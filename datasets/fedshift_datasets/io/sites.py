@@ -15,7 +15,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from fedshift_datasets.io import files, layout, patients, pictures, presence, same_file, split_names, table
+from fedshift_datasets.io import files, layout, masks, patients, pictures, presence, same_file, split_names, table
 from fedshift_datasets.io.layout import DEEPER, LABELS
 from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
 from fedshift_datasets.io.site import Pictures
@@ -33,6 +33,7 @@ class _Found(NamedTuple):
         file: Its absolute path.
         split: Its split, as far as it is stated.
         group: The group of images that stay together; empty for none.
+        mask: As ``Item.mask``.
     """
 
     label: int
@@ -40,6 +41,7 @@ class _Found(NamedTuple):
     file: str
     split: Split
     group: str = ""
+    mask: str | None = None
 
 
 def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
@@ -72,7 +74,7 @@ def data_dir(source: Source) -> Path:
         DataError: If there is none.
     """
     if source.data_dir is None:
-        raise DataError(f"folders needs the key data-dir: a folder with {LAYOUTS}")
+        raise DataError(f"folders needs the key data-dir: a folder with {masks.LAYOUTS if source.masks else LAYOUTS}")
     root = source.data_dir.absolute()
     files.check_data_dir(root)
     return root
@@ -88,7 +90,7 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
         if archives := tuple(layout.archives(root, domain).items()):
             same_file.refuse([tuple(str(path) for _, path in archives)])
             return Site(domain, "npz", archives=archives)
-        folder = _folder(root, domain, source.classes, own=own)
+        folder = _folder(root, domain, source, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
 
 
@@ -113,8 +115,9 @@ def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | 
         if source.labels:
             raise DataError(f"dataset.labels: there is no file {shown(path)}")
         return None
-    columns = table.COLUMNS if own else (*table.COLUMNS, "domain")
-    return table.read(path, columns, table.labelled, resolved=True)
+    columns = table.OUTLINED if source.masks else table.COLUMNS
+    make = table.outlined if source.masks else table.labelled
+    return table.read(path, columns if own else (*columns, "domain"), make, resolved=True)
 
 
 def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site | None:
@@ -127,34 +130,39 @@ def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site 
         first = next(row for row in rows_of_domain if row.split is None)
         raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
     entries = functools.cache(layout.by_key)  # a folder is listed once, however many of its files are spelled otherwise
-    images = [_picture(row, path, domain, source.classes, entries) for row in rows_of_domain]
+    images = [_picture(row, path, domain, source, entries) for row in rows_of_domain]
     return _split_up(domain, "table", images, source, drawn=has_split == {False})
 
 
-def _picture(
-    row: table.Row,
-    path: Path,
-    domain: str,
-    classes: tuple[str, ...],
-    entries: layout.ByKey,
-) -> _Found:
-    label = files.label_of(row.label, classes, {})
-    file = path.parent / row.file
-    if not is_image(file):
-        file = _respelled(path.parent, row.file, entries)
+def _picture(row: table.Row, path: Path, domain: str, source: Source, entries: layout.ByKey) -> _Found:
+    label = 0 if source.masks else files.label_of(row.label, source.classes, {})
     if label is None:
         raise DataError(
-            f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
+            f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(source.classes)}"
         )
+    file = _file_of(row.file, row, path, entries)
+    mask = _file_of(row.mask, row, path, entries) if source.masks else None
+    parts = PurePosixPath(row.file).parts
+    parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
+    return _Found(label, "/".join(parts_below), file, row.split or "train", row.group, mask)
+
+
+def _file_of(name: str, row: table.Row, path: Path, entries: layout.ByKey) -> str:
+    """Return the file of an image, or of a mask, in a table's row.
+
+    Raises:
+        DataError: If there is none.
+    """
+    file = path.parent / name
+    if not is_image(file):
+        file = _respelled(path.parent, name, entries)
     if not is_image(file):
         if pictures.is_image_name(file.name):
             presence.check(file)  # a broken link on the way
         suffixes_text = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(file.name) else ""
-        separator_text = "; folders in a path are divided by /" if "\\" in row.file else ""
+        separator_text = "; folders in a path are divided by /" if "\\" in name else ""
         raise DataError(f"{shown(path)} line {row.line}: no image file {shown(file)}{suffixes_text}{separator_text}")
-    parts = PurePosixPath(row.file).parts
-    parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
-    return _Found(label, "/".join(parts_below), str(file), row.split or "train", row.group)
+    return str(file)
 
 
 def _respelled(folder: Path, name: str, entries: layout.ByKey) -> Path:
@@ -167,7 +175,7 @@ def is_image(path: Path) -> bool:
     return pictures.is_image_name(path.name) and not path.is_dir() and (path.exists() or path.is_symlink())
 
 
-def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
+def _folder(root: Path, domain: str, source: Source, *, own: bool) -> Path | None:
     """Return a domain's folder; for a real node it may be data-dir itself."""
     place = layout.named(root, domain)
     if place.is_dir():
@@ -175,9 +183,9 @@ def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> 
         return place
     presence.check(place)
     inside = layout.folders_in(root) if own else ()
-    if any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in inside):
+    if any(_is_split(sub) or files.label_of(sub.name, source.classes, {}) is not None for sub in inside):
         return root
-    return None
+    return root if own and source.masks and masks.are_in(root) else None
 
 
 def _from_folder(domain: str, folder: Path, source: Source) -> Site:
@@ -189,6 +197,12 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
         loose = [path for path in layout.visible(place) if is_image(path)]
         if loose:
             notes.append(f"{shown(loose[0])}: lies next to class folders; ignored: {plural(len(loose), 'such image')}")
+        if source.masks:
+            found += [
+                _Found(0, f"{Path(file).parent.name}/{Path(file).name}", file, split, mask=mask)
+                for file, mask in masks.pairs(place)
+            ]
+            continue
         for label, sub in files.class_folders(place, source.classes):
             images, others, empty = layout.class_folder(sub)
             kind = source.classes[label]
@@ -196,8 +210,9 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
             ignored += [sub / name for name in others]
             notes += [f"{shown(path)}: a folder in a class folder is ignored; it has no image" for path in empty]
     if not found:
-        raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
-    form = "splits" if splits else "classes"
+        where = masks.IMAGES if source.masks else "<class>"
+        raise DataError(f"{shown(folder)}: no images found; expected {where}/*{{{','.join(pictures.SUFFIXES)}}}")
+    form = "splits" if splits else "masks" if source.masks else "classes"
     return _split_up(domain, form, found, source, drawn=not splits, ignored=ignored, notes=notes)
 
 
@@ -213,7 +228,7 @@ def _split_up(
 ) -> Site:
     """Return a site with its images in order, and with a drawn split if none is stated."""
     ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
-    labels, names, paths, splits, stated = zip(*ordered, strict=True)
+    labels, names, paths, splits, stated, outlines = zip(*ordered, strict=True)
     where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
     same_file.refuse([paths], f"{where}: ")
     known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
@@ -229,7 +244,12 @@ def _split_up(
     site = Site(
         domain,
         kind,
-        Pictures(Files(paths), np.array(labels, np.int64), groups, places),
+        Pictures(
+            Files(paths, outlines if source.masks else None, len(source.classes)),
+            np.array(labels, np.int64),
+            groups,
+            places,
+        ),
         not_taken=tuple(path for path in ignored if path not in used),
         notes=tuple(all_notes),
         drawn=drawn,
@@ -335,9 +355,9 @@ def absent(domain: str, source: Source, *, own: bool) -> DataError:
     if rows is not None:
         domains = files.listed(sorted({row.domain for row in rows}))
         return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {domains}")
-    start = f"[{domain}/]" if own else f"{domain}/"
+    start, inside = f"[{domain}/]" if own else f"{domain}/", f"{masks.IMAGES}/*" if source.masks else "<class>/*"
     return DataError(
-        f"{domain} not found in {shown(root)}; looked for {start}<class>/*, "
-        f"{start}{{train,validation,test}}/<class>/*, {LABELS} and {domain}_train.npz\n"
+        f"{domain} not found in {shown(root)}; looked for {start}{inside}, "
+        f"{start}{{train,validation,test}}/{inside}, {LABELS} and {domain}_train.npz\n"
         f"Folders there: {files.listed(path.name for path in layout.folders_in(root)) or 'none'}"
     )

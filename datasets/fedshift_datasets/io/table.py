@@ -4,7 +4,7 @@ import csv
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TextIO
 
@@ -20,8 +20,8 @@ from fedshift_datasets.listing import Files, Listing
 
 MOST_BYTES = 1 << 29  # of a table; Camelyon17's, with 455,954 rows, has 40 MB
 _DELIMITERS = ",;\t"
-#: Columns of labels.csv, and those of which at most one names the group of an image.
-COLUMNS, GROUPS = ("file", "label"), ("patient", "group")
+#: Columns of labels.csv, of one with masks, and those of which at most one names the group of an image.
+COLUMNS, OUTLINED, GROUPS = ("file", "label"), ("file", "mask"), ("patient", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Row:
         domain: Its site; empty if the table has no such column.
         split: Its split, or None.
         group: The group of images that stay together, such as a patient; empty for none.
+        mask: Path of its mask, likewise; empty for none.
     """
 
     line: int
@@ -43,6 +44,7 @@ class Row:
     domain: str
     split: Split | None = None
     group: str = ""
+    mask: str = ""
 
 
 class _Cells(csv.excel):
@@ -160,7 +162,8 @@ def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) 
         )
     try:
         row = make(line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)})
-        _check_file(row.file)
+        for file in (row.file, *filter(None, [row.mask])):
+            _check_file(file)
     except ValueError as problem:
         raise DataError(f"{shown(path)} line {line}: {problem}") from None
     return row
@@ -185,6 +188,13 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
             raise ValueError(f"{column} is empty")
     group = next((names[column] for column in GROUPS if column in names), "")
     return Row(line, cells["file"], names["label"], names.get("domain", ""), _split(names.get("split", "")), group)
+
+
+def outlined(line: int, cells: Mapping[str, str]) -> Row:
+    """Return a row of ``labels.csv`` with masks: as :func:`labelled`, with the column mask in place of label."""
+    if not cells["mask"]:
+        raise ValueError("mask is empty")
+    return replace(labelled(line, {**cells, "label": "mask"}), label="", mask=cells["mask"])
 
 
 def _split(text: str) -> Split | None:

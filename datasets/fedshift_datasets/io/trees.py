@@ -16,6 +16,7 @@ from fedshift_core.plural import plural
 from fedshift_core.same_names import key
 from fedshift_datasets.base import Source, Split, check_range
 from fedshift_datasets.io import files, layout, npz, pictures, presence
+from fedshift_datasets.io import masks as outlines
 from fedshift_datasets.listing import Arrays, Files, ImageFiles, Item, Listing
 
 #: Starts of compressed files.
@@ -83,16 +84,18 @@ def first_file(root: Path, levels: Sequence[Sequence[str]], names: Sequence[str]
 
 
 def find_plain(
-    data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True
+    data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True, masks: bool = False
 ) -> ImageFiles:
     """Find one domain and split in the layouts of any data set and of a real node's folder.
 
     Args:
-        data_dir: Holds ``<domain>_<split>.npz``, or ``<domain>/<split>/<class>/*``.
+        data_dir: Holds ``<domain>_<split>.npz``, or ``<domain>/<split>/<class>/*``, with masks
+            ``<domain>/<split>/images/*`` and ``masks/*``.
         domain: Name of the domain.
         split: Which split.
         classes: Class names; a label is an index into them.
         stated: Somebody stated their order.
+        masks: Images have masks.
 
     Raises:
         DataError: If both are missing.
@@ -102,18 +105,35 @@ def find_plain(
         place = layout.find_domain(data_dir, domain, split)
     if place is None:
         raise files.absent(data_dir, domain, split)
+    if place.is_dir() and masks:
+        return list_outlined(place, len(classes))
     if place.is_dir():
         return list_folders(place, classes, complete=False)
-    return npz_arrays(place, classes, stated=stated)
+    return npz_arrays(place, classes, stated=stated, masks=masks)
 
 
-def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> Arrays:
+def list_outlined(folder: Path, classes: int) -> Listing:
+    """Return the images of a folder with their masks (:func:`fedshift_datasets.io.masks.pairs`), by name.
+
+    Raises:
+        DataError: If there are none.
+    """
+    with files.reading(folder.absolute()):
+        found = outlines.pairs(folder.absolute())
+    if not found:
+        raise DataError(f"{shown(folder.absolute())}: no images found; expected {outlines.LAYOUTS}")
+    names, masks = zip(*found, strict=True)
+    return Listing(Files(names, masks, classes), np.zeros(len(names), np.int64))
+
+
+def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True, masks: bool = False) -> Arrays:
     """Return the images of an npz file; its labels are read and checked now, its images later.
 
     Args:
         path: The file.
         classes: The classes of the run.
         stated: Somebody stated their order.
+        masks: Images have masks, which are read later too.
 
     Raises:
         DataError: If the file is broken, or its labels are no labels of these classes
@@ -125,7 +145,7 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
     labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
     check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
-    reading_it = partial(files.read_npz, path, classes=classes, stated=stated)
+    reading_it = partial(files.read_npz, path, classes=classes, stated=stated, masks=masks)
     return Arrays((path,), reading_it, mark, npz.groups(arrays.get(npz.GROUPS), len(labels), where))
 
 

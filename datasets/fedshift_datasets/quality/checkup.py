@@ -15,7 +15,7 @@ from fedshift_datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, 
 from fedshift_datasets.io import cache, corrupt_files, decode, patients, pool
 from fedshift_datasets.io.corrupt_files import Broken
 from fedshift_datasets.io.pictures import Header
-from fedshift_datasets.listing import ImageFiles, Item, Listing
+from fedshift_datasets.listing import IGNORED, ImageFiles, Item, Listing, main_class
 from fedshift_datasets.quality import duplicates, exact_copies, findings
 from fedshift_datasets.quality.duplicates import Sketches
 from fedshift_datasets.quality.exact_copies import Copies, Role
@@ -216,8 +216,10 @@ def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSe
     """Return the readable images, decoded at a small size."""
     readable = _without(listing, broken)
     out = np.empty((len(readable), _LOOK, _LOOK, 3), np.uint8)
-    decode.decode_into(readable, out, form, workers=os.cpu_count() or 1)
-    return ImageSet(out, readable.labels, groups=readable.groups)
+    masks = None if readable.masks is None else np.empty(out.shape[:3], np.uint8)
+    decode.decode_into(readable, out, form, outlined=masks, workers=os.cpu_count() or 1)
+    labels = readable.labels if masks is None else main_class(masks, IGNORED)
+    return ImageSet(out, labels, groups=readable.groups, masks=masks)
 
 
 def headers(items: Sequence[Item]) -> list[Header]:

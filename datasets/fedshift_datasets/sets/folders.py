@@ -6,11 +6,13 @@
 | splits | `<site>/{train,validation,test}/<class>/*`, in their usual spellings; validation may be missing |
 | table | `labels.csv`, or `dataset.labels`: columns file, label, domain; split, patient or group where there are any |
 | npz | `<site>_{train,validation,test}.npz`, as `fedshift export` writes them; labels need stated classes (`npz.py`) |
+| masks | `images/*` and `masks/*` in place of `<class>/*`, or a column mask (:mod:`fedshift_datasets.io.masks`) |
 
 A table, where there is one, is all that counts. Else each site may have another layout. In a real node's data-dir the
 level `<site>/` may be left out, and so may the table's column domain.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +27,10 @@ from fedshift_datasets.io import (
     files,
     kept_sites,
     layout,
+    masks,
     npz,
     pictures,
+    pool,
     same_file,
     sites,
     split_names,
@@ -34,7 +38,7 @@ from fedshift_datasets.io import (
     trees,
 )
 from fedshift_datasets.io.sites import LAYOUTS, Site
-from fedshift_datasets.listing import ImageFiles
+from fedshift_datasets.listing import IGNORED, ImageFiles
 
 NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"
@@ -107,7 +111,7 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
     Raises:
         DataError: If there are none, or a name cannot be one.
     """
-    root = sites.data_dir(source)
+    root, given = sites.data_dir(source), source.masks or source.classes
     with files.reading(root):
         rows = sites.table_rows(source)
         if rows is not None:
@@ -115,18 +119,33 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
             known = domains or there
             if missing := [name for name in known if same_names.place(name, there) is None]:
                 raise sites.absent(missing[0], source, own=False)
-            kinds = [] if source.classes else _labels(rows, known, sites.table_path(source))
+            kinds = [] if given else _labels(rows, known, sites.table_path(source))
         else:
             known = domains or _sites(root)
             for name in known if domains else ():
                 if not sites.check_site(layout.named(root, name)) and not layout.archives(root, name):
                     raise sites.absent(name, source, own=False)
-            by_site = {} if source.classes else {domain: _kinds(root, domain, known) for domain in known}
+            by_site = {} if given else {domain: _kinds(root, domain, known) for domain in known}
             _check_kinds(root, by_site)
             kinds = [kind for site in by_site.values() for kind in site]
-    classes = source.classes or _ordered(kinds)
-    _check_names(root, known, classes)
+    classes = source.classes or (_of_masks(source, known) if source.masks else _ordered(kinds))
+    _check_names(root, known, classes, masked=source.masks)
     return Names(known, classes)
+
+
+def _of_masks(source: Source, domains: tuple[str, ...]) -> tuple[str, ...]:
+    """Return classes for the values of all masks that can be read.
+
+    Raises:
+        DataError: If values are no places in a list, or masks are in npz files.
+    """
+    there = [_there(domain, replace(source, classes=()), own=False) for domain in domains]
+    if archives := [path for site in there for _, path in site.archives]:
+        raise npz.nobody_stated(archives[0])
+    paths = sorted({mask for site in there for mask in site.pictures.masks or () if mask})
+    found = pool.tried(masks.values_of, paths, os.cpu_count() or 1)
+    values = set[int]().union(*(made for made in found if not isinstance(made, DataError)))
+    return masks.classes_of(values, sites.data_dir(source))
 
 
 def _labels(rows: Sequence[table.Row], domains: tuple[str, ...], path: Path) -> list[str]:
@@ -239,7 +258,7 @@ def survey(
     archives = tuple(str(path) for site in there for _, path in site.archives)
     same_file.refuse([*(site.pictures.names for site in there), archives], f"{shown(root)}: ")
     for path in (path for site in there for _, path in site.archives):
-        trees.npz_arrays(path, whole.classes, stated=stated)
+        trees.npz_arrays(path, whole.classes, stated=stated, masks=source.masks)
     used = {layout.named(root, domain) for domain in known.domains} | {
         path for site in there for path in (*(path for _, path in site.archives), *map(root.joinpath, site.patients_by))
     }
@@ -288,7 +307,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
 
 def _folders_of(site: Site, domain: str, source: Source) -> list[Path]:
     """Return the folders that decide what a site has; none for tables and npz files, whose content does."""
-    if site.layout not in ("classes", "splits"):
+    if site.layout in ("table", "npz"):
         return []
     root = sites.data_dir(source)
     place = layout.named(root, domain)
@@ -305,7 +324,7 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
         return None
     for name, path in site.archives:
         if name == split:
-            return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
+            return trees.npz_arrays(path, source.classes, stated=source.classes_stated, masks=source.masks)
     for note in (*site.patient_notes, *site.notes):
         said_once.warn(note)
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
@@ -325,12 +344,13 @@ def _check_numbers(names: Iterable[str], what: str, place: Path, lines: Mapping[
         raise DataError(f"{shown(place)}: {problem}") from None
 
 
-def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> None:
+def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str], *, masked: bool) -> None:
     """Refuse names that cannot be those of domains and classes, too many of them, and too few."""
-    if len(domains) > MOST_DOMAINS or len(classes) > MOST_CLASSES:
+    most = IGNORED if masked else MOST_CLASSES
+    if len(domains) > MOST_DOMAINS or len(classes) > most:
         raise DataError(
             f"{shown(root)}: {plural(len(domains), 'site')} with {plural(len(classes), 'class', 'classes')}; "
-            f"allowed are {MOST_DOMAINS} and {MOST_CLASSES} at most"
+            f"allowed are {MOST_DOMAINS} and {most} at most"
         )
     if len(classes) < 2:
         given = ", ".join(map(as_found, classes)) or "none"
@@ -346,4 +366,4 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> 
                 raise DataError(f"{shown(root)}: {kind} {problem}") from None
 
 
-DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True)
+DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True, masked=(False, True))

@@ -17,7 +17,7 @@ from fedshift_core.seeding import generator
 from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from fedshift_datasets.io.trees import find_plain
 from fedshift_datasets.listing import Arrays, ImageFiles
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Floats, upsample
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, Floats, upsample
 
 Indices = NDArray[np.int64]
 
@@ -83,8 +83,8 @@ def _stream(seed: int, purpose: str, domain: str, split: Split) -> np.random.Gen
     return generator(seed, purpose, DOMAINS.index(domain), SPLITS.index(split))
 
 
-def draw(domain: str, split: Split, seed: int) -> ImageSet:
-    """Draw one domain and split, in shuffled order.
+def drawn(domain: str, split: Split, seed: int) -> tuple[Drawn, Indices]:
+    """Draw one domain and split, in shuffled order; returns the digits as drawn, and their labels (N,).
 
     Args:
         domain: One of ``DOMAINS``.
@@ -98,8 +98,13 @@ def draw(domain: str, split: Split, seed: int) -> ImageSet:
         raise DataError(f"handwritten has no domain {domain!r}, allowed are {', '.join(DOMAINS)}")
     ink, labels = _digits()
     index = source_indices(seed)[domain, split]
-    images = RENDERERS[domain](upsample(ink[index]), _stream(seed, "handwritten-draw", domain, split))
-    return ImageSet(images, labels[index])
+    return RENDERERS[domain](upsample(ink[index]), _stream(seed, "handwritten-draw", domain, split)), labels[index]
+
+
+def draw(domain: str, split: Split, seed: int) -> ImageSet:
+    """Return the images and labels of :func:`drawn`."""
+    digits, labels = drawn(domain, split, seed)
+    return ImageSet(digits.pixels, labels)
 
 
 def find(domain: str, split: Split, source: Source) -> ImageFiles:

@@ -1,13 +1,28 @@
 """The four styles in which the embedded data set draws its digits: scan, texture, street, sketch."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
-Renderer = Callable[[Floats, np.random.Generator], Pixels]
+
+
+class Drawn(NamedTuple):
+    """Drawn digits.
+
+    Attributes:
+        pixels: RGB images, shape (N, 32, 32, 3).
+        ink: The ink in sight, shape (N, 32, 32), 0..1: that of ``pixels`` before colours, blur and noise.
+    """
+
+    pixels: Pixels
+    ink: Floats
+
+
+Renderer = Callable[[Floats, np.random.Generator], Drawn]
 
 SIZE = 32  # pixels of an image's sides
 
@@ -97,7 +112,7 @@ def _grid() -> Floats:
     return np.stack(np.meshgrid(line, line, indexing="ij"))
 
 
-def scan(ink: Floats, rng: np.random.Generator) -> Pixels:
+def scan(ink: Floats, rng: np.random.Generator) -> Drawn:
     """Draw digits as a scanner saw them: light grey ink on black.
 
     Args:
@@ -105,11 +120,11 @@ def scan(ink: Floats, rng: np.random.Generator) -> Pixels:
         rng: Source of exposure and sensor noise.
 
     Returns:
-        RGB images, shape (N, 32, 32, 3).
+        The images, and the ink as it is.
     """
     exposure = _between(rng, SCAN_EXPOSURE, len(ink), 1, 1)
     grey = ink * exposure + SCAN_NOISE * rng.standard_normal(ink.shape, np.float32)
-    return _pixels(np.repeat(grey[..., None], 3, axis=-1))
+    return Drawn(_pixels(np.repeat(grey[..., None], 3, axis=-1)), ink)
 
 
 def _noise_field(count: int, rng: np.random.Generator) -> Floats:
@@ -180,7 +195,7 @@ def _backgrounds(count: int, rng: np.random.Generator) -> Floats:
     return colours.clip(0.0, 1.0)
 
 
-def texture(ink: Floats, rng: np.random.Generator) -> Pixels:
+def texture(ink: Floats, rng: np.random.Generator) -> Drawn:
     """Blend digits into colour textures, as MNIST-M does: the distance of background and ink.
 
     Args:
@@ -188,9 +203,9 @@ def texture(ink: Floats, rng: np.random.Generator) -> Pixels:
         rng: Source of the textures; each image gets its own.
 
     Returns:
-        RGB images, shape (N, 32, 32, 3).
+        The images, and the ink as it is.
     """
-    return _pixels(np.abs(_backgrounds(len(ink), rng) - ink[..., None]))
+    return Drawn(_pixels(np.abs(_backgrounds(len(ink), rng) - ink[..., None])), ink)
 
 
 def _strips(ink: Floats, rng: np.random.Generator) -> Floats:
@@ -247,7 +262,7 @@ def _street_colours(count: int, rng: np.random.Generator) -> tuple[Floats, Float
     return _colour(ground, hue, chroma[0]), _colour(digit, other, chroma[1])
 
 
-def street(ink: Floats, rng: np.random.Generator) -> Pixels:
+def street(ink: Floats, rng: np.random.Generator) -> Drawn:
     """Draw digits as house numbers in a photograph: coloured, askew, blurred, with neighbours.
 
     Args:
@@ -255,7 +270,7 @@ def street(ink: Floats, rng: np.random.Generator) -> Pixels:
         rng: Source of neighbours, positions, colours and noise.
 
     Returns:
-        RGB images, shape (N, 32, 32, 3).
+        The images, and the ink of each digit and of what is in sight of its neighbours.
     """
     from scipy import ndimage  # here: it takes a second to import
 
@@ -265,7 +280,7 @@ def street(ink: Floats, rng: np.random.Generator) -> Pixels:
     slope = _between(rng, (-STREET_SHADE, STREET_SHADE), 2, count, 1, 1)
     shade = np.sum(slope * (_grid()[:, None] * 2 / SIZE), axis=0)[..., None]
     colours = ndimage.gaussian_filter(ground + (digit - ground) * mask + shade, STREET_BLUR, axes=(1, 2))
-    return _pixels(colours + STREET_NOISE * rng.standard_normal(colours.shape, np.float32))
+    return Drawn(_pixels(colours + STREET_NOISE * rng.standard_normal(colours.shape, np.float32)), mask[..., 0])
 
 
 def _wobbled(ink: Floats, rng: np.random.Generator) -> Floats:
@@ -285,7 +300,7 @@ def _outline_distance(ink: Floats) -> Floats:
     return distance
 
 
-def sketch(ink: Floats, rng: np.random.Generator) -> Pixels:
+def sketch(ink: Floats, rng: np.random.Generator) -> Drawn:
     """Draw the outlines of digits with a dark pencil on white paper.
 
     Args:
@@ -293,15 +308,16 @@ def sketch(ink: Floats, rng: np.random.Generator) -> Pixels:
         rng: Source of wobble, line width, darkness and paper.
 
     Returns:
-        RGB images, shape (N, 32, 32, 3).
+        The images, and the ink whose outlines they show.
     """
     count = len(ink)
     change = 1.0 + SKETCH_WIDTH_CHANGE * _noise(rng, ink.shape, SKETCH_WOBBLE_SIGMA)
     width = _between(rng, SKETCH_WIDTH, count, 1, 1) * np.clip(change, *SKETCH_WIDTH_LIMITS)
-    line = np.exp(-((_outline_distance(_wobbled(ink, rng)) / width) ** 2))
+    moved = _wobbled(ink, rng)
+    line = np.exp(-((_outline_distance(moved) / width) ** 2))
     paper = _between(rng, SKETCH_PAPER, count, 1, 1) + SKETCH_GRAIN * rng.standard_normal(ink.shape, np.float32)
     grey = paper + (_between(rng, SKETCH_PENCIL, count, 1, 1) - paper) * line
-    return _pixels(np.repeat(grey[..., None], 3, axis=-1))
+    return Drawn(_pixels(np.repeat(grey[..., None], 3, axis=-1)), moved)
 
 
 RENDERERS: dict[str, Renderer] = {"scan": scan, "texture": texture, "street": street, "sketch": sketch}

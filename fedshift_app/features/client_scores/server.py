@@ -21,7 +21,7 @@ from fedshift_app.features.client_scores.show import KEY, apart
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
 from fedshift_strategies.features.base import Asked, Known, Node, Range, ServerFeature, Steps, Training, Update
-from fedshift_strategies.federation.checks import ANY_COUNT, right_of
+from fedshift_strategies.federation.checks import ANY_COUNT, ANY_NUMBER, right_of
 
 Matrix = NDArray[np.float64]
 #: Accuracy in percent by index of the node: by domain, and on its own test set where that is a part of its domain's.
@@ -60,10 +60,10 @@ class ClientModels(ServerFeature):
         known: dict[str, Range] = {}
         for domain in (domains := self._domains(node)):
             images = node.tests_of(domain) or seen.get(domain)
-            known[LOCAL_CORRECT + domain] = ANY_COUNT
+            known[LOCAL_CORRECT + domain] = ANY_NUMBER
             known[LOCAL_COUNT + domain] = ANY_COUNT if images is None else Range(images, images)
         if domains and node.shared_test and node.num_test:
-            known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, node.num_test)}
+            known |= {LOCAL_OWN_CORRECT: ANY_NUMBER, LOCAL_OWN_COUNT: Range(0, node.num_test)}
         return known
 
     def _read(self, updates: Sequence[Update], leave_out: Callable[[Node, str], None]) -> Accuracies:

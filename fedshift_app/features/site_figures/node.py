@@ -16,6 +16,7 @@ from fedshift_app.features.site_figures.numbers import Scored
 from fedshift_clients.base import DomainClient
 from fedshift_clients.features import Call, Next, NodeFeature, Reply, Request
 from fedshift_clients.training.eval_slices import Scores
+from fedshift_clients.training.inputs import Observer
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
@@ -82,7 +83,14 @@ class Watching:
 
 
 class SiteFiguresOnNode(NodeFeature):
-    """Works out figures of whole test sets."""
+    """Works out figures of whole test sets.
+
+    Attributes:
+        ask: The name of a message's key that asks for them.
+        record: That of the record with them.
+    """
+
+    ask, record = ASK_SITE_FIGURES, SITE_FIGURES
 
     def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
         """Let the client know the names of the classes."""
@@ -102,27 +110,37 @@ class SiteFiguresOnNode(NodeFeature):
 
         The whole of a test set that simulated nodes share out is scored by the node that has its first part.
         """
-        whole = frozenset(domain for domain, is_whole, _ in _parts(call.options) if is_whole)
+        whole = frozenset(domain for domain, is_whole, _ in self._parts(call.options) if is_whole)
         reply = next(call.observed_by(self.name, self._watching(call, whole)) if whole else call)
         figures: Arrays = {}
         for domain, scores in reply.scores.items():
             figures |= self._figures(domain, scores)
-        for domain, _, drawn in _parts(call.options):
+        for domain, _, drawn in self._parts(call.options):
             if drawn is None:
                 continue
             with call.client.observed_by({self.name: self._watching(call, frozenset({domain}))}):
                 for _, test in call.client.tests({DOMAINS: [domain], DRAWN: [drawn]}, mixed=call.mixed):
                     figures |= self._figures(domain, call.client.score_test(test))
         if figures:
-            reply.records[SITE_FIGURES] = figures
+            reply.records[self.record] = figures
         return reply
 
-    def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Watching]:
+    def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         """Return what makes an observer of these whole test sets."""
         client = call.client
         logged = STARTS not in call.options
         terms = Terms(client.setup.least_images, call.server_round, whole, logged, client.class_names)
         return lambda images: Watching(images, client.model.num_classes, terms)
+
+    def _parts(self, request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
+        """Yield each domain, whether the node scores all of it, and its number of images if it has the first part."""
+        for place, domain in enumerate(request[DOMAINS] if request.get(self.ask) else ()):
+            if STARTS not in request:
+                yield domain, True, None
+                continue
+            start, stop, drawn = (request[key][place] for key in (STARTS, STOPS, DRAWN))
+            first = start == 0 and stop < drawn
+            yield domain, start == 0 and stop == drawn, drawn if first else None
 
     def _figures(self, domain: str, scores: Scores) -> Arrays:
         """Return the figures of a domain whose test images were all scored."""
@@ -135,17 +153,6 @@ class SiteFiguresOnNode(NodeFeature):
             for line in lines_of(numbers, domain, seen.terms):
                 log.info("%s", line, extra=fields)
         return numbers.arrays(domain)
-
-
-def _parts(request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
-    """Yield each domain, whether the node scores all its images, and how many there are if it has the first part."""
-    for place, domain in enumerate(request[DOMAINS] if request.get(ASK_SITE_FIGURES) else ()):
-        if STARTS not in request:
-            yield domain, True, None
-            continue
-        start, stop, drawn = (request[key][place] for key in (STARTS, STOPS, DRAWN))
-        first = start == 0 and stop < drawn
-        yield domain, start == 0 and stop == drawn, drawn if first else None
 
 
 def lines_of(numbers: SiteNumbers, domain: str, terms: Terms) -> list[str]:

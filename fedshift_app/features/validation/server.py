@@ -8,7 +8,7 @@ from fedshift_app.features.validation.show import KEY, LOSS
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM
 from fedshift_strategies.features.base import Asked, Evaluation, Known, Node, Range, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation import announced, checks
-from fedshift_strategies.federation.checks import ANY_COUNT, right_of
+from fedshift_strategies.federation.checks import ANY_NUMBER, right_of
 from fedshift_strategies.federation.evaluation import Tally
 
 
@@ -38,7 +38,7 @@ def _bounds(node: Node) -> Known:
     if not node.num_validation:
         return {}
     count, loss_sum = Range(node.num_validation, node.num_validation), checks.loss_sum_of(node.num_validation)
-    return {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count, VALIDATION_LOSS_SUM: loss_sum}
+    return {VALIDATION_CORRECT: ANY_NUMBER, VALIDATION_COUNT: count, VALIDATION_LOSS_SUM: loss_sum}
 
 
 def _add(tally: Tally, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:

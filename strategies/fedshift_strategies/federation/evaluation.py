@@ -13,7 +13,7 @@ from fedshift_core.limits import Refused
 from fedshift_core.wire.names import METRICS, NUM_EXAMPLES, STARTED_ANEW
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_strategies.federation import announced, checks
-from fedshift_strategies.federation.checks import ANY_COUNT, Known
+from fedshift_strategies.federation.checks import ANY_COUNT, ANY_NUMBER, Known
 from fedshift_strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
@@ -292,9 +292,9 @@ class Evaluation:
         known = {NUM_EXAMPLES: ANY_COUNT}
         for task in tasks:
             domain = task.part.domain
-            ranges = (ANY_COUNT, ANY_COUNT, checks.loss_sum_of(len(task.part)))
+            ranges = (ANY_NUMBER, ANY_COUNT, checks.loss_sum_of(len(task.part)))
             known |= {key + domain: allowed for key, allowed in zip(DomainScore.KEYS, ranges, strict=True)}
-            known |= {DomainScore.other_key(name, domain): ANY_COUNT for name in self._scores}
+            known |= {DomainScore.other_key(name, domain): ANY_NUMBER for name in self._scores}
         for extra in extras:
             known |= extra.bounds(node)
         return known

@@ -34,6 +34,7 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io.files import check_data_dir
+from fedshift_datasets.listing import joined
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 
@@ -48,8 +49,9 @@ class View:
         anew: Whether the node has no private parts of this run, so that initial ones were used.
         total: The number of test images of the domain.
         y: True classes of the scored images, (N,).
-        predicted: Predicted classes, (N,).
-        features: (N, D).
+        predicted: Predicted classes, (N,); of masks (N, H, W).
+        features: (N, D); none of masks, (N, 0).
+        images: The scored images.
     """
 
     domain: str
@@ -59,6 +61,7 @@ class View:
     y: Ints
     predicted: Ints
     features: NDArray[np.float64]
+    images: ImageSet
 
     @property
     def accuracy(self) -> float:
@@ -160,10 +163,12 @@ def _scored(record: Record, config: RunConfig, domain: str, limit: int | None) -
         request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
         client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
     # Scores before an adaptation come first.
-    y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
+    images = seen.images[0] if len(seen.images) == 1 else joined(seen.images)
+    images = images.select(slice(len(images) - drawn, None))
+    y, predicted = images.y, np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
     anew = bool(record.checkpoint.memory) and not client.memory
-    return View(domain, chosen, anew, total, y, predicted, features)
+    return View(domain, chosen, anew, total, y, predicted, features, images)
 
 
 def _who(record: Record, domain: str) -> Node:
@@ -230,7 +235,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
 class _Seen:
     """The records of a client's scorings in order."""
 
-    y: list[Ints] = field(default_factory=list)
+    images: list[ImageSet] = field(default_factory=list)
     predicted: list[Ints] = field(default_factory=list)
     features: list[NDArray[np.float32]] = field(default_factory=list)
 
@@ -257,12 +262,13 @@ def _watched(client: DomainClient) -> Iterator[_Seen]:
                 f"{type(client).__name__}.predict must call forward once, found {plural(len(latest), 'call')}"
             )
         seen.predicted.append(logits.argmax(dim=1).cpu().numpy())
-        seen.features.append(latest[0].detach().cpu().numpy())
+        features = latest[0].detach().cpu().numpy()
+        seen.features.append(features if logits.ndim == 2 else features[:, :0])
         return logits
 
-    def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+    def watching_score(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
         if predict is None:
-            seen.y.append(images.y)
+            seen.images.append(images)
         return score(images, predict or watching_predict)
 
     own = vars(client)  # hides the methods of the class for this object only

@@ -14,7 +14,7 @@ from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import row_text, text_of
 from fedshift.lab.tables.compare.rows import Row, baseline, named
-from fedshift.lab.tables.compare.table import Numbers, measure
+from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.differences import OTHER_IMAGES
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
 from fedshift.lab.tables.results.settings import BASELINE
@@ -108,8 +108,7 @@ def plots(numbers: Numbers, *, files: bool = False) -> Figures:
     if len(numbers.rows) > MOST_ROWS:
         return Figures(lacking=[f"More than {MOST_ROWS} rows: no figures."])
     numbers, groups = _numbered(numbers, files)
-    kind = measure(numbers.score)
-    what = kind + numbers.title.partition(f": {kind}")[2]
+    what = numbers.title.partition(": ")[2]
     if files:
         longest = min(LONGEST, max(len(named(row)) for row in numbers.rows))
         width = WIDTH + LETTER * max(0, longest - SHORT_NAME)

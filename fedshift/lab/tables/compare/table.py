@@ -16,6 +16,7 @@ from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, BN_STATISTI
 from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import score_name
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
@@ -151,12 +152,14 @@ def title(runs: Sequence[Run], score: str, *, held_out: bool) -> str:
     """Return what is compared: data set, measure, and over which rounds it is averaged."""
     called = metrics.called_of(metrics.SCORES[score], runs, score)
     unseen = "of domains that no node held, " if held_out else ""
-    return f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {unseen}{called}"
+    datasets = ", ".join(dict.fromkeys(run.results.dataset for run in runs))
+    return f"{datasets}: {measure(score, runs)} (%), {unseen}{called}"
 
 
-def measure(score: str) -> str:
-    """Return what a score measures, in percent."""
-    return "scores" if score in metrics.MEASURES else metrics.FIGURES.get(score, "top-1 accuracy")
+def measure(score: str, runs: Sequence[Run]) -> str:
+    """Return what a score of runs measures, in percent."""
+    tasks = dict.fromkeys(run.resolved.task for run in runs)
+    return "scores" if score in metrics.MEASURES else metrics.FIGURES.get(score, " or ".join(map(score_name, tasks)))
 
 
 def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:

@@ -1,0 +1,129 @@
+"""Segmentation: a class for each pixel (``task: segmentation``)."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedshift_core.disclosure import CLASS
+from fedshift_core.errors import ConfigError
+from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need, ours, said, value_of
+from fedshift_core.params import ConfigModel
+
+NAME = "segmentation"
+#: Names on the wire: whether figures of masks are asked for, the record with them, and an array of it.
+ASK, RECORD, NUMBERS = "mask-figures", "mask-figures", "numbers/"
+
+
+class MaskOptions(ConfigModel):
+    """Loss and figures of ``task: segmentation``."""
+
+    ce: float = Field(1.0, ge=0)
+    """Weight of the cross-entropy of pixels."""
+    dice: float = Field(1.0, ge=0)
+    """Weight of soft Dice, 1 - mean over classes (2 sum p g + e) / (sum p + sum g + e), sums over each image."""
+    background: bool = False
+    """Whether class 0, the background, is one of the classes of soft Dice."""
+    tolerance: float = Field(1.0, gt=0)
+    """Distance in pixels up to which surface Dice takes two outlines for the same."""
+
+
+class Options(FeatureOptions):
+    """The keys of the task."""
+
+    section = ""
+    task: Literal["classification", "segmentation"] = Field(
+        "classification", description="What is learnt of images: a class each, or a class of each pixel."
+    )
+    segmentation: MaskOptions = Field(MaskOptions(), description="Loss and figures of masks (task=segmentation).")
+
+
+def due(config: Any, server_round: int) -> bool:
+    """Tell whether figures of masks are worked out after a round: the last, or any that a run may keep or end with."""
+    counts = server_round == config.rounds or config.keep != "last" or config.evaluate.patience > 0
+    return bool(config.evaluate.test and counts and config.evaluate.share(server_round, config.rounds) == 1)
+
+
+def _counts_classes() -> list[str]:
+    """Return the keys that turn on what counts images by their class, of which a mask has several."""
+    return [feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME]
+
+
+def _stated(config: Any, key: str) -> bool:
+    section, _, name = key.partition(".")
+    return name in getattr(config, section).model_fields_set and bool(value_of(config, key))
+
+
+def _completed(config: Any) -> Any:
+    """Return the configuration without what counts images by class, which is on where nothing is said of it."""
+    if config.task != NAME:
+        return config
+    changes: dict[str, dict[str, bool]] = {}
+    for key in _counts_classes():
+        if _stated(config, key):
+            raise ConfigError(
+                f"{said(key, True)} counts images by their class; with task=segmentation allowed is false"
+            )
+        section, _, name = key.partition(".")
+        changes.setdefault(section, {})[name] = False
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=off) for name, off in changes.items()}
+    )
+
+
+def _rules(case: Case) -> str:
+    config = case.config
+    if config.task != NAME:
+        masked = config.dataset.known().masked == (True,)
+        if config.segmentation != MaskOptions():
+            return f"segmentation: its keys do nothing with task={config.task}; they need task=segmentation"
+        return (
+            f"task=classification: the images of {config.dataset.name} have masks; allowed is segmentation"
+            if masked
+            else ""
+        )
+    if True not in config.dataset.known().masked:
+        return (
+            f"task=segmentation: the images of {config.dataset.name} have no masks (dataset.of, docs/guide/own-data.md)"
+        )
+    if not config.segmentation.ce and not config.segmentation.dice:
+        return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
+    return _adapts(config) or _of_whole_images(config)
+
+
+def _adapts(config: Any) -> str:
+    from fedshift_app.config.needs import goes_by_predictions
+
+    why = goes_by_predictions(config.adapt)
+    return f"task=segmentation does not fit: {why}" if why else ""
+
+
+def _of_whole_images(config: Any) -> str:
+    """Return why a key goes by the one class of an image, or by two views of it, whose masks differ."""
+    for key, allowed in (
+        ("train.loss", "cross-entropy"), ("train.class_weights", "none"), ("train.sampler", "shuffle"),
+        ("images.views", 1), ("model.head", "linear"), ("shift.name", "none"),
+    ):  # fmt: skip
+        if (value := value_of(config, key)) != allowed:
+            return f"{said(key, value)} goes by the one class of an image; with task=segmentation allowed is {allowed}"
+    return ""
+
+
+FEATURE = Feature(
+    NAME,
+    "A class for each pixel",
+    f"task={NAME}",
+    "fedshift_app.tasks.segmentation.server:Masks",
+    "fedshift_app.tasks.segmentation.node:MasksOnNode",
+    show="fedshift_app.tasks.segmentation.show:show",
+    section="fedshift_app.tasks.segmentation.show:Section",
+    place=155,
+    options=Options,
+    needs=(Need("masks"),),
+    completed=_completed,
+    rules=_rules,
+    evaluate=(Key(ASK, "bool", "work out figures of masks by class"),),
+    records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them"),),
+    word=CLASS,
+    tells="figures of masks by class, with numbers of images and patients",
+    score="Dice of images",
+)

@@ -1,0 +1,108 @@
+r"""Figures of masks: Dice, IoU, 95 % Hausdorff distance and surface Dice, by image, patient and site.
+
+Of a class, with M its pixels in the mask, P those predicted, and d the distances in pixels of each outline's pixels to
+the other outline:
+
+.. math::
+    \mathrm{Dice}=\frac{2|M\cap P|}{|M|+|P|},\quad \mathrm{IoU}=\frac{|M\cap P|}{|M\cup P|},\quad
+    \mathrm{HD}_{95}=\max(q_{95}(d_{P\to M}),q_{95}(d_{M\to P})),
+
+    \mathrm{SD}_\tau=\frac{|d_{P\to M}\le\tau|+|d_{M\to P}\le\tau|}{|d_{P\to M}|+|d_{M\to P}|}
+
+An image counts for a class that its mask or the prediction has; where only one has it, Dice, IoU and surface Dice are
+0, and the Hausdorff distance, which is then undefined, does not count the image (Maier-Hein et al., "Metrics
+reloaded", Nature Methods 2024). MONAI's functions give the same numbers (tests). A site's figure is the mean over
+patients of their images' means, with the interval of Student's t over patients.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_app.features.site_figures.numbers import visible_classes
+from fedshift_datasets.listing import IGNORED
+
+Floats = NDArray[np.float64]
+Pixels = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+
+METRICS = ("dice", "iou", "hd95", "surface_dice")
+PARTS = ("value", "low", "high", "images", "patients")
+ABSENT = -1.0  # of a part that nobody may know, or that is undefined
+TAIL, LEAST_PATIENTS = 0.975, 3
+
+
+def of_images(masks: Pixels, predicted: Pixels, classes: int, tolerance: float) -> Floats:
+    """Return the figures of each image and class besides the background, (4, N, C - 1); NaN where undefined.
+
+    Args:
+        masks: (N, H, W); where they are ignored, the prediction is too.
+        predicted: (N, H, W).
+        classes: C.
+        tolerance: tau, in pixels.
+    """
+    figures = np.full((len(METRICS), len(masks), classes - 1), np.nan)
+    for i, (mask, said) in enumerate(zip(masks, predicted, strict=True)):
+        counts = mask != IGNORED
+        for k in range(1, classes):
+            figures[:, i, k - 1] = _of_pair((mask == k) & counts, (said == k) & counts, tolerance)
+    return figures
+
+
+def _of_pair(own: Flags, said: Flags, tolerance: float) -> tuple[float, float, float, float]:
+    both, either = np.count_nonzero(own & said), np.count_nonzero(own | said)
+    if not either:
+        return np.nan, np.nan, np.nan, np.nan
+    if not (own.any() and said.any()):
+        return 0.0, 0.0, np.nan, 0.0
+    there, back = _distances(said, own), _distances(own, said)
+    far = max(float(np.quantile(there, 0.95)), float(np.quantile(back, 0.95)))
+    near = np.count_nonzero(there <= tolerance) + np.count_nonzero(back <= tolerance)
+    return 2 * both / (both + either), both / either, far, near / (len(there) + len(back))
+
+
+def _distances(of: Flags, to: Flags) -> Floats:
+    """Return the distance of each pixel of one outline to another outline."""
+    from scipy import ndimage  # here: it takes a second to import
+
+    outline, other = (region & ~ndimage.binary_erosion(region) for region in (of, to))
+    distances: Floats = ndimage.distance_transform_edt(~other)[outline]
+    return distances
+
+
+def of_site(figures: Floats, patients: NDArray[np.str_] | None, least: int) -> Floats:
+    """Return the figures of a site, (4, C - 1, 5): value, low and high of an interval, images, patients.
+
+    Args:
+        figures: Of its images, (4, N, C - 1).
+        patients: Of each image, (N,), texts; empty: an image on its own. None if nobody says.
+        least: Least images of a class behind a number; the numbers of a class of fewer are ``ABSENT``, and so are those
+            of another, if the difference to all images would give them away.
+    """
+    number = figures.shape[1]
+    alone = (
+        np.arange(number).astype(str)
+        if patients is None
+        else np.where(patients == "", np.arange(number).astype(str), patients)
+    )
+    held = np.array([np.isfinite(figures[0, :, k]).sum() for k in range(figures.shape[2])])
+    visible = visible_classes(held, least)
+    site = np.full((len(METRICS), figures.shape[2], len(PARTS)), ABSENT)
+    for k in np.flatnonzero(visible):
+        for m in range(len(METRICS)):
+            known = np.isfinite(figures[m, :, k])
+            if known.sum() >= max(least, 1):
+                site[m, k] = _over_patients(figures[m, known, k], alone[known], known=patients is not None)
+    return site
+
+
+def _over_patients(values: Floats, patients: NDArray[np.str_], *, known: bool) -> tuple[float, ...]:
+    """Return the mean over patients of their images' mean values, its interval, and the numbers of both."""
+    from scipy import stats  # here: it takes a second to import
+
+    _, places = np.unique(patients, return_inverse=True)
+    means = np.bincount(places, values) / np.bincount(places)
+    value, low, high = float(means.mean()), ABSENT, ABSENT
+    if len(means) >= LEAST_PATIENTS:
+        half = float(stats.t.ppf(TAIL, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means)))
+        low, high = max(value - half, 0.0), value + half
+    return value, low, high, len(values), len(means) if known else ABSENT
