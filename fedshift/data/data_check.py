@@ -22,7 +22,7 @@ from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_datasets.sets import folders, partitioned
 from fedshift_datasets.sets.folders import Survey
 
-KINDS = (folders.NAME, partitioned.NAME)
+KINDS = (folders.NAME, folders.MASKS_NAME, partitioned.NAME)
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables

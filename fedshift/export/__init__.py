@@ -48,6 +48,7 @@ def predict(
     clean: Named | Iterable[Named] | None = None,
     split: str = "",
     in_order: bool = False,
+    masks: Named | None = None,
 ) -> "Predicted":
     """Classify images with a trained model.
 
@@ -59,6 +60,7 @@ def predict(
         clean (--clean DIR): Images like those of training, by which eata forgets less.
         split (--split SPLIT): test or train: of the run's data-dir, or a site in it, only these images of the run.
         in_order: Adapt to the images in their order, not in a mixed one.
+        masks (--masks DIR): Of a model of masks: the folder to write them to, with the images outlined.
 
     Raises:
         FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
@@ -75,7 +77,10 @@ def predict(
         opened = user_path(path_text(model, "predict", expected), "predict")
     from fedshift.export import predicting
 
-    return predicting.predict(opened, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order)
+    folder = None if masks is None else user_path(masks, "--masks")
+    return predicting.predict(
+        opened, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order, masks=folder
+    )
 
 
 def save(

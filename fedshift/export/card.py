@@ -18,6 +18,7 @@ from fedshift.run.texts import filled
 from fedshift_app.config import registry
 from fedshift_app.run import shown
 from fedshift_core.accuracies import mean, percent
+from fedshift_core.features import score_name
 from fedshift_core.limits import MOST_NAME, plain, shortened, some
 from fedshift_core.plural import capital
 from fedshift_core.shown import History
@@ -49,19 +50,20 @@ def card(model: SavedModel) -> str:
 def _front(model: SavedModel, title: str) -> dict[str, Any]:
     front: dict[str, Any] = {
         "library_name": LIBRARIES[model.form],
-        "pipeline_tag": "image-classification",
-        "tags": ["image-classification", "federated-learning", "domain-shift", str(model.method.get("name", ""))],
+        "pipeline_tag": (kind := f"image-{model.task}"),
+        "tags": [kind, "federated-learning", "domain-shift", str(model.method.get("name", ""))],
     }
     results = []
+    of_task = FIGURES if model.task == "classification" else {"accuracy": ("dice", f"{score_name(model.task)} (%)")}
     for site, scores in model.measured.sites.items() if model.measured and model.parts == "global" else ():
-        known = {key: value for key in FIGURES if (value := getattr(scores, key)) is not None}
+        known = {key: value for key in of_task if (value := getattr(scores, key)) is not None}
         about = {"type": model.origin.dataset, "config": site, "split": "test"}
         if "accuracy" in known:
             results.append({
-                "task": {"type": "image-classification"},
+                "task": {"type": kind},
                 "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
                 "metrics": [
-                    {"type": FIGURES[key][0], "name": FIGURES[key][1], "value": round(value, 2)}
+                    {"type": of_task[key][0], "name": of_task[key][1], "value": round(value, 2)}
                     for key, value in known.items()
                 ],
             })  # fmt: skip
@@ -85,7 +87,7 @@ def sections_of(record: Record) -> list[Shown]:
     parts, history = [], History(record.config, results=record.results or {})
     protection = [line for _, each in shown.of_features(history) for line in each.protection]
     if record.finished and record.results is not None:
-        evaluated = f"Top-1 accuracy (%) of the {record.results['evaluated']}."
+        evaluated = f"{capital(score_name(record.config.task))} (%) of the {record.results['evaluated']}."
         warning = [f"Warning: {record.contradiction}."] if record.contradiction else []
         facts = [f"{capital(fact)}." for fact in shown.facts(history)]
         parts.append(_section("What the run says of its scores", [*warning, evaluated, *facts]))

@@ -116,6 +116,10 @@ class Predicted:
             own = {"file": str(picture.path), "label": label, "class": classes[k], "probability": shares[k]}
             yield own | {f"p({name})": share for name, share in zip(classes, shares, strict=True)}
 
+    def line(self, row: dict[str, Any]) -> str:
+        """Return what a line says of an image after its file."""
+        return f"{row['class']}  {row['probability']:.3f}"
+
     def metrics(self) -> Metrics | None:
         """Return the metrics of the labelled images; None if there are none."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
@@ -134,6 +138,7 @@ def predict(
     clean: Sequence[Path] = (),
     split: str = "",
     in_order: bool = False,
+    masks: Path | None = None,
 ) -> Predicted:
     """Predict images with a saved model, or with one in memory; see :func:`fedshift.export.predict`.
 
@@ -149,6 +154,13 @@ def predict(
         about = model.about
     taken, notes = _own_split(about, file.parent, given, split) if split else images.find(given, about.classes)
     prediction, number = Predicted(about, notes=notes), batch or adapting.BATCHES.get(adapt, BATCH)
+    if masks is not None and about.task != "segmentation":
+        raise ConfigError(f"--masks: the model in {about.file} gives each image a class, no masks")
+    if about.task == "segmentation":
+        from fedshift.export import outlines
+
+        run = opening.program_of(about, file) if isinstance(model, Path) else model.scores
+        return outlines.outlined(about, taken, run, number, masks)
     if adapt:
         notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
         held = _clean_batches(about, clean, number, prediction.broken) if clean else None
@@ -293,7 +305,7 @@ def probabilities(x: Tensor, run: Run, classes: int) -> Floats:
 
 def text(prediction: Predicted, *, rows: bool) -> str:
     """Return the metrics as text, with a line for each image if ``rows``."""
-    lines = [f"{_file(row)}  {row['class']}  {row['probability']:.3f}" for row in prediction._rows() if rows]
+    lines = [f"{_file(row)}  {prediction.line(row)}" for row in prediction._rows() if rows]
     if metrics := prediction.metrics():
         lines += [*([""] if lines else []), *_metrics(metrics, prediction.model.classes)]
     return "\n".join(lines)
@@ -324,8 +336,8 @@ def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
 
 def as_csv(prediction: Predicted) -> str:
     """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
-    rows = [row | {"file": _file(row), "label": row["label"] or ""} for row in prediction._rows()]
-    cells = [[f"{cell:.6f}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    rows = [row | {"file": _file(row)} for row in prediction._rows()]
+    cells = [[f"{cell:.6f}" if isinstance(cell, float) else cell or "" for cell in row.values()] for row in rows]
     return csv_text([list(rows[0]), *cells])
 
 
@@ -336,7 +348,7 @@ def as_object(prediction: Predicted) -> dict[str, Any]:
         "model_sha256": prediction.model.sha256,
         "classes": list(classes),
         "images": [
-            {"file": _file(row)} | {key: row[key] for key in ("class", "probability", "label")}
+            {key: value for key, value in (row | {"file": _file(row)}).items() if not key.startswith("p(")}
             for row in prediction._rows()
         ],
         "broken": prediction.broken,

@@ -102,6 +102,7 @@ class SavedModel(_Strict):
             travels, without the personal parts, which a node's owner puts on (``fedshift save-node``).
         node: Which node's; empty for none.
         site: Its site, where it is known.
+        task: ``classification``: a class an image; ``segmentation``: one a pixel.
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
         resize: The conversion of an image to a square, as ``dataset.resize``.
@@ -132,6 +133,7 @@ class SavedModel(_Strict):
     parts: Literal["global", "node", "shared"]
     node: Text = ""
     site: Text = ""
+    task: Literal["classification", "segmentation"] = "classification"
     classes: tuple[Name, ...] = Field(min_length=1, max_length=MOST_CLASSES)
     size: int = Field(ge=1, le=4096)
     resize: Resize = "squash"

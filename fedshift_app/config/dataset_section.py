@@ -134,7 +134,7 @@ class DatasetConfig(SectionOfRooms):
         return Source(
             data_dir or (Path(self.data_dir) if self.data_dir else None), self.download, self.seed, self.classes,
             self.labels, TEST_SHARE if self.test_share is None else self.test_share, self.skip_broken,
-            self.classes_stated, self.patients,
+            self.classes_stated, self.patients, catalog.get(self.kind).masked,
         )  # fmt: skip
 
     def known(self) -> Dataset:

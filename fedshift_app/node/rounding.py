@@ -19,6 +19,8 @@ from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
 from fedshift_app.node.requests import ALWAYS
+from fedshift_app.tasks import segmentation
+from fedshift_app.tasks.segmentation import figures as mask_figures
 from fedshift_clients import features
 from fedshift_clients.training.eval_slices import most_loss
 from fedshift_core.arrays import Arrays
@@ -57,7 +59,20 @@ from fedshift_core.wire.names import (
 from fedshift_core.wire.records import decode, encode
 
 #: Sections of a configuration that decide how weights are scored.
-_SECTIONS = {"dataset", "allocation", "shift", "adapt", "images", "model", "modules", "method", "evaluate", "train"}
+_SECTIONS = {
+    "dataset",
+    "allocation",
+    "shift",
+    "adapt",
+    "images",
+    "model",
+    "modules",
+    "method",
+    "evaluate",
+    "train",
+    "task",
+    "segmentation",
+}
 _ASKS = {ASK_LOSS, GAP, LOCAL_DOMAINS}  # what asks for scores in a message to train
 #: Numbers of a reply with scores that tell nothing of how images were scored.
 _NO_SCORES = (NUM_EXAMPLES, KEPT, STARTED_ANEW, WITHHELD, COUNT, VALIDATION_COUNT, SECONDS, PROCESS)
@@ -109,6 +124,12 @@ def round_scores(kind: str, reply: RecordDict, config: RunConfig, where: Place) 
         numbers[name] = value
     if SITE_FIGURES in reply:
         reply[SITE_FIGURES] = encode(rounding.figures(decode(reply.array_records[SITE_FIGURES])))
+    if segmentation.RECORD in reply:
+        of_masks = decode(reply.array_records[segmentation.RECORD])
+        stepped = {
+            name: mask_figures.rounded(site, rounding.rates(name), rounding.least) for name, site in of_masks.items()
+        }
+        reply[segmentation.RECORD] = encode(stepped)
 
 
 @dataclass(frozen=True)
@@ -159,10 +180,12 @@ class Rounding:
         rounded: Arrays = {}
         for domain in (name.removeprefix(SITE_COUNTS) for name in arrays if name.startswith(SITE_COUNTS)):
             numbers = site_figures.from_arrays(arrays, domain)
-            rounded |= site_numbers.rounded(numbers, self._rates(domain), self.least).arrays(domain)
+            rounded |= site_numbers.rounded(numbers, self.rates(domain), self.least).arrays(domain)
         return rounded
 
-    def _rates(self, domain: str) -> Callable[[str, float, int], float]:
+    def rates(self, domain: str) -> Callable[[str, float, int], float]:
+        """Return what rounds figures of a domain: of a name, a value and the number of images behind it."""
+
         def rate(name: str, value: float, images: int) -> float:
             of = CORRECT + domain if name == "accuracy" else f"{name}/{domain}"  # one number, however it is called
             return self.of_images(round(value * images, 9), images, of) / images

@@ -40,8 +40,9 @@ from fedshift_datasets.io import (
 from fedshift_datasets.io.sites import LAYOUTS, Site
 from fedshift_datasets.listing import IGNORED, ImageFiles
 
-NAME = "folders"
+NAME, MASKS_NAME = "folders", "folders-masks"
 TITLE = "Your own images: class folders by site, or labels.csv"
+MASKS_TITLE = "Your own images with masks: images/ and masks/ by site, or labels.csv"
 SIZE = 64  # pixels, where dataset.size says nothing
 MOST_CLASSES, MOST_DOMAINS = 2000, 1000  # they stand in config.yaml and in each message to a node
 _MARKS = frozenset(" ._-+()&")
@@ -366,4 +367,5 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str], *, 
                 raise DataError(f"{shown(root)}: {kind} {problem}") from None
 
 
-DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True, masked=(False, True))
+DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True)
+MASKS = replace(DATASET, name=MASKS_NAME, title=MASKS_TITLE, masked=True)

@@ -72,19 +72,14 @@ def _completed(config: Any) -> Any:
 
 def _rules(case: Case) -> str:
     config = case.config
+    masked, name = config.dataset.known().masked, config.dataset.name
+    if config.task != NAME and config.segmentation != MaskOptions():
+        return f"segmentation: its keys do nothing with task={config.task}; they need task={NAME}"
+    if masked != (config.task == NAME):
+        have = f"have masks; allowed is {NAME}" if masked else "have no masks; allowed is classification"
+        return f"task={config.task}: images of {name} {have}"
     if config.task != NAME:
-        masked = config.dataset.known().masked == (True,)
-        if config.segmentation != MaskOptions():
-            return f"segmentation: its keys do nothing with task={config.task}; they need task=segmentation"
-        return (
-            f"task=classification: the images of {config.dataset.name} have masks; allowed is segmentation"
-            if masked
-            else ""
-        )
-    if True not in config.dataset.known().masked:
-        return (
-            f"task=segmentation: the images of {config.dataset.name} have no masks (dataset.of, docs/guide/own-data.md)"
-        )
+        return ""
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
     return _adapts(config) or _of_whole_images(config)

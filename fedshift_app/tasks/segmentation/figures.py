@@ -15,6 +15,8 @@ reloaded", Nature Methods 2024). MONAI's functions give the same numbers (tests)
 patients of their images' means, with the interval of Student's t over patients.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,6 +95,22 @@ def of_site(figures: Floats, patients: NDArray[np.str_] | None, least: int) -> F
             if known.sum() >= max(least, 1):
                 site[m, k] = _over_patients(figures[m, known, k], alone[known], known=patients is not None)
     return site
+
+
+def rounded(site: Floats, rate: Callable[[str, float, int], float], least: int) -> Floats:
+    """Return the figures of a site whose owner lets numbers out in steps alone, without intervals and distances.
+
+    Args:
+        site: As :func:`of_site` returns them.
+        rate: Takes the name of a figure, its value and the number of images behind it, and returns the rounded value.
+        least: Fewer patients are not counted.
+    """
+    steps = site.copy()
+    steps[..., 1:3] = steps[METRICS.index("hd95")] = ABSENT
+    for m, k in zip(*np.nonzero(steps[..., 0] != ABSENT), strict=True):
+        steps[m, k, 0] = rate(f"{METRICS[m]}/{k}", float(site[m, k, 0]), int(site[m, k, 3]))
+    steps[..., 4][steps[..., 4] < least] = ABSENT
+    return steps
 
 
 def _over_patients(values: Floats, patients: NDArray[np.str_], *, known: bool) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from fedshift_app.features import records
 from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD, due
 from fedshift_app.tasks.segmentation.figures import ABSENT, METRICS, PARTS
 from fedshift_app.tasks.segmentation.show import KEY, OfSite
+from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
 from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation.evaluation import Answer
@@ -22,8 +23,13 @@ class Masks(ServerFeature):
     """Asks nodes for figures of their test images' masks."""
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Say what is learnt and how an image is scored."""
+        """Say what is learnt and how an image is scored.
+
+        Raises:
+            ConfigError: If the network, as the method has it, gives no class for each pixel.
+        """
         options = self.run.config.segmentation
+        check_network(self.run.config)
         yield (
             f"task=segmentation: loss {options.ce:g} cross-entropy + {options.dice:g} soft Dice; accuracies are the "
             "mean Dice of images over the classes besides the background"
@@ -60,6 +66,26 @@ class Masks(ServerFeature):
             )
             for answer in answers
         }
+
+
+def check_network(config: Any) -> None:
+    """Refuse a network that gives no class for each pixel.
+
+    Raises:
+        ConfigError: With what it gives of an image.
+    """
+    import torch  # of a server too, but not of whoever reads a run
+
+    from fedshift_app.node import setup
+
+    model, side = setup.initial_model(config).eval(), config.dataset.pixels
+    with torch.no_grad():
+        given = tuple(model(torch.zeros(1, 3, side, side))[1].shape[1:])
+    if given != (wanted := (len(config.dataset.known().classes), side, side)):
+        raise ConfigError(
+            f"model.name={config.model.name}: with method={config.method['name']} logits of an image have the shape "
+            f"{given}, task=segmentation needs {wanted}; allowed are unet:small, unet:NAME and others that give masks"
+        )
 
 
 def _check(numbers: np.ndarray[Any, Any], images: int, domain: str) -> None:

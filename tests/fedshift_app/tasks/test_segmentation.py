@@ -1,0 +1,202 @@
+"""Segmentation: loss and figures against slow ones and MONAI's, what it needs of a run, and runs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from refusals import refused
+from support import InlineRun, rng
+
+from fedshift_app.config import needs, registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.tasks.segmentation import MaskOptions, figures
+from fedshift_app.tasks.segmentation.losses import EPSILON, MaskGrading, MaskLoss
+from fedshift_app.tasks.segmentation.server import _check
+from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.training.settings import ImageConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import Refused
+from fedshift_datasets.listing import IGNORED
+
+C, SHAPE = 3, (4, 9, 9)
+SHORT = "train.epochs=1 train.precision=float32"
+Pixels = NDArray[np.uint8]
+pixels = arrays.arrays(np.uint8, SHAPE, elements=st.sampled_from([0, 1, 2, IGNORED]))
+said = arrays.arrays(np.uint8, SHAPE, elements=st.integers(0, C - 1))
+
+
+def logits_of(seed: int) -> torch.Tensor:
+    return torch.randn(SHAPE[0], C, *SHAPE[1:], generator=rng(seed), dtype=torch.float64)
+
+
+def slow_loss(logits: NDArray[np.float64], y: Pixels, options: MaskOptions) -> list[float]:
+    """Return the loss of each image, pixel by pixel."""
+    losses = []
+    for scores, mask in zip(logits, y, strict=True):
+        places = [at for at in np.ndindex(*mask.shape) if mask[at] != IGNORED]
+        p = {at: np.exp(scores[:, *at]) / np.exp(scores[:, *at]).sum() for at in places}
+        ce = sum(-np.log(p[at][mask[at]]) for at in places) / max(len(places), 1)
+        dice = []
+        for k in range(0 if options.background else 1, C):
+            both = sum(p[at][k] for at in places if mask[at] == k)
+            dice.append((2 * both + EPSILON) / (sum(p[at][k] + (mask[at] == k) for at in places) + EPSILON))
+        losses.append(float(options.ce * ce + options.dice * (1 - np.mean(dice))))
+    return losses
+
+
+@pytest.mark.parametrize("options", [{}, {"dice": 0.0}, {"ce": 0.0, "background": True}, {"ce": 0.5, "dice": 2.0}])
+@settings(max_examples=10)
+@given(y=pixels)
+def test_the_loss_is_that_of_the_definition(options: dict[str, Any], y: Pixels) -> None:
+    given, target = MaskOptions(**options), torch.from_numpy(y).long()
+    loss, logits = MaskLoss(given), logits_of(0)
+    wanted = slow_loss(logits.numpy(), y, given)
+    np.testing.assert_allclose(loss.of_each(logits, target).numpy(), wanted, rtol=1e-5, atol=1e-6)
+    assert float(loss(logits, target)) == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+@settings(max_examples=30)
+@given(y=pixels, predicted=said)
+def test_an_image_scores_its_mean_dice_and_one_where_nothing_was_to_be_found(y: Pixels, predicted: Pixels) -> None:
+    dice = figures.of_images(y, predicted, C, 1.0)[0]
+    each = [float(np.mean(row[np.isfinite(row)])) if np.isfinite(row).any() else 1.0 for row in dice]
+    grading = MaskGrading(MaskLoss(MaskOptions()), C)
+    right = grading.right(torch.from_numpy(predicted).long(), torch.from_numpy(y).long())
+    assert float(right) == pytest.approx(sum(each))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    y=arrays.arrays(np.uint8, SHAPE, elements=st.integers(0, C - 1)), predicted=said, tolerance=st.sampled_from([1, 2])
+)
+def test_figures_equal_those_of_monai(y: Pixels, predicted: Pixels, tolerance: int) -> None:
+    monai = pytest.importorskip("monai.metrics", reason="needs the extra segmentation")
+    hot = [torch.from_numpy(np.stack([mask == k for k in range(C)], 1)) for mask in (predicted, y)]
+    dice = monai.compute_dice(*hot, include_background=False, ignore_empty=True)
+    iou = monai.compute_iou(*hot, include_background=False, ignore_empty=True)
+    far = monai.compute_hausdorff_distance(*hot, include_background=False, percentile=95)
+    near = monai.compute_surface_dice(*hot, [float(tolerance)] * (C - 1), include_background=False)
+    found = figures.of_images(y, predicted, C, float(tolerance))
+    either = np.isfinite(found[0])
+    both = np.isfinite(found[2])
+    for name, theirs, counted in zip(figures.METRICS, (dice, iou, far, near), (both, both, both, either), strict=True):
+        ours = found[figures.METRICS.index(name)]
+        np.testing.assert_allclose(ours[counted], theirs.numpy()[counted], atol=1e-6, err_msg=name)
+    assert not found[0][either & ~both].any() and not found[3][either & ~both].any()
+
+
+def test_a_site_counts_patients_first_and_hides_classes_of_few_images() -> None:
+    values = np.full((4, 6, 2), np.nan)
+    values[:, :, 0] = [1.0, 0.0, 0.5, 0.5, 0.25, 0.75]
+    values[:, :2, 1] = 1.0
+    patients = np.array(["a", "a", "b", "", "", "c"])
+    site = figures.of_site(values, patients, least=1)
+    assert site[0, 0, [0, 3, 4]].tolist() == pytest.approx([np.mean([0.5, 0.5, 0.5, 0.25, 0.75]), 6, 5])
+    assert site[0, 0, 1] < site[0, 0, 0] < site[0, 0, 2]
+    assert site[0, 1].tolist() == [1.0, figures.ABSENT, figures.ABSENT, 2, 1]  # no interval of one patient
+    hidden = figures.of_site(values, patients, least=3)
+    assert (hidden[:, 1] == figures.ABSENT).all()
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 99), padding=st.integers(0, 4), flip=st.booleans(), crop=st.booleans())
+def test_a_mask_moves_with_its_image(seed: int, padding: int, flip: bool, crop: bool) -> None:
+    drawn = np.random.default_rng(seed)
+    y = torch.from_numpy(drawn.integers(1, C, (3, 4, 4)).repeat(4, 1).repeat(4, 2).astype(np.uint8))
+    x = (y[..., None] * 80).expand(-1, -1, -1, 3).contiguous()
+    scale = {"resized_crop": (0.5, 1.0)} if crop else {}
+    config = ImageConfig(crop_padding=padding, flip=flip, mean=(0, 0, 0), std=(1, 1, 1), **scale)
+    pipeline = Pipeline(config, torch.device("cpu"))
+    moved, masks = pipeline.with_targets(x, y, rng(seed))
+    assert torch.equal(moved, pipeline.train(x, rng(seed)))  # the same draws, with masks and without
+    shown = (moved[:, 0] * 255 / 80).round().to(torch.uint8)
+    known = masks != IGNORED
+    if crop:  # an image mixes pixels at the edges of classes, a mask does not
+        assert (shown == masks)[known].float().mean() > 0.7
+        assert set(masks.unique().tolist()) <= {1, 2, IGNORED}
+    else:
+        assert torch.equal(shown[known], masks[known]) and not shown[~known].any()
+
+
+FITS = {
+    "fedavg", "fedprox", "scaffold", "fedbn", "fedrdn", "fedfa", "feddyn", "ga", "fedheal", "fedala", "fedrep", "mixstyle",
+    "moon", "local", "fednova", "afl", "fedavg-ft", "fedgma", "fedomg", "fdse", "gperxan",
+}  # fmt: skip
+
+
+def test_methods_that_need_no_class_of_an_image_fit() -> None:
+    assert {m.name for m in registry.listed() if not needs.why_not("masks", m)} >= FITS
+    refusing = {
+        "fedproto",
+        "i2pfl",
+        "t3a",
+        "tent",
+        "ggeur",
+        "fedcode",
+        "f2dc",
+        "fed3r",
+        "fedicon",
+        "fedseproto",
+        "fedmd",
+    }
+    assert all(needs.why_not("masks", registry.get(name)) for name in refusing)
+
+
+@pytest.mark.parametrize(
+    ("flat", "named"),
+    [
+        ({"method": "fedproto"}, ("task", "segmentation", "fedproto", "fedavg", "scaffold")),
+        ({"set": "adapt.name=tent"}, ("adapt.name=tent",)),
+        ({"set": "train.sampler=balanced"}, ("train.sampler=balanced", "shuffle")),
+        ({"set": "images.views=2"}, ("images.views=2",)),
+        ({"set": "evaluate.figures=true"}, ("evaluate.figures=true", "false")),
+        ({"set": "segmentation.ce=0 segmentation.dice=0"}, ("segmentation.ce=0", "segmentation.dice=0")),
+        ({"set": "task=classification"}, ("task=classification", "handwritten-masks", "segmentation")),
+        ({"experiment": "handwritten", "set": "task=segmentation"}, ("task=segmentation", "handwritten")),
+        ({"experiment": "handwritten", "set": "segmentation.dice=2"}, ("segmentation", "task=classification")),
+    ],
+)
+def test_what_goes_by_the_class_of_an_image_is_refused(flat: dict[str, str], named: tuple[str, ...]) -> None:
+    with refused(ConfigError, *named):
+        resolve({"experiment": "handwritten-masks", **flat})
+
+
+def test_a_network_without_masks_is_refused_before_training(run_inline: InlineRun) -> None:
+    with refused(ConfigError, "model.name", "cnn", "unet"):
+        run_inline("handwritten-masks", rounds=1, set=f"{SHORT} model.name=cnn")
+
+
+@pytest.mark.parametrize("lie", [(0, 0, 0, 1.5), (1, 0, 3, 9), (0, 0, 4, 9), (2, 0, 0, np.nan), (2, 0, 1, -2.0)])
+def test_figures_that_cannot_be_are_refused(lie: tuple[int, int, int, float]) -> None:
+    site = np.full((4, 1, 5), [0.5, 0.4, 0.6, 8, 2])
+    _check(site, 8, "a")
+    site[lie[:3]] = lie[3]
+    with refused(Refused, "'a'"):
+        _check(site, 8, "a")
+
+
+def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
+    run = run_inline("handwritten-masks", rounds=2, nodes=4, method="fedbn", set=SHORT)
+    section = run.results["segmentation"]
+    assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == [
+        "scan", "texture", "street", "sketch",
+    ]  # fmt: skip
+    for site in section["sites"]:
+        dice = site["metrics"]["dice"][0]
+        assert dice["low"] <= dice["value"] <= dice["high"] and dice["images"] > 0 and dice["patients"] is None
+    assert section["mean"]["iou"][0] == pytest.approx(
+        np.mean([s["metrics"]["iou"][0]["value"] for s in section["sites"]])
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", sorted(FITS))
+def test_each_method_that_fits_learns_masks(method: str, run_inline: InlineRun) -> None:
+    run = run_inline("handwritten-masks", rounds=12, nodes=4, method=method)
+    # all pixels digit: what a model without any training scores at best
+    assert all(accuracy > 45 for accuracy in run.results["domains"].values()), run.results["domains"]
