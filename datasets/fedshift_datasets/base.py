@@ -67,7 +67,7 @@ class Source:
         classes_stated: Somebody stated the order of ``classes``; False if it is the order of folder names, so that an
             integer label has no meaning.
         patients: all: patients are looked for wherever they may be known; listed: ``labels`` alone states them.
-        masks: The images have masks (``ImageSet.masks``).
+        masks: The run asks for masks of the images (``ImageSet.masks``).
     """
 
     data_dir: Path | None = None
@@ -109,7 +109,7 @@ class Dataset:
         find_own: Finds one domain and split in the folder of a real node, None if there is no such split; by default
             in the plain layouts (:func:`fedshift_datasets.io.trees.find_plain`).
         validates: Its sites may have a split validation, for which ``find`` and ``find_own`` are called.
-        masked: Its images have masks, and class 0 is the background.
+        masked: The values of ``Source.masks`` that it allows: one with masks has class 0 for the background.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Dataset:
     own: Callable[[Source, tuple[str, ...]], Names] | None = None
     find_own: Callable[[str, Split, Source], ImageFiles | None] | None = None
     validates: bool = False
-    masked: bool = False
+    masked: tuple[bool, ...] = (False,)
 
     def splits(self, domain: str) -> tuple[Split, ...]:
         """Return the splits that a domain has."""

@@ -35,7 +35,7 @@ PUBLIC = "public"
 _OURS = (
     handwritten.DATASET, handwritten_masks.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
     vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
-    folders.DATASET, folders.MASKS, partitioned.DATASET,
+    folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})
@@ -57,7 +57,7 @@ def of_users() -> list[str]:
 
 def may_have_patients(name: str) -> bool:
     """Return whether images of a data set may have patients, as a user's own, Camelyon17's and those of a package."""
-    return name in (folders.NAME, folders.MASKS_NAME, camelyon.NAME) or all(name != known.name for known in _OURS)
+    return name in (folders.NAME, camelyon.NAME) or all(name != known.name for known in _OURS)
 
 
 def stated(name: str, names: Names, as_name: str = "") -> Dataset:

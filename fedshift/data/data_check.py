@@ -22,7 +22,7 @@ from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_datasets.sets import folders, partitioned
 from fedshift_datasets.sets.folders import Survey
 
-KINDS = (folders.NAME, folders.MASKS_NAME, partitioned.NAME)
+KINDS = (folders.NAME, partitioned.NAME)
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
@@ -193,12 +193,16 @@ def _counts(page: Page, domains: Sequence[str]) -> list[str]:
     validates = any("validation" in one["images"] for one in page["domains"].values())
     splits = OWN_SPLITS if validates else SPLITS
 
-    def row(title: str, number_of: Any) -> list[str]:
+    def row(title: str, number_of: Any, empty: str = "0!") -> list[str]:
         numbers = [[number_of(of[split]) for split in splits if split in of] for of in images.values()]
-        return [title, *(" + ".join(f"{n}" if n else "0!" for n in cell) for cell in numbers)]  # marks what is empty
+        return [title, *(" + ".join(f"{n}" if n else empty for n in cell) for cell in numbers)]
 
     if len(page["classes"]) <= MOST_CLASSES:
-        rows = [row(shown(kind, MOST_NAME), lambda of, kind=kind: of[kind]) for kind in page["classes"]]
+        missing = {kind for *_, kind in page["empty"]}  # a class of masks may be there and nowhere the largest one
+        rows = [
+            row(shown(kind, MOST_NAME), lambda of, kind=kind: of[kind], "0!" if kind in missing else "0")
+            for kind in page["classes"]
+        ]
     else:
         rows = [
             row("fewest of a class", lambda of: min(of.values())),

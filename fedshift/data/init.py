@@ -22,7 +22,7 @@ from fedshift_core.json_text import text_of
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
-from fedshift_datasets.base import OWN_SPLITS
+from fedshift_datasets.base import OWN_SPLITS, Source
 from fedshift_datasets.io import patients, sites
 from fedshift_datasets.quality import checkup
 from fedshift_datasets.sets import folders
@@ -32,6 +32,7 @@ LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share", "dataset.hub")
 METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
 FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # likewise, where the encoder and its BatchNorm are frozen
+MASK_METHODS = ("fedavg", "fedbn", "fedprox", "local")  # likewise, of images with masks
 WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
 UNEQUAL = 3.0  # classes are, where a site has so many times as many training images of one as of another
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
@@ -44,6 +45,9 @@ _FROZEN = """\
 images:
   crop_padding: 0    # no augmentation: the features of an image are computed once. With
   flip: false        # flip: true, cached_views: 8 keeps those of eight augmented views
+"""
+_TASK = """\
+task: segmentation   # each image has a mask; classes are named in the order of its values, the background first
 """
 _UNTRAINED_MODEL = """\
   # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
@@ -69,16 +73,21 @@ class Proposal:
     weights: str = ""
 
 
-def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False) -> Proposal:
+def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False, masks: bool = False) -> Proposal:
     """Return settings for a first run, which trains in minutes to an hour on a CPU.
 
     Args:
         sides: The shorter side of images, in pixels; empty where they come as arrays.
         images: Training images of each site.
         pretrained: This machine has the weights of :data:`WEIGHTS` and what reads them.
+        masks: The images have masks.
     """
     middle = sorted(sides)[len(sides) // 2] if sides else _SMALL
     batch = 16 if min(images) < 200 else 32 if min(images) < 2000 else 64
+    if masks:
+        size = _SMALL if middle < _MIDDLE else _MIDDLE if middle < _LARGE else _LARGE
+        why = "small and untrained; unet:resnet18 (fedshift[segmentation]) has any encoder of timm"
+        return Proposal(size, "unet:small", why, batch, epochs=2)
     if pretrained and middle >= _LARGE and (packaged := packages.of(WEIGHTS)):
         why = "with few images, trained weights are worth more than any method"
         return Proposal(_LARGE, packaged.network, why, batch, epochs=5, rounds=50, weights=WEIGHTS)
@@ -130,6 +139,9 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     data_dir, dotted = of_data_set(arguments or (), accepted, TAKEN)
     if not data_dir and not any(argument.startswith("dataset.hub=") for argument in dotted):
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
+    labels_file = next((text.partition("=")[2] for text in dotted if text.startswith("dataset.labels=")), "")
+    if data_dir and sites.has_masks(Source(user_path(data_dir, "data-dir"), labels=labels_file)):
+        dotted = [*dotted, "dataset.masks=true"]
     dataset = resolving.resolve_dataset(folders.NAME, data_dir, dotted)
     survey = folders.survey(dataset.source(), dataset.domains)
     images = [site.pictures.number("train") for site in survey.sites if len(site.pictures)]
@@ -137,7 +149,8 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
         (site.domain, split): listing.labels
         for site in survey.sites if len(site.pictures) for split, listing in site.listings.items()
     }  # fmt: skip
-    proposal, rare = propose(_sides(survey), images or [0], pretrained=has_weights()), unequal(labels, survey.classes)
+    proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), masks=dataset.masks)
+    rare = unequal(labels, survey.classes)
     try:
         home.mkdir(parents=True, exist_ok=True)
         path.write_text(_text(name, dataset, survey, proposal, rare), encoding="utf-8")
@@ -150,7 +163,7 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_summary(path, survey, proposal, rare))
+    typer.echo(_summary(path, survey, proposal, rare, masks=dataset.masks))
     return path
 
 
@@ -181,7 +194,7 @@ def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal,
 # Images of {num_sites} and {num_classes}, as `fedshift init` found them:
 {_sites(survey)}# All other keys, with their defaults, stand in config.yaml of any run folder.
 title: {text_of(f"{name}: {num_sites}, {num_classes}")}
-dataset:
+{_TASK if dataset.masks else ""}dataset:
   name: {text_of(name)}          # your word for these images, in tables
   of: folders
   data_dir: {text_of(dataset.data_dir)}   # a real node has its own
@@ -196,7 +209,7 @@ dataset:
   validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
 model:
   name: {text_of(proposal.network)}   # {proposal.why}
-{_FROZEN_MODEL if proposal.weights else _UNTRAINED_MODEL}train:
+{_FROZEN_MODEL if proposal.weights else "" if dataset.masks else _UNTRAINED_MODEL}train:
   epochs: {proposal.epochs}          # local epochs a round
   batch_size: {proposal.batch}
   lr: 0.01
@@ -224,10 +237,10 @@ def _and(names: Iterable[str]) -> str:
     return " and ".join(map(shown, names))
 
 
-def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str) -> str:
+def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str, *, masks: bool) -> str:
     """Return a summary of the file and the next commands."""
     file = shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
-    methods = ",".join(FROZEN_METHODS if proposal.weights else METHODS)
+    methods = ",".join(MASK_METHODS if masks else FROZEN_METHODS if proposal.weights else METHODS)
     elsewhere = doc_page("docs/deploy/deployment.md")
     notes = "".join(f"\n  {line}" for line in _notes(survey, rare))
     return f"""\
@@ -247,7 +260,7 @@ def _notes(survey: Survey, rare: str) -> list[str]:
     lines, every = [], survey.sites
     there = {label for site in every for label in site.pictures.labels.tolist()}
     empty = [shown(kind) for label, kind in enumerate(survey.classes) if label not in there]
-    if empty and not any(site.archives for site in every):  # whose labels are not read
+    if empty and not any(site.archives or site.pictures.masks for site in every):  # whose labels are not read
         kinds = plural(len(empty), "class has", "classes have")
         remedy = "remove the empty folders and run `fedshift init` again"
         lines.append(f"{kinds} no image at any site: {', '.join(empty)}; {remedy}")

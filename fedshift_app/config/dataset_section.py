@@ -60,6 +60,8 @@ class DatasetConfig(SectionOfRooms):
     """Columns `image` and `label` of that set, where it has several."""
     classes_stated: bool = True
     """Whether somebody stated the classes; FedShift sets it to false where they are folder names by alphabet."""
+    masks: bool = False
+    """Whether each image has a mask, a class for each pixel; task=segmentation sets it."""
     labels: str = ""
     """Table (.csv) in data_dir that names the images of a folders data set; empty: labels.csv where there is one."""
     download: bool = False
@@ -134,7 +136,7 @@ class DatasetConfig(SectionOfRooms):
         return Source(
             data_dir or (Path(self.data_dir) if self.data_dir else None), self.download, self.seed, self.classes,
             self.labels, TEST_SHARE if self.test_share is None else self.test_share, self.skip_broken,
-            self.classes_stated, self.patients, catalog.get(self.kind).masked,
+            self.classes_stated, self.patients, self.masks,
         )  # fmt: skip
 
     def known(self) -> Dataset:

@@ -39,7 +39,7 @@ from fedshift_app.config.validating import (
     validate,
 )
 from fedshift_app.run.files import CONFIG_FILE
-from fedshift_clients.models.catalog import NETWORKS, library_of
+from fedshift_clients.models.catalog import NETWORKS, family_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -158,7 +158,8 @@ def libraries(flat: Mapping[str, Any]) -> tuple[str, ...]:
         name = parse_set(str(keys["set"])).get("model.name") or model.get("name")
     except ConfigError:
         return ()
-    return tuple(filter(None, (library_of(str(name)),)))
+    family = family_of(str(name))
+    return () if family is None else (family.prefix,)
 
 
 def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConfig], finished: bool) -> RunConfig:
@@ -310,6 +311,7 @@ def _flat_layer(keys: Mapping[str, Any]) -> Layer:
 def _complete(layer: Layer, path: Path, typed: Collection[str]) -> dict[str, Any]:
     """Return the sections of a run, with what a user's own images and a file of weights say."""
     sections = nested(layer)
+    sections["dataset"] = {**sections["dataset"], **({"masks": True} if sections.get("task") == "segmentation" else {})}
     sections["dataset"] = folder_classes.filled(sections["dataset"], typed="dataset.classes" in typed)
     if sections["dataset"].get("classes") and isinstance(sections.get("allocation"), Mapping):  # a user's own images
         domains = tuple(sections["dataset"].get("domains", ()))

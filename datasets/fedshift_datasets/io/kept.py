@@ -222,13 +222,9 @@ def _head(about: Mapping[str, Any], at: int, of_arrays: int, align: int) -> byte
 def mapped(
     file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64], *, masks: bool = False
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8] | None, NDArray[np.int64]]]:
-    """Begin a file with pixels, maybe masks, and labels, which the caller fills in where they are mapped into memory.
+    """Begin a file with pixels (N, size, size, 3), maybe masks (N, size, size), and labels (N,).
 
-    Args:
-        file: A new one.
-        shape: Of the pixels, (N, size, size, 3).
-        labels: (N,); those in the file begin with them.
-        masks: There are masks, (N, size, size).
+    The caller fills in pixels and masks where they are mapped into memory, and may change the labels there.
 
     Raises:
         OSError: If there is no room on the disk; a mapped page without room would kill the process.

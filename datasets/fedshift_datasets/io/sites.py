@@ -99,6 +99,15 @@ def table_path(source: Source) -> Path:
     return data_dir(source) / (source.labels or LABELS)
 
 
+def has_masks(source: Source) -> bool:
+    """Return whether images lie below data-dir with masks: by a table's column, or by the folders of a site."""
+    root = data_dir(source)
+    if table_path(source).is_file():
+        return "mask" in table.columns_of(table_path(source))
+    places = layout.folders_in(root)
+    return any(map(masks.are_in, [*places, *(path for place in places for path in layout.folders_in(place))]))
+
+
 def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | None:
     """Return the rows of the table; None if there is no table.
 

@@ -144,8 +144,22 @@ def _duplicate(row: Row, other: Row) -> str:
     return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
 
 
+def _names(line: str) -> list[str]:
+    return [same_names.key(name) for name in next(csv.reader([line], _Cells, delimiter=_delimiter(line)), [])]
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names of a table's columns.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    with files.reading(path), _as_text(path) as file:
+        return _names(file.readline(MOST_BYTES))
+
+
 def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
-    names = [same_names.key(name) for name in next(csv.reader([line], _Cells, delimiter=_delimiter(line)), [])]
+    names = _names(line)
     for column in columns:
         if names.count(column) != 1:
             number = "no column" if column not in names else "two columns"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
@@ -42,6 +43,7 @@ class Part:
         sketches: Sketches of these images for comparison.
         turned: Number of them with an EXIF orientation, applied or not.
         pixels: Statistics of their pixels, as they are decoded.
+        showing: Number of images that show each class: of masks more than those of which it is the largest.
     """
 
     domain: str
@@ -54,6 +56,7 @@ class Part:
     sketches: Sketches
     turned: int = 0
     pixels: PixelStatistics | None = None
+    showing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Checkup:
         """Return the domains and splits without an image of a class, with the class."""
         missing = []
         for domain in dict.fromkeys(part.domain for part in self.parts):
-            counts = {part.split: part.counts for part in self.parts if part.domain == domain}
+            counts = {part.split: part.showing for part in self.parts if part.domain == domain}
             for split in counts:
                 missing += [
                     (domain, split, class_name)
@@ -203,7 +206,13 @@ def _part(
     turned = sum(number for header, number in file_headers.items() if header.turned)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
     pixels, sketches = findings.of(images)
-    return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels), images
+    showing = counts if images.masks is None else _showing(images.masks, len(known.classes))
+    return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels, showing), images
+
+
+def _showing(masks: NDArray[np.uint8], classes: int) -> tuple[int, ...]:
+    there = np.array([np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes] > 0 for mask in masks])
+    return tuple(there.sum(axis=0).tolist())
 
 
 def _without(listing: Listing, broken: Sequence[Broken]) -> Listing:

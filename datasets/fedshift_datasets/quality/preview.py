@@ -1,7 +1,6 @@
 """Draws a contact sheet: a few images of every class and domain side by side."""
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from fedshift_datasets.base import ImageSet
@@ -19,6 +18,7 @@ ELLIPSIS = "…"
 PAPER = (255, 255, 255)
 BLANK = (222, 222, 234)
 TEXT = (20, 20, 20)
+OUTLINE = (255, 0, 255)
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -60,11 +60,18 @@ def _shown_size(images: ImageSet, scale: int) -> tuple[int, int]:
     return max(1, round(width * factor)), max(1, round(height * factor))
 
 
-def _shown(pixels: NDArray[np.uint8], size: tuple[int, int]) -> Image.Image:
-    """Turn one image (H, W, 3) into a picture of ``size`` (width, height), pixels kept sharp."""
-    picture = Image.fromarray(pixels)
+def _shown(images: ImageSet, place: int, size: tuple[int, int]) -> Image.Image:
+    """Turn one image into a picture of ``size`` (width, height), pixels kept sharp, with the outlines of its mask."""
+    picture = Image.fromarray(images.x[place])
     enlarged = size[0] >= picture.width
-    return picture.resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
+    picture = picture.resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
+    if images.masks is None:
+        return picture
+    pixels = np.array(picture)
+    mask = np.asarray(Image.fromarray(images.masks[place]).resize(size, Image.Resampling.NEAREST))
+    pixels[:, 1:][mask[:, 1:] != mask[:, :-1]] = OUTLINE
+    pixels[1:][mask[1:] != mask[:-1]] = OUTLINE
+    return Image.fromarray(pixels)
 
 
 def _headers(classes: tuple[str, ...], column: int) -> list[Image.Image]:
@@ -84,7 +91,7 @@ def _block(images: ImageSet, classes: int, per_class: int, cell: tuple[int, int]
         for place in range(per_class):
             corner = (label * (width + PAD), place * (height + PAD))
             if place < len(places):
-                block.paste(_shown(images.x[places[place]], size), corner)
+                block.paste(_shown(images, int(places[place]), size), corner)
             else:
                 block.paste(BLANK, (*corner, corner[0] + width, corner[1] + height))
     return block

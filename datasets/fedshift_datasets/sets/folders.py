@@ -40,9 +40,8 @@ from fedshift_datasets.io import (
 from fedshift_datasets.io.sites import LAYOUTS, Site
 from fedshift_datasets.listing import IGNORED, ImageFiles
 
-NAME, MASKS_NAME = "folders", "folders-masks"
+NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"
-MASKS_TITLE = "Your own images with masks: images/ and masks/ by site, or labels.csv"
 SIZE = 64  # pixels, where dataset.size says nothing
 MOST_CLASSES, MOST_DOMAINS = 2000, 1000  # they stand in config.yaml and in each message to a node
 _MARKS = frozenset(" ._-+()&")
@@ -208,12 +207,17 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
 
 
 def _check_kinds(root: Path, by_site: Mapping[str, Sequence[str]]) -> None:
-    """Refuse class folders that are splits without class folders: of a site, or of all sites together.
+    """Refuse class folders that are those of masks, or splits without class folders: of a site, or of all together.
 
     Raises:
         DataError: With their names.
     """
     together = [kind for kinds in by_site.values() for kind in kinds]
+    if {same_names.key(kind) for kind in together} == {masks.IMAGES, masks.MASKS}:
+        raise DataError(
+            f"{shown(root)}: {masks.IMAGES} and {masks.MASKS} are no classes: these images have masks",
+            "state task=segmentation, or dataset.classes=[...] if classes are called so",
+        )
     for site, kinds in (*by_site.items(), ("", together)):
         splits = {split_names.split_of(kind) for kind in kinds}
         if len(splits) > 1 and None not in splits:
@@ -367,5 +371,4 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str], *, 
                 raise DataError(f"{shown(root)}: {kind} {problem}") from None
 
 
-DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True)
-MASKS = replace(DATASET, name=MASKS_NAME, title=MASKS_TITLE, masked=True)
+DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True, masked=(False, True))

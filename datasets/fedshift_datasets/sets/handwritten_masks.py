@@ -41,4 +41,4 @@ def find(domain: str, split: Split, source: Source) -> ImageFiles:
     return find_plain(source.data_dir, domain, split, CLASSES, masks=True)
 
 
-DATASET = Dataset("handwritten-masks", TITLE, DOMAINS, CLASSES, SIZE, find, masked=True)
+DATASET = Dataset("handwritten-masks", TITLE, DOMAINS, CLASSES, SIZE, find, masked=(True,))

@@ -28,7 +28,10 @@ from fedshift_datasets.sets import folders
 
 NAME = "flwr-datasets"
 DATASET = replace(
-    folders.DATASET, name=NAME, title="an image set of the Hugging Face hub, divided by a partitioner of flwr-datasets"
+    folders.DATASET,
+    name=NAME,
+    title="an image set of the Hugging Face hub, divided by a partitioner of flwr-datasets",
+    masked=(False,),
 )
 OURS = "DomainPartitioner"  # the one partitioner that flwr-datasets does not have
 SPLIT = "train"

@@ -75,8 +75,8 @@ def _rules(case: Case) -> str:
     masked, name = config.dataset.known().masked, config.dataset.name
     if config.task != NAME and config.segmentation != MaskOptions():
         return f"segmentation: its keys do nothing with task={config.task}; they need task={NAME}"
-    if masked != (config.task == NAME):
-        have = f"have masks; allowed is {NAME}" if masked else "have no masks; allowed is classification"
+    if (config.task == NAME) not in masked:
+        have = f"have masks; allowed is {NAME}" if True in masked else "have no masks; allowed is classification"
         return f"task={config.task}: images of {name} {have}"
     if config.task != NAME:
         return _decodes(config)

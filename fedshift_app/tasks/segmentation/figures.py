@@ -93,7 +93,8 @@ def of_site(figures: Floats, patients: NDArray[np.str_] | None, least: int) -> F
         for m in range(len(METRICS)):
             known = np.isfinite(figures[m, :, k])
             if known.sum() >= max(least, 1):
-                site[m, k] = _over_patients(figures[m, known, k], alone[known], known=patients is not None)
+                most = np.inf if METRICS[m] == "hd95" else 1.0
+                site[m, k] = _over_patients(figures[m, known, k], alone[known], most, known=patients is not None)
     return site
 
 
@@ -113,7 +114,7 @@ def rounded(site: Floats, rate: Callable[[str, float, int], float], least: int) 
     return steps
 
 
-def _over_patients(values: Floats, patients: NDArray[np.str_], *, known: bool) -> tuple[float, ...]:
+def _over_patients(values: Floats, patients: NDArray[np.str_], most: float, *, known: bool) -> tuple[float, ...]:
     """Return the mean over patients of their images' mean values, its interval, and the numbers of both."""
     from scipy import stats  # here: it takes a second to import
 
@@ -122,5 +123,5 @@ def _over_patients(values: Floats, patients: NDArray[np.str_], *, known: bool) -
     value, low, high = float(means.mean()), ABSENT, ABSENT
     if len(means) >= LEAST_PATIENTS:
         half = float(stats.t.ppf(TAIL, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means)))
-        low, high = max(value - half, 0.0), value + half
+        low, high = max(value - half, 0.0), min(value + half, most)
     return value, low, high, len(values), len(means) if known else ABSENT

@@ -140,7 +140,7 @@ def _own_domains(model: Model, request: Request, other: str) -> list[str] | None
     if not data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
         return None
     try:
-        found = folder_classes.filled(section)
+        found = folder_classes.filled(section | ({"classes": classes} if section.get("masks") else {}))
         if any(same_names.place(name, classes) is None for name in found["classes"]):
             raise _other_classes(model, data_dir, found["classes"])
     except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing
