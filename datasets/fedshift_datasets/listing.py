@@ -15,6 +15,7 @@ from fedshift_datasets.io.kept import Kept
 
 T = TypeVar("T", bound=np.generic)
 MARK = 16  # bytes by which an image is known
+SLICE = "#slice="  # in the name of an image that is a slice of a volume: between its file and its number
 IGNORED = 255  # the value of a mask's pixels that count nowhere
 
 
@@ -176,11 +177,16 @@ class Item:
     classes: int = 0
 
 
+def file_of(name: str) -> str:
+    """Return the file of an image, which may be a slice of a volume, by its name."""
+    return name.partition(SLICE)[0]
+
+
 class Files(Sequence[Item]):
-    """Images that are a file each, as a text each; an item is made when it is asked for.
+    """Images that are a file each, or a slice of one, as a text each; an item is made when it is asked for.
 
     Attributes:
-        names: The files' paths, which are their names in errors too.
+        names: The files' paths, of slices with their numbers, which are their names in errors too.
         masks: As ``Item.mask``; None if nobody asks for masks.
         classes: As ``Item.classes``.
     """
@@ -199,7 +205,7 @@ class Files(Sequence[Item]):
         if isinstance(place, slice):
             return self.at(range(len(self))[place])
         name, mask = self.names[place], None if self.masks is None else self.masks[place]
-        return Item(Path(name), name, mask=mask, classes=self.classes)
+        return Item(Path(file_of(name)), name, mask=mask, classes=self.classes)
 
     def at(self, places: Iterable[int]) -> "Files":
         """Return the images at some places, in that order."""
@@ -249,7 +255,7 @@ class Listing:
     def sources(self) -> tuple[str, ...]:
         """The paths of the files that it reads, each once."""
         files = self.names if isinstance(self.items, Files) else [str(item.path) for item in self.items]
-        return tuple(dict.fromkeys((*files, *filter(None, self.masks or ()))))
+        return tuple(dict.fromkeys(map(file_of, (*files, *filter(None, self.masks or ())))))
 
     @property
     def masks(self) -> tuple[str, ...] | None:

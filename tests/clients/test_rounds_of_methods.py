@@ -114,6 +114,7 @@ Rows = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 KEEPING: Rows = {
     "fdse": ({}, {}), "fedicon": ({"gis": False}, {"images": VIEWS}), "fedala": ({}, {}), "fedbn": ({}, PRIVATE),
     "feddyn": ({}, {}), "feddyn, private norm": ({}, PRIVATE), "fedrep": ({}, {}), "fedsr": ({}, {}),
+    "ditto": ({}, PRIVATE),
     "gperxan": ({}, NORMED), "gperxan, averaged": ({"batch_norm": "averaged"}, NORMED),
     "i2pfl": ({"augproto_scope": "round"}, {}), "local": ({}, NORMED), "moon": ({"projection": "mlp"}, {}),
     "moon, private norm": ({}, PRIVATE), "scaffold": ({}, {}), "fedavg": ({}, {"modules": [Extra()]}),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import nibabel
 import numpy as np
 import pytest
 from data_refusals import refuses
@@ -230,3 +231,60 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_it(tmp_path: Path) -
     made = decode.decoded(item(mask=str(tmp_path / "mask.png")), 32, Form(exif="apply"))
     assert made.mask is not None
     assert np.array_equal(made.mask[::12, ::31], np.rot90(classes, -1))
+
+
+def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, float] = (0, 0)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = nibabel.Nifti1Image(np.asarray(values), np.eye(4) if affine is None else affine)
+    image.header["cal_min"], image.header["cal_max"] = window
+    image.to_filename(path)
+
+
+def test_volumes_are_cut_into_slices_of_one_patient(tmp_path: Path, cache_home: Path) -> None:
+    rng, north = np.random.default_rng(0), tmp_path / "north"
+    for number in range(4):
+        found = rng.integers(0, 3, (8, 8, 6 + number))
+        volume(north / "images" / f"p{number}.nii.gz", (found * 100 - 100).astype(np.int16))
+        volume(north / "masks" / f"p{number}_mask.nii.gz", found.astype(np.float32))
+    assert folders.names(source(tmp_path, classes=())).classes == ("background", "class1", "class2")
+    form = Form(window=(-100, 100))
+    parts = {split: load(tmp_path, split, form) for split in ("train", "test")}
+    groups = {split: set(images.groups.tolist()) for split, images in parts.items()}  # type: ignore[union-attr]
+    assert sum(map(len, parts.values())) == 6 + 7 + 8 + 9 and not groups["train"] & groups["test"]
+    for images in parts.values():
+        assert images.masks is not None
+        assert np.array_equal(np.array([0, 128, 255])[images.masks], images.x[..., 0])
+        assert images.groups is not None
+        first = Path(images.groups[0]).name.partition(".")[0]
+        stored = np.asarray(nibabel.load(north / "masks" / f"{first}_mask.nii.gz").dataobj)
+        assert np.array_equal(images.masks[0], np.rot90(stored[..., 0]))
+
+
+def test_volumes_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:
+    train, moved = tmp_path / "north" / "train", np.diag([1, 1, 2, 1])
+    put(tmp_path / "north" / "test", "good", WHOLE, ZERO)
+    put(train, "good", WHOLE, ZERO)
+    put(train, "flat", None, ZERO)
+    zero = np.zeros((4, 6, 2), np.uint8)
+    reasons = {
+        "shape": (zero, np.zeros((4, 6, 3), np.uint8), None, "4 x 6 x 3 voxels, the image 4 x 6 x 2"),
+        "moved": (zero, zero, moved, "elsewhere in space"),
+        "half": (zero, zero + np.float32(0.5), None, "values 0.5; allowed are 0 to 2"),
+        "ct": (zero.astype(np.int16), zero, None, "dataset.window=[low,high]"),
+        "four": (np.zeros((4, 6, 2, 3), np.uint8), zero, None, "three axes"),
+        "flat": (zero, None, None, "the other is none"),
+    }
+    for name, (image, mask, affine, _) in reasons.items():
+        volume(train / "images" / f"{name}.nii", image)
+        if mask is not None:
+            volume(train / "masks" / f"{name}.nii.gz", mask, affine)
+    (train / "images" / "cut.nii.gz").write_bytes((train / "masks" / "half.nii.gz").read_bytes()[:-40])
+    volume(train / "masks" / "cut.nii.gz", zero)
+    listing = folders.find("north", "train", source(tmp_path))
+    assert isinstance(listing, Listing)
+    broken = [(Path(bad.name).name.partition(".")[0], bad.reason) for bad in corrupt_files.of(listing)]
+    assert {name for name, _ in broken} == {*reasons, "cut"}
+    assert not [each for each in broken if each[0] in reasons and reasons[each[0]][3] not in each[1]]
+    assert len(load(tmp_path, skip_broken=True)) == 1
+    volume(train / "images" / "ct.nii", zero.astype(np.int16), window=(-5, 5))
+    assert "ct" not in {Path(bad.name).name.partition(".")[0] for bad in corrupt_files.of(listing)}

@@ -59,7 +59,7 @@ def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) 
 OWN_PARTS = ["local", "fdse", "fedproto", "fedtgp", "fedsa", "fedpall", "fedgh", "fedrep", "fedcode", "fedthe"]
 OWN_PARTS += ["fedmd dataset.public=0.05", "fedbn model.name=cnn_bn", "fedprox model.name=cnn_bn model.bn=local"]
 OWN_PARTS += ["fedavg modules=[f2dc] modules.f2dc.local_modules=local modules.f2dc.eval_modules=client_mean"]
-NO_OWN_PARTS = ["fedavg", "scaffold", "feddyn", "moon", "fedsr", "fedala", "fedpac", "fedavg-ft", "fedseproto"]
+NO_OWN_PARTS = ["fedavg", "scaffold", "feddyn", "moon", "fedsr", "fedala", "ditto", "fedpac", "fedavg-ft", "fedseproto"]
 NO_OWN_PARTS += ["fedproto method.share_weights=true", "tent model.name=cnn_bn"]
 
 

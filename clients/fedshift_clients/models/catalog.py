@@ -23,7 +23,6 @@ class Network:
             torch.
         size: The only size of images that it takes, in pixels; None for any.
         batchnorm: It has BatchNorm.
-        masks: Its logits are (B, C, H, W), a class of each pixel (``task: segmentation``).
         work: Of a network for small images, how many multiplications an image takes, in those that
             torchvision:resnet18 takes for the same; 0 of any other.
     """
@@ -33,7 +32,6 @@ class Network:
     build: str | Callable[[int, int], Any]
     size: int | None = None
     batchnorm: bool = True
-    masks: bool = False
     work: int = 0
 
 
@@ -136,6 +134,12 @@ def is_given(name: str) -> bool:
     """Return whether a network stands for features of a file."""
     family = family_of(name)
     return family is not None and family.prefix == GIVEN
+
+
+def has_decoder(name: str) -> bool:
+    """Return whether a network gives a class of each pixel."""
+    family = family_of(name)
+    return family is not None and family.prefix == UNET
 
 
 def unknown(name: str, library: str, near: list[str]) -> ConfigError:

@@ -272,7 +272,7 @@ def find(name: str) -> Network:
         ConfigError: If there is none of that name, or it cannot be an encoder.
     """
     if PREFIX + name == SMALL_UNET:
-        return Network(SMALL_UNET, "small U-Net of three stages, 80,000 parameters", small, masks=True)
+        return Network(SMALL_UNET, "small U-Net of three stages, 80,000 parameters", small)
     library()
     _plan(name, timm_nets.COMMON_SIZE)
-    return Network(PREFIX + name, f"U-Net with the encoder {name} of timm", functools.partial(build, name), masks=True)
+    return Network(PREFIX + name, f"U-Net with the encoder {name} of timm", functools.partial(build, name))

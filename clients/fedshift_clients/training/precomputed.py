@@ -23,6 +23,7 @@ from torch import Tensor
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.shortcut import Shortcut, depth_of
+from fedshift_clients.models.unet import MaskHead
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.memory import one_arena
@@ -70,6 +71,7 @@ class FrozenFeatures:
     """
 
     depth: str
+    _joined_maps = False  # its features are maps
 
     def __init__(
         self, model: SplitModel, config: ModelConfig, images: ImageConfig, of_products: precision.Format,
@@ -91,6 +93,7 @@ class FrozenFeatures:
         """
         self._keep(model, config, images, layout)
         self._model, self._size, self._precision = model, size, of_products
+        self._joined_maps = isinstance(model.classifier, MaskHead)
         self._workers = (threads or len(os.sched_getaffinity(0))) if self._device.type == "cpu" else 1
         self._shortcut = Shortcut(model, depth_of(model, config.freeze), size)
         self.depth = self._shortcut.depth
@@ -173,7 +176,7 @@ class FrozenFeatures:
         Args:
             images: The images.
             index: Which of them (B,).
-            labels: The labels of all (N,).
+            labels: The labels of all (N,), or their masks (N, H, W).
             views: Augmented views of each, 1 or 2; 0 for the image as it is.
             rngs: CPU generators of the first and the second view.
             epoch: Passed on.
@@ -181,9 +184,9 @@ class FrozenFeatures:
         """
         taken = self._prepared(torch.from_numpy(images.x).index_select(0, index), None, PLAIN) if pixels else None
         if views == 0:
-            return Batch(self._rows_of(images, PLAIN).take(index), labels[index], epoch, images=taken)
+            return Batch(self._rows_of(images, PLAIN).take(index), labels[index].long(), epoch, images=taken)
         first, *second = (self.drawn(images, index, rng) for rng in rngs[:views])
-        return Batch(first, labels[index], epoch, second[0] if second else None, taken)
+        return Batch(first, labels[index].long(), epoch, second[0] if second else None, taken)
 
     def drawn(self, images: ImageSet, index: Tensor, rng: torch.Generator) -> Tensor:
         """Return a batch in which each image has one of its kept views; nothing is drawn where there is but one."""
@@ -209,9 +212,11 @@ class FrozenFeatures:
 
     @property
     def _dtype(self) -> str:
-        if len(self._shape) == 1 or self._config.precompute_maps == "float32":
-            return "float32"
-        return "int16"  # bits of float16 or bfloat16, which NumPy has not
+        return "float32" if self._kept_in(len(self._shape)) == "float32" else "int16"  # bits, as NumPy has no bfloat16
+
+    def _kept_in(self, ndim: int) -> str:
+        """Return the number format of what is kept of an image, which has so many axes."""
+        return "float32" if ndim == 1 and not self._joined_maps else self._config.precompute_maps
 
     def _described(self) -> dict[str, Any]:
         """Return all that decides the numbers; what the beginning makes of random images stands for its code."""
@@ -222,10 +227,10 @@ class FrozenFeatures:
             )
             (probe,) = self._each([images], lambda x: self._of_batch(self._prepared(x, None, PLAIN), fill=False))
             self._shape = probe.shape[1:]
-            maps = "float32" if len(self._shape) == 1 else self._config.precompute_maps
+            kept = self._kept_in(len(self._shape))
             self._about = {
                 "network": self._config.name, "depth": self.depth, "weights": weights, "size": self._size,
-                "mean": self._images.mean, "std": self._images.std, "arithmetic": self._precision, "kept": maps,
+                "mean": self._images.mean, "std": self._images.std, "arithmetic": self._precision, "kept": kept,
                 "probe": hashlib.sha256(probe.tobytes()).hexdigest(),
             }  # fmt: skip
         return self._about
@@ -279,9 +284,9 @@ class FrozenFeatures:
             full[: len(x)] = x
         with precision.autocast(self._precision, self._device):
             kept = self._shortcut.beginning(full)[: len(x)].float().contiguous()
-        if kept.ndim == 2 or self._config.precompute_maps == "float32":
+        if (form := self._kept_in(kept.ndim - 1)) == "float32":
             return kept.cpu().numpy()
-        return kept.to(getattr(torch, self._config.precompute_maps)).view(torch.int16).cpu().numpy()
+        return kept.to(getattr(torch, form)).view(torch.int16).cpu().numpy()
 
     def said(self, before: int, of: int) -> Done:
         """Return what writes to the log, every ten seconds, how far the work is.

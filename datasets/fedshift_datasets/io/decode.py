@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import masks, pictures, pool, presence
+from fedshift_datasets.io import masks, pictures, pool, presence, volumes
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import reading
 from fedshift_datasets.io.resize import fit
@@ -108,17 +109,28 @@ def decoded(item: Item, size: int, form: Form) -> Decoded:
     """
     if item.mask is not None and (lacks := masks.lacking(item.name, item.mask)):
         raise DataError(f"{shown(item.name)}: {lacks}")
-    content = encoded(item)
-    rgb, header = pictures.read(content, item.name, form.window)
-    if form.exif == "apply":
-        rgb = pictures.turned(rgb, header.orientation)
-    made = Decoded(np.asarray(fit(rgb, size, form.resize)), header, _digest(item, content))
+    if volumes.is_volume(item.name):
+        rgb, about = volumes.picture(item.name, form.window)
+        made = Decoded(np.asarray(fit(rgb, size, form.resize)), Header(*about), {})
+    else:
+        content = encoded(item)
+        rgb, header = pictures.read(content, item.name, form.window)
+        if form.exif == "apply":
+            rgb = pictures.turned(rgb, header.orientation)
+        made = Decoded(np.asarray(fit(rgb, size, form.resize)), header, _digest(item, content))
     return made if item.mask is None else _outlined(made, item, rgb.size, form)
 
 
 def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> Decoded:
     """Return an image, whose width and height before it became a square are given, with its mask."""
     file = Item(Path(item.mask or ""), item.mask or "")
+    if volumes.is_volume(item.name) != volumes.is_volume(file.name):
+        raise DataError(f"{shown(item.name)}: it or its mask {shown(file.name)} is a volume, and the other is none")
+    if volumes.is_volume(item.name):
+        with reading(file.name):
+            volumes.check_place(item.name, file.name)
+            mask = Image.fromarray(masks.as_classes(volumes.values(file.name), file.name, item.classes))
+        return made._replace(mask=np.asarray(fit(mask, made.pixels.shape[0], form.resize)))
     with reading(file.name):
         content = encoded(file)
         mask, orientation = masks.read(content, file.name, item.classes)
@@ -137,6 +149,8 @@ def _digest(item: Item, content: bytes) -> dict[str, str]:
 
 def header(item: Item) -> Header:
     """Return an image's properties, as :func:`fedshift_datasets.io.pictures.header`."""
+    if volumes.is_volume(item.name):
+        return Header(*volumes.picture(item.name, (0, 1))[1])
     return pictures.header(encoded(item), item.name)
 
 

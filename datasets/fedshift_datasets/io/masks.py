@@ -7,11 +7,12 @@
 
 A value from 0 is the place of a class, 255 counts nowhere. Where there are two classes, many programs write the second
 one as white: in a mask with 255 and without 1, 255 is class 1, and 254 counts nowhere. Values of a palette are its
-places, of a grey picture in colours its shades. A mask lies on the pixels as the file of its image stores them, and is
+places, of a grey picture in colours its shades. A volume and that of its masks are cut into slices
+(:mod:`fedshift_datasets.io.volumes`). A mask lies on the pixels as the file of its image stores them, and is
 turned with them, unless it states an orientation of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from PIL import Image
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import dicom, intact, layout, npz, pictures, png, presence
+from fedshift_datasets.io import dicom, intact, layout, npz, pictures, png, presence, volumes
 from fedshift_datasets.listing import IGNORED
 
 IMAGES, MASKS = "images", "masks"  # names of the two folders
@@ -41,6 +42,11 @@ _MOST_NAMED = 6  # values in a message
 def are_in(folder: Path) -> bool:
     """Return whether a folder has both, images and masks."""
     return all(layout.named(folder, name).is_dir() for name in (IMAGES, MASKS))
+
+
+def is_taken(name: str) -> bool:
+    """Return whether a file is an image or a volume by its name."""
+    return pictures.is_image_name(name) or (volumes.is_volume(name) and not name.startswith("."))
 
 
 def pairs(place: Path) -> list[tuple[str, str]]:
@@ -65,12 +71,13 @@ def _by_name(folder: Path) -> dict[str, str]:
         presence.check(folder)
         raise DataError(f"{shown(folder)}: there is no such folder; expected {LAYOUTS}")
     deeper, names = layout.divided(folder)
-    below = next((path for path in layout.files_below(deeper) if pictures.is_image_name(path.name)), None)
+    below = next((path for path in layout.files_below(deeper) if is_taken(path.name)), None)
     if below is not None:
         raise DataError(f"{shown(below)}: in a folder within {folder.name}; {layout.DEEPER}")
     by_name: dict[str, str] = {}
-    for name in filter(pictures.is_image_name, names):
-        if (other := by_name.setdefault(Path(name).stem, f"{folder}/{name}")) != f"{folder}/{name}":
+    for name in filter(is_taken, names):
+        stem = Path(name.removesuffix(".gz")).stem
+        if (other := by_name.setdefault(stem, f"{folder}/{name}")) != f"{folder}/{name}":
             raise DataError(f"{shown(folder)}: {shown(Path(other).name)} and {shown(name)} are one name; keep one")
     return by_name
 
@@ -97,13 +104,14 @@ def read(content: bytes, name: object, classes: int) -> tuple[Image.Image, int]:
     return Image.fromarray(as_classes(values, name, classes)), turn
 
 
-def values_of(file: str) -> set[int]:
+def values_of(file: str) -> set[float]:
     """Return the values that a mask has.
 
     Raises:
         DataError: As :func:`read`.
     """
-    return set(np.unique(_values(Path(file).read_bytes(), file)[0]).tolist())
+    found = volumes.values(file) if volumes.is_volume(file) else _values(Path(file).read_bytes(), file)[0]
+    return set(np.unique(found).tolist())
 
 
 def as_classes(found: NDArray[Any], name: object, classes: int) -> NDArray[np.uint8]:
@@ -146,7 +154,7 @@ def of_run(found: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes
     return table[found]
 
 
-def classes_of(found: Iterable[int], where: Path) -> tuple[str, ...]:
+def classes_of(found: Iterable[float], where: Path) -> tuple[str, ...]:
     """Return names of the classes that values of masks stand for.
 
     Raises:
@@ -154,8 +162,8 @@ def classes_of(found: Iterable[int], where: Path) -> tuple[str, ...]:
     """
     every = set(found)
     there = every and {0, 1} if every <= {0, _WHITE} else every - {IGNORED}
-    most = max(there, default=0)
-    if min(there, default=0) < 0 or most >= 2 * len(there) or most >= IGNORED:
+    most = int(max(there, default=0))
+    if min(there, default=0) < 0 or most >= min(2 * len(there), IGNORED) or any(value % 1 for value in there):
         raise DataError(
             f"{shown(where)}: masks with the values {_listed(sorted(there))}, which are no places in a list of classes",
             "write 0 for the background and 1, 2, ... for the classes, and state dataset.classes=[background,...]",
@@ -163,9 +171,9 @@ def classes_of(found: Iterable[int], where: Path) -> tuple[str, ...]:
     return ("background", *(f"class{place}" for place in range(1, max(most, 1) + 1)))
 
 
-def _listed(found: list[int]) -> str:
+def _listed(found: Sequence[float]) -> str:
     more = f" and {plural(len(found) - _MOST_NAMED, 'other')}" if len(found) > _MOST_NAMED else ""
-    return ", ".join(map(str, found[:_MOST_NAMED])) + more
+    return ", ".join(f"{value:g}" for value in found[:_MOST_NAMED]) + more
 
 
 def _values(content: bytes, name: object) -> tuple[NDArray[Any], int]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_datasets.base import OWN_SPLITS, Split
-from fedshift_datasets.listing import Files, Item, Listing
+from fedshift_datasets.listing import SLICE, Files, Item, Listing, file_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +77,10 @@ class Site:
 
     @property
     def patient_files(self) -> tuple[str, ...]:
-        """The files whose content decides the patients, and so a drawn split."""
+        """The files whose content decides the patients, and so a drawn split, or how many slices there are."""
         dicom = [file for file in self.pictures.names if file.lower().endswith(".dcm")] if self.headers else ()
-        return (*self.tables, *dicom)
+        cut = dict.fromkeys(file_of(name) for name in self.pictures.names if SLICE in name)
+        return (*self.tables, *dicom, *cut)
 
     @functools.cached_property
     def splits(self) -> tuple[Split, ...]:

@@ -15,7 +15,18 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from fedshift_datasets.io import files, layout, masks, patients, pictures, presence, same_file, split_names, table
+from fedshift_datasets.io import (
+    files,
+    layout,
+    masks,
+    patients,
+    pictures,
+    presence,
+    same_file,
+    split_names,
+    table,
+    volumes,
+)
 from fedshift_datasets.io.layout import DEEPER, LABELS
 from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
 from fedshift_datasets.io.site import Pictures
@@ -165,6 +176,8 @@ def _file_of(name: str, row: table.Row, path: Path, entries: layout.ByKey) -> st
     file = path.parent / name
     if not is_image(file):
         file = _respelled(path.parent, name, entries)
+    if row.mask and volumes.is_volume(file.name) and file.is_file():
+        return str(file)
     if not is_image(file):
         if pictures.is_image_name(file.name):
             presence.check(file)  # a broken link on the way
@@ -241,14 +254,19 @@ def _split_up(
     where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
     same_file.refuse([paths], f"{where}: ")
     known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
+    groups_of = known.groups
+    if source.masks and any(map(volumes.is_volume, paths)):
+        found = [item._replace(group=group) for item, group in zip(ordered, groups_of, strict=True)]
+        cut = [part for item in found for part in _cut(item)]
+        labels, names, paths, splits, groups_of, outlines = zip(*cut, strict=True)
     if drawn:
         # No name starts with a slash.
-        units = [f"/{group}" if group else name for group, name in zip(known.groups, names, strict=True)]
+        units = [f"/{group}" if group else name for group, name in zip(groups_of, names, strict=True)]
         test = stratified.test_part(labels, units, source.test_share, source.seed)
         splits = tuple(SPLITS[int(is_test)] for is_test in test.tolist())
         all_notes += _uncovered(labels, test, source.classes, where)
     used = {data_dir(source) / name for name in known.by}
-    groups = np.array(known.groups) if any(known.groups) else None
+    groups = np.array(groups_of) if any(groups_of) else None
     places = np.array([OWN_SPLITS.index(split) for split in splits], np.uint8)
     site = Site(
         domain,
@@ -268,6 +286,20 @@ def _split_up(
         patient_notes=known.notes,
     )
     return replace(site, state=patients.state(site.patient_files))
+
+
+def _cut(found: _Found) -> list[_Found]:
+    """Return the slices of a volume, which are of one patient; else the image as it is."""
+    if not volumes.is_volume(found.file) or masks.lacking(found.file, found.mask or ""):
+        return [found]
+    group, outlined = found.group or found.name, volumes.is_volume(found.mask or "")
+    return [
+        found._replace(
+            name=found.name + file.removeprefix(found.file), file=file, group=group,
+            mask=f"{found.mask}{file.removeprefix(found.file)}" if outlined else found.mask,
+        )
+        for file in volumes.slices(found.file)
+    ]  # fmt: skip
 
 
 def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
@@ -333,6 +365,8 @@ def check_site(folder: Path) -> bool:
     for place in places:
         presence.check(place)
     is_site = any(is_image(path) for place in places for path in layout.visible(place))
+    outlined = [place for place in places if masks.are_in(place.parent)]
+    is_site = is_site or any(map(masks.is_taken, (path.name for place in outlined for path in layout.visible(place))))
     below = layout.files_below([folder] if folder.is_dir() and not is_site else [])
     first = next((path for path in below if pictures.is_image_name(path.name)), None)
     if (is_site or first) and split_names.split_of(folder.name):

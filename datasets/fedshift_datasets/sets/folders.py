@@ -38,7 +38,7 @@ from fedshift_datasets.io import (
     trees,
 )
 from fedshift_datasets.io.sites import LAYOUTS, Site
-from fedshift_datasets.listing import IGNORED, ImageFiles
+from fedshift_datasets.listing import IGNORED, ImageFiles, file_of
 
 NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"
@@ -142,9 +142,9 @@ def _of_masks(source: Source, domains: tuple[str, ...]) -> tuple[str, ...]:
     there = [_there(domain, replace(source, classes=()), own=False) for domain in domains]
     if archives := [path for site in there for _, path in site.archives]:
         raise npz.nobody_stated(archives[0])
-    paths = sorted({mask for site in there for mask in site.pictures.masks or () if mask})
+    paths = sorted({file_of(mask) for site in there for mask in site.pictures.masks or () if mask})
     found = pool.tried(masks.values_of, paths, os.cpu_count() or 1)
-    values = set[int]().union(*(made for made in found if not isinstance(made, DataError)))
+    values = set[float]().union(*(made for made in found if not isinstance(made, DataError)))
     return masks.classes_of(values, sites.data_dir(source))
 
 

@@ -79,10 +79,28 @@ def _rules(case: Case) -> str:
         have = f"have masks; allowed is {NAME}" if True in masked else "have no masks; allowed is classification"
         return f"task={config.task}: images of {name} {have}"
     if config.task != NAME:
-        return ""
+        return _decodes(config)
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
-    return _adapts(config) or _of_whole_images(config)
+    return _adapts(config) or _of_whole_images(config) or _kept_views(config)
+
+
+def _decodes(config: Any) -> str:
+    from fedshift_clients.models.catalog import has_decoder
+
+    named = [name for name in (config.model.name, *config.model.per_node) if has_decoder(name)]
+    return f"model.name={named[0]} gives a class of each pixel; it needs task={NAME}" if named else ""
+
+
+def _kept_views(config: Any) -> str:
+    """Return why views of images cannot be kept, whose masks move with them."""
+    moving = [key for key in ("crop_padding", "flip", "resized_crop") if key in config.images.augmentations]
+    if not config.model.precompute or not moving:
+        return ""
+    return (
+        f"images.{moving[0]} moves masks with their images, of which model.precompute=on keeps views alone; with "
+        f"task={NAME} turn {' and '.join(f'images.{key}' for key in moving)} off, or set model.precompute=off"
+    )
 
 
 def _adapts(config: Any) -> str:
@@ -93,13 +111,13 @@ def _adapts(config: Any) -> str:
 
 
 def _of_whole_images(config: Any) -> str:
-    """Return why a key goes by the one class of an image, or by two views of it, whose masks differ."""
+    """Return why a key is for images of one class each, or for two views of one, whose masks differ."""
     for key, allowed in (
         ("train.loss", "cross-entropy"), ("train.class_weights", "none"), ("train.sampler", "shuffle"),
-        ("images.views", 1), ("model.head", "linear"), ("shift.name", "none"),
+        ("images.views", 1), ("model.head", "linear"), ("model.projection", 0), ("shift.name", "none"),
     ):  # fmt: skip
         if (value := value_of(config, key)) != allowed:
-            return f"{said(key, value)} goes by the one class of an image; with task=segmentation allowed is {allowed}"
+            return f"{said(key, value)} is for images of one class each; with task=segmentation allowed is {allowed}"
     return ""
 
 

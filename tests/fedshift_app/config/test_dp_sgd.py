@@ -57,7 +57,7 @@ def test_each_method_goes_or_is_refused_with_its_reason(method: str) -> None:
 
 FITTING = "fedavg fedprox feddyn fedproto fedtgp fpl local"
 #: Contrast of a batch's images, other parts of training, weights learned from images, gradients of all images.
-UNFIT = "fedrcl i2pfl fedrep fedala scaffold f2dc ga fedavg-ft fedpac"
+UNFIT = "fedrcl i2pfl fedrep fedala ditto scaffold f2dc ga fedavg-ft fedpac"
 
 
 def test_which_methods_fit() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from refusals import refused
+from safetensors.numpy import load_file
 from support import InlineRun, rng
 
 from fedshift_app.config import needs, registry
@@ -25,6 +26,7 @@ from fedshift_datasets.listing import IGNORED
 
 C, SHAPE = 3, (4, 9, 9)
 SHORT = "train.epochs=1 train.precision=float32"
+KEPT = "model.freeze=encoder model.precompute=on"
 Pixels = NDArray[np.uint8]
 pixels = arrays.arrays(np.uint8, SHAPE, elements=st.sampled_from([0, 1, 2, IGNORED]))
 said = arrays.arrays(np.uint8, SHAPE, elements=st.integers(0, C - 1))
@@ -154,6 +156,9 @@ def test_methods_that_need_no_class_of_an_image_fit() -> None:
         ({"set": "adapt.name=tent"}, ("adapt.name=tent",)),
         ({"set": "train.sampler=balanced"}, ("train.sampler=balanced", "shuffle")),
         ({"set": "images.views=2"}, ("images.views=2",)),
+        ({"set": "model.projection=8"}, ("model.projection=8", "0")),
+        ({"set": f"{KEPT} images.cached_views=2"}, ("images.crop_padding", "model.precompute=on")),
+        ({"experiment": "handwritten", "set": "model.name=unet:small"}, ("model.name=unet:small", "task=segmentation")),
         ({"set": "evaluate.figures=true"}, ("evaluate.figures=true", "false")),
         ({"set": "segmentation.ce=0 segmentation.dice=0"}, ("segmentation.ce=0", "segmentation.dice=0")),
         ({"set": "task=classification"}, ("task=classification", "handwritten-masks", "segmentation")),
@@ -166,9 +171,25 @@ def test_what_goes_by_the_class_of_an_image_is_refused(flat: dict[str, str], nam
         resolve({"experiment": "handwritten-masks", **flat})
 
 
-def test_a_network_without_masks_is_refused_before_training(run_inline: InlineRun) -> None:
-    with refused(ConfigError, "model.name", "cnn", "unet"):
-        run_inline("handwritten-masks", rounds=1, set=f"{SHORT} model.name=cnn")
+@pytest.mark.parametrize(
+    ("keys", "named"), [("model.name=cnn", ("model.name", "cnn", "unet")), ("modules=[f2dc]", ("unet:NAME", "stages"))]
+)
+def test_a_network_without_masks_is_refused_before_training(
+    keys: str, named: tuple[str, ...], run_inline: InlineRun
+) -> None:
+    with refused(ConfigError, *named):
+        run_inline("handwritten-masks", rounds=1, set=f"{SHORT} {keys}")
+
+
+def test_kept_maps_change_no_result(run_inline: InlineRun) -> None:
+    """All maps of a frozen encoder, or that of a frozen first stage; their decoder trains."""
+    for freeze in ("encoder", "stages:1"):
+        keys = f"{SHORT} images.crop_padding=0 model.freeze={freeze} model.precompute_maps=float32 model.precompute="
+        anew, kept = (run_inline("handwritten-masks", rounds=1, nodes=2, set=f"{keys}{way}") for way in ("off", "on"))
+        one, other = (load_file(next(run.folder.glob("checkpoint/weights-*.safetensors"))) for run in (anew, kept))
+        for name, array in one.items():
+            np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5, err_msg=name)
+        assert [line["accuracy"] for line in anew.rounds] == [line["accuracy"] for line in kept.rounds]
 
 
 @pytest.mark.parametrize("lie", [(0, 0, 0, 1.5), (1, 0, 3, 9), (0, 0, 4, 9), (2, 0, 0, np.nan), (2, 0, 1, -2.0)])

@@ -1,0 +1,137 @@
+"""Reads the slices of volumes (NIfTI), through nibabel, an optional extra.
+
+A slice lies across the last axis of the stored array; its rows are the second axis, turned as screens show them. The
+volume's place in space turns nothing: image and mask must have the same one. All slices are of one patient.
+"""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_datasets.io.reading import check_room
+from fedshift_datasets.io.resize import levels
+from fedshift_datasets.listing import SLICE
+
+SUFFIXES = (".nii", ".nii.gz")
+_AXES = 3
+_NEAR = 1e-3  # millimetres between places in space that are the same
+_EXTRA = 'pip install "fedshift[medical]"'
+
+
+class _Volume(NamedTuple):
+    """A volume: stored values, slope and intercept to real ones, the affine to space, and the display's window."""
+
+    stored: NDArray[Any]
+    scale: tuple[float, float]
+    affine: NDArray[np.float64]
+    window: tuple[float, float] | None
+
+
+def is_volume(name: str) -> bool:
+    """Return whether a file, or a slice by its name, is a volume by its suffix."""
+    return name.partition(SLICE)[0].lower().endswith(SUFFIXES)
+
+
+def slices(file: str) -> list[str]:
+    """Return the names of a volume's slices; of a damaged one its own name, as decoding says what is wrong.
+
+    Raises:
+        DataError: If nibabel is missing.
+    """
+    _library(file)
+    try:
+        return [f"{file}{SLICE}{number:04d}" for number in range(_opened(file).shape[2])]
+    except Exception:  # nibabel raises nearly any type on damaged bytes
+        return [file]
+
+
+def values(name: str) -> NDArray[Any]:
+    """Return the real values of a slice, or of a whole volume, (H, W) or (H, W, D).
+
+    Raises:
+        DataError: If it is no grey volume of three axes; damaged bytes raise other types.
+    """
+    file, _, number = name.partition(SLICE)
+    volume = _read(file)
+    stored = np.rot90(volume.stored[..., int(number)] if number else volume.stored)
+    return stored if volume.scale == (1, 0) else stored * volume.scale[0] + volume.scale[1]
+
+
+def picture(name: str, window: tuple[float, float] | None) -> tuple[Image.Image, tuple[tuple[int, int], str]]:
+    """Return a slice as RGB of 8 bits a channel; its width and height, and the type of its values.
+
+    Args:
+        name: Of the slice.
+        window: As in :class:`~fedshift_datasets.base.Form`, in the volume's real values; else its own, else the full
+            range of 8 bits.
+
+    Raises:
+        DataError: If the range of its values is not known; and as :func:`values`.
+    """
+    real, volume = values(name), _read(name.partition(SLICE)[0])
+    ends = window or volume.window or ((0, 255) if volume.stored.dtype == np.uint8 and volume.scale == (1, 0) else None)
+    if ends is None:
+        raise DataError(
+            f"{shown(name)}: values of type {volume.stored.dtype} without a window; state dataset.window=[low,high], "
+            "such as [-160,240] for soft tissue in CT"
+        )
+    grey = levels(np.nan_to_num(real, nan=ends[0]), *ends)
+    return Image.fromarray(grey).convert("RGB"), ((grey.shape[1], grey.shape[0]), f"NIfTI {volume.stored.dtype}")
+
+
+def check_place(name: str, mask: str) -> None:
+    """Refuse a mask that is of another shape, or elsewhere in space, than the image of which it is a slice too.
+
+    Raises:
+        DataError: With both.
+    """
+    image, outlined = (_read(each.partition(SLICE)[0]) for each in (name, mask))
+    if image.stored.shape != outlined.stored.shape:
+        sizes = [" x ".join(map(str, each.stored.shape)) for each in (outlined, image)]
+        raise DataError(f"{shown(name)}: its mask {shown(mask)} has {sizes[0]} voxels, the image {sizes[1]}")
+    if not np.allclose(image.affine, outlined.affine, atol=_NEAR):
+        raise DataError(f"{shown(name)}: its mask {shown(mask)} lies elsewhere in space; its affine is another one")
+
+
+def _library(file: str) -> Any:
+    try:
+        import nibabel
+    except ImportError:
+        raise DataError(f"{shown(file)}: a NIfTI volume, which needs nibabel; run: {_EXTRA}") from None
+    return nibabel
+
+
+def _opened(file: str) -> Any:
+    """Return a volume whose header alone is read.
+
+    Raises:
+        DataError: If nibabel is missing, or it has not three axes.
+    """
+    volume = _library(file).load(file)
+    axes = [length for place, length in enumerate(volume.shape) if length > 1 or place < _AXES]
+    if len(axes) != _AXES or volume.get_data_dtype().kind not in "iuf":
+        kind = f"{len(volume.shape)} axes and values of type {volume.get_data_dtype()}"
+        raise DataError(f"{shown(file)}: a NIfTI volume of {kind}; allowed are three axes of numbers")
+    return volume
+
+
+def _read(file: str) -> _Volume:
+    about = os.stat(file)  # noqa: PTH116
+    return _kept(file, (about.st_ino, about.st_size, about.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=2)  # an image and its mask: their slices follow one another
+def _kept(file: str, _: tuple[int, ...]) -> _Volume:
+    volume = _opened(file)
+    check_room(Path(file), int(np.prod(volume.shape)) * volume.get_data_dtype().itemsize)
+    data, header = volume.dataobj, volume.header
+    stored = np.asanyarray(data.get_unscaled()).reshape(volume.shape[:_AXES])
+    ends = float(header.get("cal_min", 0)), float(header.get("cal_max", 0))
+    return _Volume(stored, (float(data.slope), float(data.inter)), volume.affine, ends if ends[0] < ends[1] else None)
