@@ -45,7 +45,7 @@ class MaskHead(DeepHead):
     def before(self, features: Tensor) -> Tensor:
         """Map features (B, P) to what the linear layer is given of each pixel (B, H, W, D)."""
         parts = torch.split(features, [math.prod(shape) for shape in self.shapes], dim=1)
-        maps = [part.reshape(len(part), *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        maps = [torch.unflatten(part, 1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
         last: Tensor = self.body(maps)
         return last.movedim(1, -1)
 
@@ -225,7 +225,7 @@ class LibraryDecoder(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
         """Map maps (B, C, h, w) to one of the images' size (B, 16, H, W)."""
-        images = maps[0].new_empty(len(maps[0]), 0, self._size, self._size)  # it looks at their shape alone
+        images = maps[0].new_empty(maps[0].shape[0], 0, self._size, self._size)  # it looks at their shape alone
         last: Tensor = self.decoder([images, *maps])
         return last
 
