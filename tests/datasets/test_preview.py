@@ -1,5 +1,6 @@
 """Sheets of images and of their corruptions: where things are drawn, and what is not shown."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,12 @@ def test_corruptions_that_cannot_be_shown_are_refused() -> None:
     for more in ({"names": ()}, {"count": 0}):
         with pytest.raises(ValueError, match="at least 1"):
             corruption_sheet(some_images(1), **more)
+
+
+def test_the_outlines_of_masks_are_drawn_once_enlarged() -> None:
+    images = flat_set([1])
+    mask = np.zeros((1, 32, 32), np.uint8)
+    mask[0, 10:20, 4:9] = 1
+    outlined = contact_sheet({"a": replace(images, masks=mask)}, ("x", "y"), per_class=1, scale=2)
+    assert area_of(outlined, preview.OUTLINE) == 2 * 20 + 2 * 10 - 1
+    assert area_of(contact_sheet({"a": images}, ("x", "y"), per_class=1), preview.OUTLINE) == 0

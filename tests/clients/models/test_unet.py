@@ -73,7 +73,9 @@ def test_pretrained_weights_of_the_encoder_land_and_what_it_has_not_is_said() ->
         assert torch.equal(models[0].encoder(x), joined([maps[place] for place in (1, 2, 3, 5, 7)]))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "convnext_atto", pytest.param("vgg11", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["resnet18", *(pytest.param(name, marks=pytest.mark.long) for name in ("convnext_atto", "vgg11"))]
+)
 def test_an_encoder_of_timm_has_a_stage_for_each_map_and_takes_any_size(name: str) -> None:
     pytest.importorskip("segmentation_models_pytorch", reason="pip install 'fedshift[segmentation]'")
     model, x = networks.build(f"unet:{name}", 3, seed=0, size=48).eval(), drawn(0, 2, 3, 48, 48)

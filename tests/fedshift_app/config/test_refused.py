@@ -82,6 +82,7 @@ REFUSED = {
     "dataset.domains=[scan,moon]": "dataset.domains 'moon' street",
     "dataset.domains=[scan,scan]": "dataset.domains different scan",
     "dataset.domains=[]": "dataset.domains none",
+    "dataset.masks=true": "dataset.masks handwritten handwritten-masks",
     "dataset.data_dir=5": "dataset.data_dir 5",
     "digits-small dataset.data_dir=images": "dataset.data_dir 'images' absolute",
     "dataset.window=[240,-160]": "dataset.window [240, -160]",

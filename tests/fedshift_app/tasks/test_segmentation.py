@@ -13,8 +13,11 @@ from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, rng
 
+from fedshift.export import programs, scorer
+from fedshift.export.forms import Form
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.node import setup
 from fedshift_app.tasks.segmentation import MaskOptions, figures
 from fedshift_app.tasks.segmentation.losses import EPSILON, MaskGrading, MaskLoss
 from fedshift_app.tasks.segmentation.server import _check
@@ -177,6 +180,16 @@ def test_a_network_without_masks_is_refused_before_training(
 ) -> None:
     with refused(ConfigError, *named):
         run_inline("handwritten-masks", rounds=1, set=f"{SHORT} {keys}")
+
+
+@pytest.mark.parametrize("form", ["torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_its_network_becomes_a_program_that_gives_the_same_scores(form: Form) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="pip install 'fedshift[onnx]'")
+        pytest.importorskip("onnxscript", reason="pip install 'fedshift[onnx]'")
+    config = resolve({"experiment": "handwritten-masks"})
+    arrays = {name: tensor.numpy() for name, tensor in setup.initial_model(config).state_dict().items()}
+    assert programs.made(scorer.rebuilt(config, arrays, "the initial"), form)  # it compares them
 
 
 def test_kept_maps_change_no_result(run_inline: InlineRun) -> None:
