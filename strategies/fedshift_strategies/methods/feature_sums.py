@@ -1,7 +1,7 @@
 """Heads that are solved of sums over nodes of frozen features: what the strategies of Fed3R and FedCGS share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
@@ -68,6 +69,24 @@ class FeatureSumsStrategy(DomainStrategy[P]):
             COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
         }  # fmt: skip
 
+    def comparable(self, knowledge: Arrays, nodes: Sequence[Node]) -> Arrays:
+        r"""Return class means (C, W) and the root mean square of each feature (F,); empty if the sums were sent before.
+
+        Sums that pass are those of some features, none of them longer than these say: sum f f^T less
+        :math:`\sum_kN_k\mu_k\mu_k^\top` is a sum of squares, so it has no negative eigenvalue.
+
+        Raises:
+            Refused: If the sums are of no features.
+        """
+        counts, half, cross = (knowledge[name] for name in (COUNTS, GRAM, CROSS))
+        if not cross.shape[1]:
+            return {CROSS: np.zeros(cross.shape), GRAM: np.zeros(0)}
+        means = cross * UNIT / np.maximum(counts, 1)[:, None]
+        gram = unpacked(half * UNIT, cross.shape[1])
+        if cross[counts == 0].any() or not _is_square(gram, gram - (counts[:, None] * means).T @ means):
+            raise Refused(f"{GRAM} and {CROSS} are sums of no features of as many images as {COUNTS} says")
+        return {CROSS: means, GRAM: np.sqrt(np.diag(gram) / max(counts.sum(), 1))}
+
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its sums until it has sent them."""
         return {"sums": 1} if ask.trains and node.index not in self._known() else {}
@@ -110,6 +129,16 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     def _known(self) -> list[int]:
         return self.state["nodes"].tolist() if "nodes" in self.state else []
+
+
+def _is_square(gram: Floats, within: Floats) -> bool:
+    """Tell whether a difference of the gram matrix has no negative eigenvalue, but for the rounding of float64."""
+    rounding = len(gram) * np.finfo(np.float64).eps * max(float(np.trace(gram)), 0.0) + UNIT
+    try:
+        np.linalg.cholesky(within + rounding * np.eye(len(gram)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def head_arrays(head: Head) -> Arrays:
