@@ -141,6 +141,12 @@ def test_split_in_any_way_and_order_images_give_the_same_bits(owners: list[int],
     assert all((split.state[name] == whole.state[name]).all() for name in ("counts", "gram", "cross"))
 
 
+def test_a_thousand_nodes_of_an_image_each_give_the_bits_of_one() -> None:
+    f, y = images(1000)
+    nodes = [update(i, f[i : i + 1], y[i : i + 1]) for i in range(1000)]
+    assert [a.tobytes() for a in head(server(), *nodes)] == [a.tobytes() for a in head(server(), update(0, f, y))]
+
+
 def test_a_node_that_comes_late_is_added_once() -> None:
     f, y = images()
     made, counts = server(), [np.bincount(part, minlength=C) for part in (y[:20], y[20:])]
@@ -153,6 +159,20 @@ def test_a_node_that_comes_late_is_added_once() -> None:
     for found in (both, again):
         assert [a.tobytes() for a in found] == [a.tobytes() for a in head(server(), update(0, f, y))]
     assert made.state["nodes"].tolist() == [0, 1]
+
+
+def test_a_secure_sum_is_of_fewer_images_than_nodes_with_few_of_a_class_announce() -> None:
+    """A policy of masked weights announces a class of few images as if it had more; one without rows has none."""
+    f, y = images()
+    counts = np.bincount(y, minlength=C)
+    members = tuple(node(i, (counts // 3 + 2 * (counts > 0)).tolist()) for i in range(3))
+    total = dataclasses.replace(update(0, f, y), members=members)
+    made = server()
+    assert [a.tobytes() for a in head(made, total)] == [a.tobytes() for a in head(server(), update(0, f, y))]
+    assert made.members == [0, 1, 2]
+    unsummed = np.where(np.arange(C) == 1, 0, counts)
+    with refused(FederationError, 3 * members[0].class_counts[1], "three holders"):
+        server().merge_knowledge([dataclasses.replace(total, knowledge=total.knowledge | {"counts": unsummed})])
 
 
 def test_a_server_goes_on_with_its_state() -> None:

@@ -26,7 +26,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
-from fedshift_core.methods.feature_sums import RIDGES, Fed3RParams
+from fedshift_core.methods.feature_sums import GRAM, RIDGES, Fed3RParams
 from fedshift_core.plural import plural
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.contributions import Declaration, Whole
@@ -87,6 +87,7 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         Raises:
             FederationError: If no validation image was classified rightly.
         """
+        before = self.state.get(GRAM)
         super().merge_knowledge(updates)
         if self.params.ridge != "validation":
             return
@@ -97,6 +98,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
                     "method.ridge=validation: no validation image is classified rightly, if there are any; give them "
                     "with allocation.validation_fraction, or state method.ridge=NUMBER"
                 )
+            if before is not None and np.array_equal(before, self.state[GRAM]):
+                return  # the heads that were scored are those of these sums
         totals = self.totals()
         heads = [ridge_head(*totals, ridge) for ridge in RIDGES]
         self.knowledge = {
