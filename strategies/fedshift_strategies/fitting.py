@@ -22,7 +22,7 @@ from fedshift_strategies.plain import OF_FLOWER, OF_RUN, PlainNode, PlainRoster,
 
 ENDING = "Strategy"  # of the name of a method's class, before which the paper's name stands
 #: Hooks that serve FedShift's own run alone: its disk, secure sums, checks of single nodes, resuming, withdrawal.
-_UNUSED = ("sums", "needs_single", "uses_rounds", "averages", "comparable", "take_out")
+_UNUSED = ("sums", "needs_single", "uses_rounds", "averages", "comparable", "take_out", "_take_sum")
 
 
 @cache

@@ -237,7 +237,8 @@ def test_of_four_supernodes_with_secure_sums_one_withdraws(run_inline: InlineRun
         given = (
             f"{images} dataset.domains=[scan,texture,street,sketch] federation.min_nodes=4 federation.secure_sums=on"
         )
-        made.run(ROOT, method="fed3r", set=given)
+        said = made.run(ROOT, method="fed3r", set=given)
+        assert (tmp_path / "runs").is_dir(), said
         (run,) = (tmp_path / "runs").iterdir()
         folders = sorted((tmp_path / "nodes").iterdir())
         key = tmp_path / "keys" / f"{folders[0].name}.key"
