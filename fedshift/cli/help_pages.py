@@ -15,7 +15,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Your data and methods": ("init", "get", "prepare", "preview", "cache", "new-method", "new-plugin"),
     "Deploy": (
         "deploy-demo", "export", "superlink", "supernode", "credentials", "policy", "site", "save", "save-node",
-        "predict",
+        "predict", "withdraw",
     ),
     "Look up": (
         "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "commands",

@@ -49,6 +49,32 @@ def save_node(model: str, **of: Any) -> None:
     typer.echo(export.save_node(model, **of)[1])
 
 
+@command(app)
+def withdraw(run: str, arguments: list[str], *, dry: bool = False) -> None:
+    """Take a site, or some of its patients, out of a model of fed3r or fedcgs, as if it had never taken part.
+
+    Its sums are subtracted and the head is solved again: to the bit the model of a run without it. The run folder is
+    written anew without the site, and the old one removed with all that was made of it; a receipt says so. Of a run
+    with secure sums, and for patients, the site gives its sums (`fedshift site withdraw`). Other methods train:
+    the command then prints the one that trains again without the site.
+
+    Keys: node, a number or a domain; sums, the site's file, with key, its node's public key; sign, the SuperLink's
+    server.key, for the receipt; method.ridge, where the run chose it by validation images.
+
+    Args:
+        run (RUN): A finished run's folder.
+        arguments (node=NAME [KEY=VALUE ...]): Keys, see above.
+        dry (--dry-run): Only show what would be subtracted and removed.
+
+    Examples:
+        fedshift withdraw runs/FOLDER node=sketch --dry-run
+        fedshift withdraw runs/FOLDER node=north sums=north.withdrawal key=north.pub sign=federation/server.key
+    """
+    from fedshift.export import withdrawing
+
+    typer.echo(withdrawing.run(run, arguments, dry=dry))
+
+
 @command(app, of=export.predict)
 def predict(model: str, files: list[str], *, csv: str = "", as_json: bool = False, **of: Any) -> None:
     """Show class and probability of each image, by a saved model. A folder of class folders also gives metrics.

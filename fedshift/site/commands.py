@@ -143,6 +143,39 @@ def site_report(
     typer.echo(f"report: {shown(page, WHOLE_PATH)}")
 
 
+@command(site_app, "withdraw")
+def site_withdraw(
+    node: Annotated[str, _nodes] = "",
+    *,
+    model: Path,
+    key: Path,
+    patients: Path | None = None,
+    output: Path | None = None,
+) -> None:
+    """Write this node's own sums, signed, by which the operator takes its images out of a model of fed3r or fedcgs.
+
+    They are computed anew from the node's images, as they were in training, and its policy. Nothing is sent: hand the
+    file to the operator, whose `fedshift withdraw RUN node=NAME sums=FILE` subtracts it. Who reads it has class means.
+
+    Args:
+        node ([NODE]): The node's folder in $FEDSHIFT_STATE, such as node-0; needed where several nodes are on this
+            machine.
+        model (--model DIR): The saved model of the run (fedshift save).
+        key (--key FILE): The private key of this SuperNode.
+        patients (--patients FILE): Only the images of these patients, one in each line; default: all images.
+        output (-o, --output FILE): The file to write; default: withdrawal.safetensors in the node's folder.
+
+    Examples:
+        fedshift site withdraw NODE --model MODEL --key north.key
+        fedshift site withdraw NODE --model MODEL --key north.key --patients list.txt -o north.withdrawal
+    """
+    from fedshift.site import nodes, withdrawal
+
+    file, about = withdrawal.write(nodes.named(node), model, key, patients, output)
+    whose = "all" if about.patients is None else plural(about.patients, "patient")
+    typer.echo(f"wrote {shown(file, WHOLE_PATH)}: {plural(about.images, 'training image')} of {whose}")
+
+
 @command(site_app, "status")
 def site_status(*, as_json: bool = False) -> None:
     """List the nodes of this machine: whether each runs, is switched off, and what it last sent.

@@ -30,7 +30,7 @@ from flwr.app import ArrayRecord
 
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, trackers
+from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, single_nodes, trackers
 from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.shown import of_features
@@ -46,7 +46,7 @@ from fedshift_core.shown import History
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml, read_yaml
-from fedshift_strategies.federation.context import RoundResult, fully_scored
+from fedshift_strategies.federation.context import SINGLE, RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
 
@@ -233,6 +233,8 @@ class RunFolder:
         self._keep_sections(result, kept.get("nodes", ()))
         arrays = decode(weights)
         others = result.kept | (result.statistics if self.config.model.bn_keep == RETAKEN else {})
+        for index, single in result.passing.get(SINGLE, {}).items():
+            single_nodes.write(self.path, index, single)
         averaged = {name: arrays[name] for name in others}
         arrays |= others
         self._weights = encode(arrays) if averaged else weights

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedshift_core.errors import FedShiftError, RequestError
+from fedshift_core.errors import ConfigError, FedShiftError, RequestError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import Group
@@ -110,13 +110,32 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
     for node, own, *parts in zip(group.nodes, signed, stated, group.cipher_keys, group.mask_keys, strict=True):
         if node == index:
             continue
-        why = _why_not(own, _signed(run, node, (group.server_round, group.purpose), parts), trusted)
+        why = why_not(own, _signed(run, node, (group.server_round, group.purpose), parts), trusted)
         if why or own.public in seen:
             raise RequestError(
                 f"refused: node {node} of the secure sum {why or 'signs with the key of another node'}: this node's "
                 "owner trusts certain nodes alone (secure_sums.trusted of its policy)"
             )
         seen.add(own.public)
+
+
+def read_public(path: Path) -> ec.EllipticCurvePublicKey:
+    """Return the public key of a file, as ``fedshift credentials node`` makes it.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no key on the curve P-384.
+    """
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"public key {shown(path, WHOLE_PATH)}: cannot be read: {error.strerror}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != crypto.CURVE.name:
+        raise ConfigError(
+            f"public key {shown(path, WHOLE_PATH)}: it is no public key on the curve P-384, as NAME.pub is"
+        )
+    return key
 
 
 def fingerprint(public: ec.EllipticCurvePublicKey) -> str:
@@ -126,7 +145,7 @@ def fingerprint(public: ec.EllipticCurvePublicKey) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _why_not(own: Signed, digest: bytes, trusted: Sequence[str]) -> str:
+def why_not(own: Signed, digest: bytes, trusted: Sequence[str]) -> str:
     """Return why a signature does not count; empty where it does."""
     if not own.signature:
         return "has not signed its keys"

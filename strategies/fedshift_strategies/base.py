@@ -323,6 +323,7 @@ class DomainStrategy(MethodHooks[P]):
         self._observe(node, metrics)
         update = read_update(node, content, metrics, weights, bounds.max_value)
         check_contribution(update.knowledge, self.expected(), fed.sizes, node.class_counts, bounds.max_value)
+        update = replace(update, compared=self.comparable(update.knowledge, (node,)))
         update = announced.weighed(update, self.roster.most_images, self.expected())
         self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]

@@ -21,8 +21,8 @@ from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.plain import OF_FLOWER, OF_RUN, PlainNode, PlainRoster, PlainRun, PlainStrategy
 
 ENDING = "Strategy"  # of the name of a method's class, before which the paper's name stands
-#: Hooks that serve FedShift's own run alone: its disk, secure sums, resuming.
-_UNUSED = ("sums", "needs_single", "uses_rounds", "averages")
+#: Hooks that serve FedShift's own run alone: its disk, secure sums, checks of single nodes, resuming, withdrawal.
+_UNUSED = ("sums", "needs_single", "uses_rounds", "averages", "comparable", "take_out", "_take_sum")
 
 
 @cache

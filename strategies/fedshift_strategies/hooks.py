@@ -6,7 +6,7 @@ A method overrides a few: ``start_run`` (what must be there before round 1), ``w
 ``state`` (never is). The round that calls them is in :mod:`fedshift_strategies.base`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 from weakref import ref
 
@@ -185,6 +185,21 @@ class MethodHooks(FedAvg, Parametrised[P]):
     def expected(self) -> Declaration:
         """Return what nodes contribute in this run, of what ``contributes`` declares; by default all of it."""
         return self.contributes
+
+    def comparable(self, knowledge: Arrays, nodes: Sequence[Node]) -> Arrays:
+        """Return a contribution in the form in which nodes are compared; by default as it is.
+
+        Sums grow with a node's images, and whole numbers have no length: a method that declares some returns what they
+        come to for an image, in floats. Secure sums hold that of all nodes together against their range.
+
+        Args:
+            knowledge: As ``expected`` declares it; checked.
+            nodes: Those whose contribution it is.
+
+        Raises:
+            Refused: If no images of theirs could have given it.
+        """
+        return knowledge
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Turn the nodes' contributions, in the order of their index, into ``self.knowledge``."""

@@ -134,7 +134,14 @@ def test_with_secure_sums_the_head_is_the_same_to_the_bit(
     for run in (secure, workers):
         assert same(kept(run, "weights"), kept(plain, "weights"))
         state, expected = kept(run, "state"), kept(plain, "state")
-        assert same(state, {name: array for name, array in expected.items() if name != "nodes"})
+        assert same(state | {"nodes": state["members"]}, expected | {"members": expected["nodes"]})
+
+
+def test_a_secure_sum_of_longer_features_than_its_range_ends_the_run(run_inline: InlineRun) -> None:
+    """One node's lie is in the sum of all: without a range it could be of any length."""
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.secure_sums_range=0.1"
+    with pytest.raises(FederationError, match=r"cross comes to .* federation\.secure_sums_range"):
+        run_inline(nodes=4, rounds=1, method="fed3r", set=words)
 
 
 def test_of_secure_sums_that_of_the_most_images_counts(run_inline: InlineRun) -> None:

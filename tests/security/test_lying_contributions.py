@@ -16,13 +16,16 @@ Lie = Callable[[Arrays], Arrays]
 LIAR, HONEST = 1, {0, 2, 3, 4}
 SHORT = "train.epochs=2 allocation.share=0.2 train.lr=0.01 dataset.domains=[scan] evaluate.every=9 evaluate.last=1"
 #: What a method needs besides.
-NEEDS = {"fedmd": "allocation.share=0.15 dataset.public=0.05", "ggeur": "model.freeze=encoder"}
+NEEDS = {
+    "fedmd": "allocation.share=0.15 dataset.public=0.05",
+    **dict.fromkeys(("ggeur", "fed3r", "fedcgs"), "model.freeze=encoder"),
+}
 METHODS = [name for name in registry.METHODS if registry.get(name).strategy_class().contributes]
 
 
 def times(factor: float) -> Lie:
     return lambda said: {
-        name: (factor * array).astype(array.dtype) for name, array in said.items() if array.dtype.kind == "f"
+        name: (factor * array).astype(array.dtype) for name, array in said.items() if name not in ("counts", "labels")
     }
 
 
@@ -57,7 +60,7 @@ def lied(run_inline: InlineRun, method: str, lie: Lie, given: str) -> Run:
     ("method", "lie"),
     [
         # Honest features are near 0 in a first round, and a hundred times those as long as what has been learnt.
-        ("fpl", "times a hundred"), ("fedthe", "times a hundred"),
+        ("fpl", "times a hundred"), ("fedthe", "times a hundred"), ("fed3r", "times a hundred"),
         *(pytest.param(method, lie, marks=pytest.mark.long) for method in METHODS for lie in LIES),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """Fed3R and FedCGS on the server: heads equal to pooled regressions, and blind to who holds which image."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedshift_core.errors import ConfigError, FederationError, RequestError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import RIDGES, STEP, UNIT, packed, to_whole, unpacked
 from fedshift_core.wire.records import encode
+from fedshift_strategies.federation.announced import weighed
+from fedshift_strategies.federation.update_norms import out_of_proportion
 from fedshift_strategies.federation.updates import Update, decode
 from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, gaussian_head, ridge_head
 from fedshift_strategies.methods.fed3r import Fed3RStrategy
@@ -138,6 +141,12 @@ def test_split_in_any_way_and_order_images_give_the_same_bits(owners: list[int],
     assert all((split.state[name] == whole.state[name]).all() for name in ("counts", "gram", "cross"))
 
 
+def test_a_thousand_nodes_of_an_image_each_give_the_bits_of_one() -> None:
+    f, y = images(1000)
+    nodes = [update(i, f[i : i + 1], y[i : i + 1]) for i in range(1000)]
+    assert [a.tobytes() for a in head(server(), *nodes)] == [a.tobytes() for a in head(server(), update(0, f, y))]
+
+
 def test_a_node_that_comes_late_is_added_once() -> None:
     f, y = images()
     made, counts = server(), [np.bincount(part, minlength=C) for part in (y[:20], y[20:])]
@@ -150,6 +159,20 @@ def test_a_node_that_comes_late_is_added_once() -> None:
     for found in (both, again):
         assert [a.tobytes() for a in found] == [a.tobytes() for a in head(server(), update(0, f, y))]
     assert made.state["nodes"].tolist() == [0, 1]
+
+
+def test_a_secure_sum_is_of_fewer_images_than_nodes_with_few_of_a_class_announce() -> None:
+    """A policy of masked weights announces a class of few images as if it had more; one without rows has none."""
+    f, y = images()
+    counts = np.bincount(y, minlength=C)
+    members = tuple(node(i, (counts // 3 + 2 * (counts > 0)).tolist()) for i in range(3))
+    total = dataclasses.replace(update(0, f, y), members=members)
+    made = server()
+    assert [a.tobytes() for a in head(made, total)] == [a.tobytes() for a in head(server(), update(0, f, y))]
+    assert made.members == [0, 1, 2]
+    unsummed = np.where(np.arange(C) == 1, 0, counts)
+    with refused(FederationError, 3 * members[0].class_counts[1], "three holders"):
+        server().merge_knowledge([dataclasses.replace(total, knowledge=total.knowledge | {"counts": unsummed})])
 
 
 def test_a_server_goes_on_with_its_state() -> None:
@@ -253,3 +276,59 @@ def test_the_server_takes_sums_of_the_runs_features_alone(changed: Arrays) -> No
     check_knowledge(server(), known, counts)
     with pytest.raises(Refused, match=next(iter(changed))):
         check_knowledge(server(), known | changed, counts)
+
+
+# --- a node that lies ------------------------------------------------------------------------------------
+
+LIES: dict[str, Any] = {
+    "a feature whose squares are negative": lambda of: {"gram": of["gram"] * -1},
+    "products that no squares allow": lambda of: {"gram": of["gram"] + 2**60 * (np.arange(len(of["gram"])) == 1)},
+    "longer sums than the squares allow": lambda of: {"cross": 3 * of["cross"]},
+    "a sum of a class without images": lambda of: {"cross": of["cross"] + (np.arange(C) == C - 1)[:, None]},
+    "sums of more images": lambda of: {"counts": of["counts"] // 9},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_sums_of_no_features_are_refused(lie: str) -> None:
+    """What passes are sums of some features, so that a lie is no more than other images would be."""
+    honest, made = sums(*images()), server()
+    made.comparable(honest, (node(),))
+    with refused(Refused, "gram", "cross", "counts"):
+        made.comparable(honest | LIES[lie](honest), (node(),))
+
+
+def test_few_images_and_features_that_depend_on_each_other_pass() -> None:
+    f, y = images(3)
+    f[:, 1:] = f[:, :1]
+    of_images = server().comparable(sums(f, y), (node(),))
+    np.testing.assert_allclose(of_images["gram"], np.sqrt(((f * STEP) ** 2).mean(axis=0)))
+    np.testing.assert_allclose(of_images["cross"][y[0]], f[y == y[0]].mean(axis=0) * STEP)
+
+
+def test_sums_of_features_that_are_far_longer_than_those_of_others_are_out_of_proportion() -> None:
+    made = server()
+    given = [made.comparable(sums(*images(n, n)), (node(),)) for n in (20, 60, 400)]
+    f, y = images(60)
+    for times, far in ((5, []), (20, [3])):
+        lie = made.comparable(sums(times * f, y), (node(),))
+        assert [*out_of_proportion([*given, lie], 10)] == far
+    before = made.comparable(silent(0, np.bincount(y, minlength=C)).knowledge, (node(),))
+    usual: dict[str, list[float]] = {}
+    assert out_of_proportion(given, 10, usual=usual) == {}
+    assert [*out_of_proportion([before, before, before, lie], 10, usual=usual)] == [3]
+
+
+def test_a_node_with_far_too_many_images_is_refused_as_its_sums_cannot_be_scaled() -> None:
+    with refused(Refused, "60", "30", "federation.max_images"):
+        weighed(update(0, *images()), 30, server().expected())
+
+
+@pytest.mark.parametrize("value", [-1, 8])
+def test_no_head_is_right_for_more_validation_images_than_were_announced(value: int) -> None:
+    made, of = server(ridge="validation"), dataclasses.replace(node(), num_validation=7)
+    sent = sums(*images()) | {"right": np.array([0, 7, 3, 0, 0, 0, 0])}
+    made.comparable(sent, (of,))
+    sent["right"][1] = value
+    with refused(Refused, value, 7):
+        made.comparable(sent, (of,))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient, Scores
@@ -79,15 +80,22 @@ class FeatureSumsClient(DomainClient[P]):
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the sums if the server lacks them."""
-        y, number, width = torch.from_numpy(self.train_set.y), self.model.num_classes, self.model.feature_dim
-        counts = {COUNTS: torch.bincount(y, minlength=number).numpy()}
+        y, number = self.train_set.y, self.model.num_classes
         if not self.scalars.get("sums", 0):
-            nothing = {GRAM: np.zeros(0, np.int64), CROSS: np.zeros((number, 0), np.int64)}
-            return counts | nothing
-        features, labels = self.features_of(self.train_set)
-        gram, cross = (each.cpu().numpy() for each in sums(features, labels, number))
-        assert gram.shape == (width, width)
-        return counts | {GRAM: to_whole(packed(gram), GRAM), CROSS: to_whole(cross, CROSS)}
+            counts = np.bincount(y, minlength=number)
+            return {COUNTS: counts, GRAM: np.zeros(0, np.int64), CROSS: np.zeros((number, 0), np.int64)}
+        return self.sums_of(np.ones(len(y), bool))
+
+    def sums_of(self, chosen: NDArray[np.bool_]) -> Arrays:
+        """Return counts and sums of some of the training images, (N,), in whole numbers.
+
+        Features of all are computed, in the batches of a round, so that those of an image are always the same bits.
+        """
+        features, y = self.features_of(self.train_set)
+        mask, number = torch.from_numpy(chosen).to(y.device), self.model.num_classes
+        gram, cross = (each.cpu().numpy() for each in sums(features[mask], y[mask], number))
+        counts = torch.bincount(y[mask], minlength=number).cpu().numpy()
+        return {COUNTS: counts, GRAM: to_whole(packed(gram), GRAM), CROSS: to_whole(cross, CROSS)}
 
     def features_of(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         """Return the features (N, F) of images, not augmented, and their labels (N,)."""
@@ -96,6 +104,8 @@ class FeatureSumsClient(DomainClient[P]):
 
 class Fed3RClient(FeatureSumsClient[Fed3RParams]):
     """Tells sums, scores the heads of the grid on its validation images, and has a head of its own at scores."""
+
+    _solved: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = (), ()  # a shared head, and the own one toward it
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: Fed3RParams) -> bool:
@@ -112,12 +122,21 @@ class Fed3RClient(FeatureSumsClient[Fed3RParams]):
         if self.params.personal is None or not len(self.train_set):
             return super().score_test(test)
         with self.kept_weights():
-            head, (features, y) = self.model.classifier, self.features_of(self.train_set)
-            weight, bias = own_head(features, y, head.weight, head.bias, self.params.personal)
+            head, (weight, bias) = self.model.classifier, self._own_head(self.params.personal)
             with torch.no_grad():
                 head.weight.copy_(weight)
                 head.bias.copy_(bias)
             return super().score_test(test)
+
+    def _own_head(self, rho: float) -> tuple[Tensor, ...]:
+        """Return the node's own head; it is solved once for all domains that are scored under a shared one."""
+        shared, (solved_for, own) = (self.model.classifier.weight, self.model.classifier.bias), self._solved
+        if not solved_for or not all(map(torch.equal, solved_for, shared)):
+            features, y = self.features_of(self.train_set)
+            with torch.no_grad():
+                own = own_head(features, y, *shared, rho)
+            self._solved = tuple(each.detach().clone() for each in shared), own
+        return own
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the sums, and how many validation images each head of the grid classifies rightly."""
@@ -126,6 +145,8 @@ class Fed3RClient(FeatureSumsClient[Fed3RParams]):
             return sent
         right = torch.zeros(len(RIDGES), dtype=torch.int64)
         heads, biases, images = self.tensor("heads"), self.tensor("biases"), self.own_sets.get("validation")
+        if images is not None and len(images) < self.setup.least_images:
+            images = None  # as it announces
         if heads is not None and biases is not None and images is not None:
             features, y = self.features_of(images)
             logits = torch.einsum("nf,lcf->lnc", features, heads) + biases[:, None]

@@ -30,6 +30,7 @@ from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hide
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
+from fedshift_core.limits import largest as largest_of
 from fedshift_core.plural import plural
 from fedshift_core.secure import layout, protocol
 from fedshift_core.secure.group import ANSWERS, TRAINING
@@ -38,7 +39,7 @@ from fedshift_core.secure.statement import LEAST_HOLDERS, largest, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_strategies import weighting
-from fedshift_strategies.contributions import Own, Whole, check_contribution
+from fedshift_strategies.contributions import Declaration, Own, Whole, check_contribution
 from fedshift_strategies.features.base import (
     Asked,
     Gather,
@@ -215,12 +216,23 @@ class SecureSums(ServerFeature):
         knowledge = {name: self._mean(name, sums, len(arrived)) for name in declared}
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
         check_contribution(knowledge, declared, self.run.sizes, announced, self.run.config.federation.max_value)
+        self._check_whole(training.method.comparable(knowledge, arrived), declared)
         metrics = {
             term: float(sums[LOSSES + term]) / float(sums[REPORTS + term])
             for term in self._common[wire.SECURE_TERMS] if sums[REPORTS + term] > 1e-3
         }  # fmt: skip
         images = sum(node.num_examples for node in arrived)
         return Update(arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived))
+
+    def _check_whole(self, comparable: Arrays, declared: Declaration) -> None:
+        """Hold what sums of whole numbers come to for an image against the run's range, as each node holds floats."""
+        most = self._options.secure_sums_range
+        for name, array in comparable.items():
+            if isinstance(declared[name], Whole) and (size := largest_of(array)) > most:
+                raise Refused(
+                    f"{name} comes to {size:.3g} for an image, allowed is {most:g} at most "
+                    "(federation.secure_sums_range)"
+                )
 
     def _mean(self, name: str, sums: Arrays, nodes: int) -> NDArray[Any]:
         """Return the mean of a contribution, as its kind of sum says."""

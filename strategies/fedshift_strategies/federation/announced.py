@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
-from fedshift_strategies.contributions import COUNTS, Declaration
+from fedshift_strategies.contributions import COUNTS, Declaration, Whole
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.updates import Update
 
@@ -93,10 +94,18 @@ def weighed(update: Update, most: float, declared: Declaration) -> Update:
         update: That of a node which may have announced more than ``most`` images.
         most: The number that it weighs by at most, above 0.
         declared: What nodes contribute; arrays of a free first dimension have a row for an image or for several.
+
+    Raises:
+        Refused: If it has whole numbers, of which no share can be taken: their sums would not be exact.
     """
     share = most / update.node.num_examples
     if share >= 1:
         return update
+    if any(isinstance(shape, Whole) for shape in declared.values()):
+        raise Refused(
+            f"announced were {plural(update.node.num_examples, 'image')}, allowed are {int(most)} at most where sums "
+            "are of whole numbers (federation.max_images)"
+        )
     number = max(1, min(update.num_examples, int(most)))
     knowledge = _fewer_rows(update.knowledge, declared, int(most))
     if COUNTS in knowledge:

@@ -196,6 +196,9 @@ class RunContext:
         )  # fmt: skip
 
 
+SINGLE = "single"  # in ``RoundResult.passing``
+
+
 @dataclass
 class RoundResult:
     """One full round, as written to ``metrics.jsonl``.
@@ -217,7 +220,8 @@ class RoundResult:
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
         shown: What features add to the round's line, by their key there (``ServerFeature.key``).
-        passing: What features hand the run folder of this round, by their key; it is not kept over the rounds.
+        passing: What features hand the run folder of this round, by their key, and under ``SINGLE`` by index of a node
+            what a method has its files keep of each; it is not kept over the rounds.
         statistics: BatchNorm's statistics that were re-estimated, by state-dict name; empty where none were.
         kept: Arrays that the kept model has in place of the shared ones, with which training goes on; by name.
         untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round

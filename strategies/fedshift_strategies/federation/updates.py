@@ -1,7 +1,7 @@
 """What a node sends after local training: read, checked and averaged."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ class Update:
     Attributes:
         metrics: The numbers of the reply, which are checked: losses, and those of features.
         change: How far its weights are from those that it was sent: the norm over floating-point arrays.
+        compared: Its contribution in the form in which nodes are compared (``MethodHooks.comparable``).
         members: The nodes of which it is the mean, ``node`` the first of them; empty: it is of ``node`` alone.
     """
 
@@ -38,6 +39,7 @@ class Update:
     metrics: dict[str, float]
     change: float = 0.0
     members: tuple[Node, ...] = ()
+    compared: Arrays = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -147,7 +149,7 @@ def sift(
     updates.sort(key=lambda update: update.node.index)
     moved, images = [update.change for update in updates], [update.num_examples for update in updates]
     strange = far_from_others(moved, images, sent.base, max_update)
-    strange = out_of_proportion([update.knowledge for update in updates], max_update, features, usual) | strange
+    strange = out_of_proportion([update.compared for update in updates], max_update, features, usual) | strange
     problems += [(updates[place].node, reason) for place, reason in strange.items()]
     updates = [update for place, update in enumerate(updates) if place not in strange]
     return Sifted(updates, sorted(problems, key=lambda problem: problem[0].index), wild, answers)

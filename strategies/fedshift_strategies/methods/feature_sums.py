@@ -1,7 +1,8 @@
 """Heads that are solved of sums over nodes of frozen features: what the strategies of Fed3R and FedCGS share."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -12,15 +13,16 @@ from typing_extensions import TypeVar
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import Declaration, Own, Whole
+from fedshift_strategies.contributions import Declaration, Own, Whole, check_contribution
 from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.context import Ask
+from fedshift_strategies.federation.context import SINGLE, Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, decode
 
@@ -28,6 +30,8 @@ P = TypeVar("P", bound=Params, default=Params)
 Floats = NDArray[np.float64]
 Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
 WEIGHT, BIAS = "classifier.weight", "classifier.bias"
+SUMS = (COUNTS, GRAM, CROSS)
+MEMBERS = ("nodes", "members")
 
 
 class FeatureSumsStrategy(DomainStrategy[P]):
@@ -36,8 +40,9 @@ class FeatureSumsStrategy(DomainStrategy[P]):
     With secure sums each round has the sum of its own nodes, and that of the most images counts: a node that is in two
     such sums could not be taken out of one.
 
-    State: ``nodes`` (N,), those whose own sums are in; ``counts`` (C,), ``gram`` (F(F+1)/2,) and ``cross`` (C, F),
-    whole numbers, over these nodes, or over those of a secure sum.
+    State: ``nodes`` (N,), those whose own sums are in, or ``members`` (N,), the nodes of a secure sum; ``counts`` (C,),
+    ``gram`` (F(F+1)/2,) and ``cross`` (C, F), whole numbers, over these nodes. The run folder keeps a node's own sums
+    (``SINGLE``), so that they can be taken out.
     """
 
     contributes: ClassVar[Declaration] = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
@@ -68,6 +73,24 @@ class FeatureSumsStrategy(DomainStrategy[P]):
             COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
         }  # fmt: skip
 
+    def comparable(self, knowledge: Arrays, nodes: Sequence[Node]) -> Arrays:
+        r"""Return class means (C, W) and the root mean square of each feature (F,); empty if the sums were sent before.
+
+        Sums that pass are those of some features, none of them longer than these say: sum f f^T less
+        :math:`\sum_kN_k\mu_k\mu_k^\top` is a sum of squares, so it has no negative eigenvalue.
+
+        Raises:
+            Refused: If the sums are of no features.
+        """
+        counts, half, cross = (knowledge[name] for name in (COUNTS, GRAM, CROSS))
+        if not cross.shape[1]:
+            return {CROSS: np.zeros(cross.shape), GRAM: np.zeros(0)}
+        means = cross * UNIT / np.maximum(counts, 1)[:, None]
+        gram = unpacked(half * UNIT, cross.shape[1])
+        if cross[counts == 0].any() or not _is_square(gram, gram - (counts[:, None] * means).T @ means):
+            raise Refused(f"{GRAM} and {CROSS} are sums of no features of as many images as {COUNTS} says")
+        return {CROSS: means, GRAM: np.sqrt(np.diag(gram) / max(counts.sum(), 1))}
+
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its sums until it has sent them."""
         return {"sums": 1} if ask.trains and node.index not in self._known() else {}
@@ -80,8 +103,10 @@ class FeatureSumsStrategy(DomainStrategy[P]):
             self._take_sum(fresh[0])
             return
         for update in fresh:
-            before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in (COUNTS, GRAM, CROSS)}
-            self.state = {name: before[name] + update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
+            before = self.state or {name: np.zeros_like(update.knowledge[name]) for name in SUMS}
+            self.state = {name: before[name] + update.knowledge[name] for name in SUMS}
+            own = {name: update.knowledge[name] for name in SUMS}
+            self._result.passing.setdefault(SINGLE, {})[update.node.index] = own
         self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in fresh)]), np.int64)
 
     def _take_sum(self, update: Update) -> None:
@@ -90,18 +115,56 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         Raises:
             FederationError: If classes are not in it, whose images are in the gram matrix all the same.
         """
-        images = int(update.knowledge[COUNTS].sum())
-        if images < update.num_examples:
+        counts = update.knowledge[COUNTS]
+        announced = np.sum([node.class_counts for node in update.nodes], axis=0)  # of few images more than there are
+        if lacking := int(announced[counts == 0].sum()):
             raise FederationError(
-                f"secure sums: {plural(update.num_examples - images, 'image')} of {update.num_examples} are of classes "
-                "that fewer than three nodes hold; a head of all images needs three holders of each class"
+                f"secure sums: {plural(lacking, 'image')} of {announced.sum()} are of classes that fewer than three "
+                "nodes hold; a head of all images needs three holders of each class"
             )
-        if not self.state or images >= int(self.state[COUNTS].sum()):
-            self.state = {name: update.knowledge[name] for name in (COUNTS, GRAM, CROSS)}
+        if not self.state or counts.sum() >= self.state[COUNTS].sum():
+            members = np.array([node.index for node in update.nodes], np.int64)
+            self.state = {name: update.knowledge[name] for name in SUMS} | {"members": members}
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the weights that were sent, with the head that is solved of all sums."""
-        return encode(decode(self.sent) | head_arrays(self.solve(*self.totals())))
+        return encode(decode(self.sent) | self.head())
+
+    def head(self) -> Arrays:
+        """Return the head that is solved of all sums, under the names that it has in a model, float32."""
+        weight, bias = self.solve(*self.totals())
+        return {WEIGHT: weight.astype(np.float32), BIAS: bias.astype(np.float32)}
+
+    @property
+    def members(self) -> list[int]:
+        """Indices of the nodes whose images are in the sums."""
+        return next((self.state[key].tolist() for key in MEMBERS if key in self.state), [])
+
+    def take_out(self, sums: Arrays, node: Node, others: Sequence[Node] | None = None) -> None:
+        """Take sums of a node's images out of all sums, as if nobody had sent them.
+
+        Args:
+            sums: Of these images.
+            node: The one whose images they are; it is among :attr:`members`.
+            others: The other members, where the node goes as a whole; None where its other images stay.
+
+        Raises:
+            Refused: If they cannot be the node's, or what would be left is of no images.
+        """
+        declared = {name: shape for name, shape in self.expected().items() if name in SUMS}
+        check_contribution(sums, declared, self.federation.sizes, node.class_counts, math.inf)
+        left = {name: self.state[name] - sums[name] for name in SUMS}
+        if not sums[CROSS].shape[1] or not sums[COUNTS].any() or not left[COUNTS].any():
+            raise Refused(f"{COUNTS} says {sums[COUNTS].sum()} of {self.state[COUNTS].sum()} images, allowed are some")
+        if others is not None:
+            most = np.sum([each.class_counts for each in others], axis=0)
+            if (left[COUNTS] > most).any():
+                raise Refused(f"{COUNTS} leaves {left[COUNTS].tolist()}, the other nodes announced {most.tolist()}")
+        for part in (sums, left):
+            FeatureSumsStrategy.comparable(self, part, (node,))
+        self.state |= left
+        if others is not None:
+            self.state |= {key: np.array([each.index for each in others]) for key in self.state if key in MEMBERS}
 
     def totals(self) -> tuple[Floats, Floats, Floats]:
         """Return counts (C,), the gram matrix (F, F) and the sums of features by class (C, F) of all nodes together."""
@@ -112,10 +175,14 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         return self.state["nodes"].tolist() if "nodes" in self.state else []
 
 
-def head_arrays(head: Head) -> Arrays:
-    """Return a head under the names that it has in a model, float32."""
-    weight, bias = head
-    return {WEIGHT: weight.astype(np.float32), BIAS: bias.astype(np.float32)}
+def _is_square(gram: Floats, within: Floats) -> bool:
+    """Tell whether a difference of the gram matrix has no negative eigenvalue, but for the rounding of float64."""
+    rounding = len(gram) * np.finfo(np.float64).eps * max(float(np.trace(gram)), 0.0) + UNIT
+    try:
+        np.linalg.cholesky(within + rounding * np.eye(len(gram)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def centred(counts: Floats, gram: Floats, cross: Floats) -> tuple[Floats, Floats, Floats]:

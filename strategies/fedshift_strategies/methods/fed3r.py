@@ -17,7 +17,7 @@ of A (the paper: 0.01 as it is), and may be chosen on validation images; (3) the
 and no fine-tuning follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +25,9 @@ import numpy as np
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.methods.feature_sums import RIDGES, Fed3RParams
+from fedshift_core.limits import Refused
+from fedshift_core.methods.feature_sums import GRAM, RIDGES, Fed3RParams
+from fedshift_core.plural import plural
 from fedshift_core.secure.layout import Sum
 from fedshift_strategies.contributions import Declaration, Whole
 from fedshift_strategies.federation.context import Ask
@@ -62,6 +64,19 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         scores: Declaration = {"right": Whole(len(RIDGES))} if self.params.ridge == "validation" else {}
         return {**super().expected(), **scores}
 
+    def comparable(self, knowledge: Arrays, nodes: Sequence[Node]) -> Arrays:
+        """Return the sums for an image; hold scores of the grid against the validation images that were announced.
+
+        Raises:
+            Refused: If a head is right for more images, or for fewer than none.
+        """
+        right, most = knowledge.get("right", np.zeros(1, np.int64)), sum(node.num_validation for node in nodes)
+        if not 0 <= right.min() <= right.max() <= most:
+            raise Refused(
+                f"right says {right.min()} to {right.max()}, announced were {plural(most, 'validation image')}"
+            )
+        return super().comparable(knowledge, nodes)
+
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the heads of the grid to nodes that train."""
         return self.knowledge if ask.trains else {}
@@ -72,6 +87,7 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         Raises:
             FederationError: If no validation image was classified rightly.
         """
+        before = self.state.get(GRAM)
         super().merge_knowledge(updates)
         if self.params.ridge != "validation":
             return
@@ -82,6 +98,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
                     "method.ridge=validation: no validation image is classified rightly, if there are any; give them "
                     "with allocation.validation_fraction, or state method.ridge=NUMBER"
                 )
+            if before is not None and np.array_equal(before, self.state[GRAM]):
+                return  # the heads that were scored are those of these sums
         totals = self.totals()
         heads = [ridge_head(*totals, ridge) for ridge in RIDGES]
         self.knowledge = {

@@ -72,7 +72,7 @@ def taken(example: str) -> None:
 
 
 #: Keys of commands that are no keys of a run.
-OWN = ("images", "node", "nodes")
+OWN = ("images", "node", "nodes", "sums", "key", "sign")
 
 
 @pytest.mark.parametrize(

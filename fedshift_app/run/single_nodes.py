@@ -1,0 +1,42 @@
+"""Keeps what a method has of single nodes in files of their own, next to the checkpoints: ``nodes/00003.safetensors``.
+
+Fed3R and FedCGS keep each node's sums there, so that a node can be taken out of the model (``fedshift withdraw``). With
+secure sums nobody has them.
+"""
+
+from pathlib import Path
+
+from fedshift_core import atomic_io, private_files
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+
+FOLDER = "nodes"
+
+
+def write(run: Path, index: int, arrays: Arrays) -> None:
+    """Keep arrays of a node in a run folder, for its owner's eyes alone.
+
+    Raises:
+        DiskError: If they cannot be written.
+    """
+    path = _file(run, index)
+    with atomic_io.writing(path):
+        private_files.make_folder(path.parent)
+    atomic_io.write_durably(path, atomic_io.pack(arrays), named=False, private=True)
+
+
+def read(run: Path, index: int) -> Arrays:
+    """Return the arrays of a node; nothing where none are kept.
+
+    Raises:
+        FedShiftError: If they cannot be read.
+    """
+    path = _file(run, index)
+    try:
+        return atomic_io.unpack(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise FedShiftError(f"{path}: cannot be read: {error}") from None
+
+
+def _file(run: Path, index: int) -> Path:
+    return run / FOLDER / f"{index:05d}.safetensors"
