@@ -21,6 +21,7 @@ from support import Command, ListeningGrid, Run, listening
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 FLAT = {"method": KEEPING, "rounds": 3, "set": SHORT}
@@ -190,7 +191,7 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     with kill_at("round-00004.json", "unnamed"):
         start(tmp_path, method=method, rounds=5, set=f"train.epochs=1 allocation.share=0.05 {setting}")
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
-    one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
+    one, whole = sum(path.stat().st_size for path in files), bytes_in(only(tmp_path))
     estimate = check.call_args.args[1]
     assert 0.9 * one < estimate.checkpoint < 2.2 * one
     assert whole < estimate.folder < 4 * whole + disk_space.REPORT
