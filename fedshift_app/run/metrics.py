@@ -39,12 +39,15 @@ class Sample(NamedTuple):
 def of_rounds(folder: Path) -> list[Sample]:
     """Return the numbers of the full rounds of a run folder, and of its disk."""
     lines = full_lines(folder / METRICS_FILE)
-    scored = next((line["accuracy"] for line in reversed(lines) if line.get("accuracy")), {})
-    spent = next((line[PRIVACY]["epsilon"] for line in reversed(lines) if PRIVACY in line), {})
+    scored: dict[str, float | None] = next((line["accuracy"] for line in reversed(lines) if line.get("accuracy")), {})
+    spent: dict[str, float] = next((line[PRIVACY]["epsilon"] for line in reversed(lines) if PRIVACY in line), {})
     return [
         Sample("round", lines[-1]["round"] if lines else 0),
         Sample("seconds", sum(line.get("seconds", 0) for line in lines)),
-        *(Sample("bytes", sum(line.get(f"bytes_{way}", 0) for line in lines), {"direction": way}) for way in ("up", "down")),
+        *(
+            Sample("bytes", sum(line.get(f"bytes_{way}", 0) for line in lines), {"direction": way})
+            for way in ("up", "down")
+        ),
         Sample("lost_nodes", sum(len(line.get("lost", ())) for line in lines)),
         *(Sample("accuracy", value, {"domain": domain}) for domain, value in scored.items()),
         *(Sample("epsilon", value, {"node": node}) for node, value in spent.items()),

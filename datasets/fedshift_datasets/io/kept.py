@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core import private_files, said_once
+from fedshift_core import disk_use, private_files, said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
@@ -228,6 +228,7 @@ def mapped(file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64]) ->
     blank, of_pixels = {"shape": shape, "digest": _BLANK}, int(np.prod(shape))
     length = of_pixels + labels.nbytes
     start = len(_head(blank, 0, length, 64))
+    disk_use.check_room(Path(file.name).parent, start + length)
     os.posix_fallocate(file.fileno(), 0, start + length)
     area = np.memmap(file, np.uint8, "r+", start, (length,))
     area[of_pixels:] = np.ascontiguousarray(labels).view(np.uint8)
