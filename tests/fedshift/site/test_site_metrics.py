@@ -1,4 +1,4 @@
-"""``fedshift site status --metrics``: what a node has sent, takes of the disk, and has left of its owner's budget."""
+"""``fedshift site status --metrics``, and a log that is moved once a year: what a node's operator does."""
 
 import math
 from pathlib import Path
@@ -42,3 +42,25 @@ def test_a_node_says_what_its_budget_leaves(tmp_path: Path) -> None:
     text = invoked("site", "status", "--metrics").output
     assert f'fedshift_node_epsilon_left{{node="node-0"}} {numbers["node_epsilon_left", "node-0"]}\n' in text
     assert text.count("# TYPE fedshift_node_epsilon_left gauge") == 1 and 'left{node="node-1"}' not in text
+
+
+def test_a_log_that_is_moved_with_its_head_stays_whole_and_another_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept = state_folder.state_dir() / "node-0", tmp_path / "logs-2026" / "node-0"
+    kept.mkdir(parents=True)
+
+    def send() -> None:
+        with chained_log.locked(folder):
+            chained_log.append(folder, [{"kind": "reply", "run": "a" * 32, "time": chained_log.stamp(0)}])
+
+    send()
+    (folder / chained_log.LOG_FILE).rename(kept / chained_log.LOG_FILE)
+    with pytest.raises(chained_log.LogError, match=chained_log.HEAD_FILE):  # as logrotate would have it
+        send()
+    (folder / chained_log.HEAD_FILE).rename(kept / chained_log.HEAD_FILE)
+    send()
+    for place in (folder.parent, kept.parent):
+        monkeypatch.setenv(state_folder.STATE_DIR, str(place))
+        ended = invoked("site", "log", "--json")
+        assert ended.exit_code == 0 and '"lines": 1' in ended.output, ended.output
