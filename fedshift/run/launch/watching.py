@@ -42,8 +42,8 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str, as_metr
     if as_metrics:
         if site or watch or as_json:
             raise ConfigError("--metrics: leave out --site, --watch and --json")
-        run = status.read(_folder(arguments))
-        print(metrics.text([*_samples(run), *metrics.of_rounds(Path(run.folder))], STATUS | metrics.ROUNDS))
+        now = status.read(_folder(arguments))
+        print(metrics.text([*_samples(now), *metrics.of_rounds(Path(now.folder))], STATUS | metrics.ROUNDS))
         return exit_codes.OK
     try:
         folder = None if site else _folder(arguments)
