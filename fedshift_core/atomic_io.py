@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedshift_core import private_files
+from fedshift_core import disk_use, private_files
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import message
@@ -61,6 +61,7 @@ def write_durably(path: Path, data: bytes, *, named: bool = True, private: bool 
     """
     part = path.with_name(path.name + PART)
     with writing(path):
+        disk_use.check_room(path.parent, len(data))
         try:
             if private:
                 private_files.make(part)

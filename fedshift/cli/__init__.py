@@ -270,12 +270,20 @@ def tune(
 
 
 @command(app)
-def status(arguments: list[str] | None = None, *, as_json: bool = False, watch: bool = False, site: str = "") -> None:
+def status(
+    arguments: list[str] | None = None,
+    *,
+    as_json: bool = False,
+    as_metrics: bool = False,
+    watch: bool = False,
+    site: str = "",
+) -> None:
     """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted.
 
     Args:
         arguments ([RUN_FOLDER] [output-dir=DIR]): Keys, see above.
         as_json: One JSON object.
+        as_metrics: Prometheus' text form, with exit code 0 in any state (docs/deploy/operation.md).
         watch: Again every 2 s until the run ends.
         site: Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.
 
@@ -285,7 +293,8 @@ def status(arguments: list[str] | None = None, *, as_json: bool = False, watch: 
     """
     from fedshift.run.launch import watching
 
-    raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
+    given = arguments or []
+    raise SystemExit(watching.show(given, as_json=as_json, as_metrics=as_metrics, watch=watch, site=site))
 
 
 @command(app)

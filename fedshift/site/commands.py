@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedshift.run.options import Bounds, command
+from fedshift.run.options import Bounds, command, form_of
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, shown
@@ -177,13 +177,14 @@ def site_withdraw(
 
 
 @command(site_app, "status")
-def site_status(*, as_json: bool = False) -> None:
+def site_status(*, as_json: bool = False, as_metrics: bool = False) -> None:
     """List the nodes of this machine: whether each runs, is switched off, and what it last sent.
 
     What a SuperLink says of its SuperNodes: `fedshift status --site NAME`.
 
     Args:
         as_json: Print JSON.
+        as_metrics: Prometheus' text form, with what a policy's budget leaves (docs/deploy/operation.md).
 
     Examples:
         fedshift site status
@@ -191,8 +192,11 @@ def site_status(*, as_json: bool = False) -> None:
     """
     from fedshift.site import nodes, status
     from fedshift_app.node import state_folder
+    from fedshift_app.run import metrics
 
-    if as_json:
+    if form_of(json=as_json, metrics=as_metrics) == "metrics":
+        typer.echo(metrics.text(status.samples(nodes.nodes()), status.ABOUT))
+    elif as_json:
         typer.echo(json.dumps([status.fields(node) for node in nodes.nodes()], indent=2))
     elif here := nodes.nodes():
         typer.echo("\n".join(status.table(here)))

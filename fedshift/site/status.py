@@ -1,12 +1,29 @@
 """``fedshift site status``: the real nodes of this machine."""
 
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fedshift.run import columns as tables
 from fedshift.site.nodes import SiteNode
-from fedshift_app.node import chained_log
+from fedshift_app.node import chained_log, ledger, policy
 from fedshift_app.node.chained_log import Head, LogError
+from fedshift_app.run.metrics import Sample
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.limits import MOST_NAME, shown
+
+#: Numbers of ``--metrics``, by name.
+ABOUT = {
+    "node_runs": "1 if its SuperNode runs",
+    "node_switched_off": "1 if its owner has switched it off",
+    "node_last_sent": "when something last left it, in seconds since 1970",
+    "node_log_bytes": "bytes of the log of what left it",
+    "node_bytes": "bytes of its folder of state",
+    "node_free_bytes": "free bytes on the disk of this folder",
+    "node_epsilon": "epsilon that all runs have spent, at the delta of its budget",
+    "node_epsilon_left": "epsilon that its budget leaves",
+}
 
 
 def table(here: list[SiteNode]) -> list[str]:
@@ -35,3 +52,32 @@ def fields(node: SiteNode) -> dict[str, Any]:
         "lines": lines,
         "last_sent": chained_log.stamp(found.st_mtime) if found else None,
     }
+
+
+def samples(here: Sequence[SiteNode]) -> list[Sample]:
+    """Return the numbers of all nodes, those of one name together; a number that a node lacks is None.
+
+    Raises:
+        FedShiftError: If a policy or a ledger cannot be read.
+    """
+    numbers = {node.name: _numbers(node) for node in here}
+    return [Sample(name, each.get(name), {"node": node}) for name in ABOUT for node, each in numbers.items()]
+
+
+def _numbers(node: SiteNode) -> dict[str, float]:
+    log = node.folder / chained_log.LOG_FILE
+    found = log.stat() if log.is_file() else None
+    numbers: dict[str, float] = {
+        "node_runs": node.runs,
+        "node_switched_off": chained_log.is_off(node.folder),
+        "node_log_bytes": found.st_size if found else 0,
+        "node_bytes": bytes_in(node.folder),
+        "node_free_bytes": shutil.disk_usage(node.folder).free,
+    }
+    if found:
+        numbers["node_last_sent"] = found.st_mtime
+    budget = policy.load(str(node.config.get(policy.POLICY, policy.STRICT))).policy.budget
+    if budget:
+        spent = ledger.of_images(Path(str(node.config["data-dir"])).expanduser()).read().epsilon(budget.delta)
+        numbers |= {"node_epsilon": spent, "node_epsilon_left": max(budget.epsilon - spent, 0.0)}
+    return {name: float(value) for name, value in numbers.items()}

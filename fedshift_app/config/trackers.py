@@ -8,10 +8,11 @@ from pydantic import AfterValidator, BeforeValidator
 
 from fedshift_core.errors import ConfigError
 
-TrackerName = Literal["tensorboard", "mlflow", "wandb"]
-#: Their full names, and the extra of FedShift that installs each.
-CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & Biases"}
-EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}
+TrackerName = Literal["tensorboard", "mlflow", "wandb", "otlp"]
+#: Their full names, the extra of FedShift that installs each, and the module by which it is found if not by its name.
+CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & Biases", "otlp": "OTLP's exporter"}
+EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb", "otlp": "otlp"}
+MODULES = {"otlp": "opentelemetry.exporter.otlp.proto.http"}
 
 
 def listed(given: Any) -> Any:
@@ -37,7 +38,14 @@ def check_trackers(names: Sequence[TrackerName]) -> None:
         ConfigError: With the command that installs it.
     """
     for name in names:
-        if importlib.util.find_spec(name) is None:
+        if not _is_installed(MODULES.get(name, name)):
             raise ConfigError(
                 f'tracking={name}: {CALLED[name]} is not installed; run: pip install "fedshift[{EXTRAS[name]}]"'
             )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False

@@ -23,6 +23,7 @@ from fedshift_app.node.data import Place
 from fedshift_app.node.state_folder import node_folder
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.errors import FedShiftError, StorageError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
@@ -161,7 +162,7 @@ class StateStore:
         private_files.make_folder(node.parent)
         private_files.make_folder(node)
         _remove_old(node)
-        if (taken := _bytes(node)) > MOST_BYTES:
+        if (taken := bytes_in(node)) > MOST_BYTES:
             raise FedShiftError(
                 f"this node keeps {taken / 2**30:.1f} GiB of runs in {node}, more than {MOST_BYTES / 2**30:g} GiB, and "
                 "takes no new run",
@@ -223,10 +224,6 @@ def _remove_old(node: Path) -> None:
     for run in runs[:-KEEP_RUNS]:
         if run.stat().st_mtime < oldest:
             shutil.rmtree(run)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _version(path: Path) -> Version | None:

@@ -11,6 +11,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
 from fedshift_clients.base import DomainClient
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS
 from fedshift_strategies.federation.context import RunContext
@@ -71,7 +72,7 @@ def check(folder: Path, run: Needed, *, goes_on: bool = False) -> None:
         ConfigError: With the needed and the free space.
     """
     bytes_free, least = free(folder), FEWEST * run.checkpoint
-    whole = max(run.folder - taken(folder), 0) if goes_on else run.folder
+    whole = max(run.folder - bytes_in(folder), 0) if goes_on else run.folder
     space = f"{size(bytes_free)} are free in {folder}, the run needs about {size(whole)}"
     if bytes_free < least:
         raise ConfigError(f"output-dir: {space}, and {size(least)} to start; make room, or name another output-dir")
@@ -92,11 +93,6 @@ def free(folder: Path) -> int:
         return shutil.disk_usage(existing).free
     except OSError as error:
         raise ConfigError(f"output-dir: cannot read the free space of {existing}: {error.strerror}") from None
-
-
-def taken(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _kept(config: RunConfig, weights: int) -> int:

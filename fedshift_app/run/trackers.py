@@ -1,8 +1,9 @@
-"""``tracking=tensorboard,mlflow,wandb``: shows the rounds of a run elsewhere, in addition to ``metrics.jsonl``.
+"""``tracking=tensorboard,mlflow,wandb,otlp``: shows the rounds of a run elsewhere, in addition to ``metrics.jsonl``.
 
-By default all write to the disk of the ServerApp alone: TensorBoard into ``tensorboard`` and W&B offline into ``wandb``
-within the run folder, MLflow into ``mlruns`` next to it. Only the libraries' own environment variables name another
-place: ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=online``.
+By default the first three write to the disk of the ServerApp alone: TensorBoard into ``tensorboard`` and W&B offline
+into ``wandb`` within the run folder, MLflow into ``mlruns`` next to it; OTLP goes to a collector on its machine. Only
+the libraries' own environment variables name another place: ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=online``,
+``OTEL_EXPORTER_OTLP_ENDPOINT``.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from urllib.request import url2pathname
 
 from fedshift_app.config.keys import flat
 from fedshift_app.config.trackers import CALLED, TrackerName
+from fedshift_app.run import metrics
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.accuracies import average
 from fedshift_core.limits import shortened
@@ -69,7 +71,7 @@ class Trackers:
             config: The run's configuration, for the page of hyperparameters.
             history: The rounds that the run has already.
         """
-        begin = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
+        begin = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb, "otlp": _otlp}
         self._on: dict[TrackerName, _Tracker] = {name: begin[name](folder, run_id, config) for name in names}
         self.send(None)
         for result in history:
@@ -229,3 +231,24 @@ def _wandb(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
     run.finish(exit_code=0 if (folder / RESULTS_FILE).is_file() else 1)
     if library.run is None:  # else a run of the user's own goes on in this process, which would end with it
         library.teardown()  # waits for its process, which writes the last rounds after ``finish`` returns
+
+
+def _otlp(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:
+    """Send what ``fedshift status --metrics`` has of rounds to a collector, each minute and at the end.
+
+    The library's thread sends, so that a collector that does not answer never holds a round up.
+    """
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+
+    about = {"service.name": PROJECT, "service.instance.id": run_id, "run": folder.name}
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], Resource.create(about))
+    meter = provider.get_meter(PROJECT)
+    gauges = {name: meter.create_gauge(f"{PROJECT}.{name}", description=text) for name, text in metrics.ROUNDS.items()}
+    while (yield) is not None:
+        for name, value, labels in metrics.of_rounds(folder):
+            if value is not None:
+                gauges[name].set(value, labels)
+    provider.shutdown()

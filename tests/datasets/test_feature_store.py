@@ -127,7 +127,7 @@ def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(monkeypatch: py
     with refuses(100, "model.precompute_gb"):
         FeatureStore(KIND, 1000).places(images.marks, _means(images, calls))
     with monkeypatch.context() as patch:
-        patch.setattr(feature_store, "KEPT_FREE", 1 << 60)
+        patch.setattr(feature_store, "RESERVE", 1 << 60)
         with pytest.raises(DataError, match="`fedshift cache delete`"):
             FeatureStore(KIND).places(images.marks, _means(images, calls))
     assert calls == []

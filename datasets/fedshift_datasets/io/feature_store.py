@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.disk_use import RESERVE
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
@@ -26,7 +27,6 @@ from fedshift_datasets.listing import MARK
 
 FOLDER = "features"  # within that of the decoded images
 FORMAT = 2
-KEPT_FREE = 1 << 28  # bytes of the disk that are left free
 FLUSHED = 256  # rows that are written at a time; a killed process loses as many at most
 
 Compute = Callable[[NDArray[np.int64]], NDArray[Any]]  # from places of images (n,) to their rows (n, ...)
@@ -176,7 +176,7 @@ class FeatureStore:
         """
         wanted = number * (self.kind.row_bytes + MARK)
         with kept.placing(self.path):
-            free = shutil.disk_usage(root()).free - KEPT_FREE
+            free = shutil.disk_usage(root()).free - RESERVE
         held = bytes_held()
         needs = f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, {shown(root())}"
         if wanted > free:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core import private_files, said_once
+from fedshift_core import disk_use, private_files, said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
@@ -233,6 +233,7 @@ def mapped(
     of_masks = of_pixels // shape[-1] if masks else 0
     length = of_pixels + of_masks + labels.nbytes
     start = len(_head(blank, 0, length, 64))
+    disk_use.check_room(Path(file.name).parent, start + length)
     os.posix_fallocate(file.fileno(), 0, start + length)
     area = np.memmap(file, np.uint8, "r+", start, (length,))
     in_file = area[of_pixels + of_masks :].view(np.int64)

@@ -91,6 +91,7 @@ def superlink(
     host: str = "0.0.0.0",
     port: Annotated[int, Bounds(1, 65535)] = 8000,
     any_user: bool = False,
+    systemd: bool = False,
 ) -> None:
     """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
 
@@ -104,6 +105,7 @@ def superlink(
         host: Address to listen on.
         port: Port of all APIs.
         any_user: Other users of this machine may submit runs and register keys, too.
+        systemd: Start nothing, print the hardened unit that runs this command (docs/deploy/operation.md).
 
     Examples:
         fedshift superlink --credentials DIR
@@ -114,12 +116,21 @@ def superlink(
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
+    if systemd:
+        from fedshift.site.deploy import units
+
+        keys = ["--insecure"] if folder is None else ["--credentials", str(folder.resolve())]
+        more = ["--any-user"] if any_user else []
+        typer.echo(units.of_superlink([*keys, "--host", host, "--port", str(port), *more, *context.args]))
+        return
     security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
     serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
 
 
 @command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def supernode(context: typer.Context, *, cold: bool = False, keep_model: bool = False, source: str = "") -> None:
+def supernode(
+    context: typer.Context, *, cold: bool = False, keep_model: bool = False, source: str = "", systemd: bool = False
+) -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
 
     It answers with the FedShift that is installed here, never with the code that a run brings. It does what its owner's
@@ -132,6 +143,7 @@ def supernode(context: typer.Context, *, cold: bool = False, keep_model: bool = 
         cold: A new process for each message: slower, but uses less memory.
         keep_model: Keep the last weights received, for `fedshift site report`.
         source (--policy FILE): What you allow: a file, strict, or open (demo data).
+        systemd: Start nothing, print the hardened unit that runs this command (docs/deploy/operation.md).
 
     Examples:
         fedshift supernode --root-certificates ca.crt --superlink HOST:9092
@@ -143,6 +155,13 @@ def supernode(context: typer.Context, *, cold: bool = False, keep_model: bool = 
     from fedshift_app.node import policy
 
     given = context.args
+    if systemd:
+        from fedshift.site.deploy import units
+
+        chosen = {"--cold": cold, "--keep-model": keep_model}
+        flags = [name for name, on in chosen.items() if on] + (["--policy", policies.typed(source)] if source else [])
+        typer.echo(units.of_supernode([*flags, *given]))
+        return
     if source or policy.POLICY not in node.node_config(given):
         loaded = policy.load(policies.typed(source or policy.STRICT))
         given = policies.with_policy(given, loaded)

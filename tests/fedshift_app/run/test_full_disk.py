@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
@@ -21,7 +22,9 @@ from support import Command, ListeningGrid, Run, listening
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
+from fedshift_core.disk_use import LARGE, RESERVE, bytes_in
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_datasets.io import kept
 
 FLAT = {"method": KEEPING, "rounds": 3, "set": SHORT}
 ARGUMENTS = ["handwritten", f"method={KEEPING}", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
@@ -190,7 +193,7 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     with kill_at("round-00004.json", "unnamed"):
         start(tmp_path, method=method, rounds=5, set=f"train.epochs=1 allocation.share=0.05 {setting}")
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
-    one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
+    one, whole = sum(path.stat().st_size for path in files), bytes_in(only(tmp_path))
     estimate = check.call_args.args[1]
     assert 0.9 * one < estimate.checkpoint < 2.2 * one
     assert whole < estimate.folder < 4 * whole + disk_space.REPORT
@@ -219,6 +222,21 @@ def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: py
     free.return_value = 1_999_999
     with pytest.raises(ConfigError, match=r"2 MB .* 7\.5 MB"):
         disk_space.check(tmp_path, needed)
+
+
+def test_large_files_leave_the_last_of_a_disk_to_logs_and_databases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, left = tmp_path / "weights", RESERVE + LARGE
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=left))
+    atomic_io.write_durably(file, bytes(LARGE))
+    left -= 1
+    with pytest.raises(atomic_io.DiskError, match="weights: No space left on device: the last 256 MiB stay free"):
+        atomic_io.write_durably(file, b"1" * LARGE)
+    assert file.read_bytes() == bytes(LARGE)
+    atomic_io.write_durably(file, b"1" * (LARGE - 1))  # as a ledger or the owner's switch
+    with kept.building(tmp_path / "images") as new, pytest.raises(OSError, match="256 MiB"):
+        kept.mapped(new, (LARGE,), np.zeros(1, np.int64)).__enter__()
 
 
 # --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------

@@ -106,6 +106,7 @@ def test_what_is_not_installed_or_unknown_is_refused_before_anything_starts(monk
         ("tensorboard", 'pip install "fedshift[tracking]"'),
         ("mlflow,tensorboard", '[mlflow]"'),
         ("wandb,tensorboard", '[wandb]"'),
+        ("otlp", '[otlp]"'),
         ("tensorboard,comet", "'c"),
     ):
         with refused(ConfigError, "tracking", named):

@@ -1,0 +1,60 @@
+"""``fedshift superlink --systemd`` and ``fedshift supernode --systemd``: the hardened unit that runs the command.
+
+All that the service writes lies in the home of its user, which is the unit's ``StateDirectory``: keys, database, runs,
+the node's state and caches. Commands that this user types (``sudo -iu fedshift``) find the same folders.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from jinja2 import Environment, FileSystemLoader
+
+from fedshift.run.launch import processes
+from fedshift.site.deploy import supernode
+from fedshift.site.deploy.supernode import NODE_CONFIG
+from fedshift_app.node import chained_log, state_folder
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+
+USER = "fedshift"
+HOME = f"/var/lib/{USER}"
+STATE = f"{HOME}/.local/state/fedshift"  # as ``state_folder.state_dir`` has it for this user
+DATA_DIR = "data-dir"  # of a node's configuration
+_PLAIN = re.compile(r"[\w@+=:,./-]+")  # a word that systemd takes as it is
+
+
+def of_superlink(options: Sequence[str]) -> str:
+    """Return the unit of a SuperLink with these options of ``fedshift superlink``."""
+    return _rendered("superlink", options)
+
+
+def of_supernode(options: Sequence[str]) -> str:
+    """Return the unit of a SuperNode with these options of ``fedshift supernode``.
+
+    Raises:
+        ConfigError: If the folder of its images is not absolute, or an option is given twice or cannot be printed.
+    """
+    config = supernode.node_config(options)
+    images, folder = str(config.get(DATA_DIR, "")), state_folder.own_folder(config)
+    if images and not PurePath(images).is_absolute():
+        raise ConfigError(f"{NODE_CONFIG}: {DATA_DIR}={as_found(images)}: --systemd needs an absolute path")
+    off = "" if folder is None else f"{STATE}/{folder.name}/{chained_log.OFF_FILE}".replace("%", "%%")
+    return _rendered("supernode", options, images=_word(images) if images else "", off=off)
+
+
+def _rendered(name: str, options: Sequence[str], **more: str) -> str:
+    if wrong := [option for option in options if not option.isprintable()]:
+        raise ConfigError(f"--systemd: {as_found(wrong[0])} has characters that cannot be printed")
+    here = [str(Path(option).absolute()) if Path(option).is_file() else option for option in options]
+    words = " ".join(_word(word).replace("$", "$$") for word in [processes.command("fedshift"), name, *here])
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # not HTML
+    template = environment.get_template("unit.service.j2")
+    title, command = f"FedShift {name}", f"fedshift {name}"
+    return template.render(title=title, command=command, words=words, user=USER, home=HOME, **more)
+
+
+def _word(text: str) -> str:
+    """Return a word as systemd reads it: in quotes where it needs them, and nothing of it a specifier."""
+    escaped = text.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+    return text if _PLAIN.fullmatch(text) else f'"{escaped}"'
