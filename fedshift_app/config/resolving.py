@@ -39,7 +39,7 @@ from fedshift_app.config.validating import (
     validate,
 )
 from fedshift_app.run.files import CONFIG_FILE
-from fedshift_clients.models.catalog import NETWORKS, family_of
+from fedshift_clients.models.catalog import NETWORKS, library_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -158,8 +158,7 @@ def libraries(flat: Mapping[str, Any]) -> tuple[str, ...]:
         name = parse_set(str(keys["set"])).get("model.name") or model.get("name")
     except ConfigError:
         return ()
-    family = family_of(str(name))
-    return () if family is None else (family.prefix,)
+    return tuple(filter(None, (library_of(str(name)),)))
 
 
 def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConfig], finished: bool) -> RunConfig:
