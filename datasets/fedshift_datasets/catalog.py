@@ -126,7 +126,8 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     assert source.data_dir is not None
     classes = source.classes if dataset.own is not None else dataset.classes
     stated = dataset.own is None or source.classes_stated
-    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated, masks=source.masks)
+    masks = source.masks or False not in dataset.masked
+    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated, masks=masks)
     image_files = corrupt_files.usable(image_files, source, form)
     return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, image_files)
 
@@ -189,7 +190,8 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFi
     if dataset.find_own is not None:
         return dataset.find_own(domain, split, source)
     assert source.data_dir is not None
-    return trees.find_plain(source.data_dir, domain, split, dataset.classes, masks=source.masks)
+    masks = source.masks or False not in dataset.masked
+    return trees.find_plain(source.data_dir, domain, split, dataset.classes, masks=masks)
 
 
 def own_files(name: str, domain: str, split: Split, source: Source) -> ImageFiles | None:

@@ -140,7 +140,7 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     if not data_dir and not any(argument.startswith("dataset.hub=") for argument in dotted):
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
     labels_file = next((text.partition("=")[2] for text in dotted if text.startswith("dataset.labels=")), "")
-    if data_dir and sites.has_masks(Source(user_path(data_dir, "data-dir"), labels=labels_file)):
+    if data_dir and folders.has_masks(Source(user_path(data_dir, "data-dir"), labels=labels_file)):
         dotted = [*dotted, "dataset.masks=true"]
     dataset = resolving.resolve_dataset(folders.NAME, data_dir, dotted)
     survey = folders.survey(dataset.source(), dataset.domains)

@@ -86,6 +86,7 @@ def _asked(config: RunConfig, where: Place, record: Mapping[str, Any]) -> Partit
         data_set=data.kind,
         classes=data.known().classes,
         classes_stated=own.classes_stated,
+        masks=own.masks,
         labels=own.labels,
         patients=own.patients,
         test_share=own.test_share,

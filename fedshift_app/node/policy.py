@@ -134,6 +134,8 @@ class Partition(_Section):
     """All classes, in their order."""
     classes_stated: bool | None = None
     """Whether somebody stated the order of the classes."""
+    masks: bool | None = None
+    """Whether images have masks, which labels and so the split follow."""
     labels: str | None = None
     """The table that names the images."""
     patients: str | None = None

@@ -10,7 +10,9 @@ from scipy import ndimage
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from fedshift_core.seeding import generator
+from fedshift_datasets import catalog
 from fedshift_datasets.base import SPLITS, Source, Split, checked
+from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
 from fedshift_datasets.sets import handwritten_masks, handwritten_styles
 from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
@@ -119,3 +121,15 @@ def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
         find("scan", "test", Source(data_dir=tmp_path))
     with refuses("photo", *DOMAINS):
         draw("photo", "train", 0)
+
+
+def test_a_folder_of_masks_is_read_instead_of_drawing_them(tmp_path: Path, cache_home: Path) -> None:
+    drawn = handwritten_masks.draw("scan", "test", 0)
+    files.write_npz(tmp_path / "scan_test.npz", drawn, handwritten_masks.CLASSES)
+    for read in (catalog.load, catalog.load_own):
+        images = read("handwritten-masks", "scan", "test", Source(data_dir=tmp_path))
+        assert np.array_equal(images.x, drawn.x)
+        assert images.masks is not None and drawn.masks is not None and np.array_equal(images.masks, drawn.masks)
+    np.savez(tmp_path / "sketch_test.npz", x=drawn.x, y=drawn.y)
+    with refuses("sketch_test.npz", "no key masks"):
+        catalog.load("handwritten-masks", "sketch", "test", Source(data_dir=tmp_path))

@@ -143,6 +143,7 @@ def table(*rows: str) -> Callable[[Path], object]:
         layout(table("file,mask,domain", "north/images/0.png,../x.png,north"), "../x.png"),
         layout(lambda root: None, "255", classes=tuple(map(str, range(256)))),
         layout(lambda root: put(root / "north", "0", None, array([[0, 77]])), "77", "dataset.classes", classes=()),
+        layout(lambda root: None, "task=segmentation", "images", classes=(), masks=False),
     ],
 )
 def test_layouts_that_are_none_are_refused(

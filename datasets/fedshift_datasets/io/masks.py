@@ -31,6 +31,7 @@ LAYOUTS = (
     f"<site>/{IMAGES}/* with <site>/{MASKS}/*, <site>/{{train,validation,test}}/{IMAGES}/* with {MASKS}/*, or "
     f"{layout.LABELS} with columns file and mask"
 )
+BACKGROUND = "background"  # the name of class 0, where nobody gives it another
 _ENDS = ("", "_mask", "_segmentation")  # of a mask's name
 _WHITE, _NOWHERE = 255, 254  # in masks of two classes: the second one, and what counts nowhere
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
@@ -168,7 +169,7 @@ def classes_of(found: Iterable[float], where: Path) -> tuple[str, ...]:
             f"{shown(where)}: masks with the values {_listed(sorted(there))}, which are no places in a list of classes",
             "write 0 for the background and 1, 2, ... for the classes, and state dataset.classes=[background,...]",
         )
-    return ("background", *(f"class{place}" for place in range(1, max(most, 1) + 1)))
+    return (BACKGROUND, *(f"class{place}" for place in range(1, max(most, 1) + 1)))
 
 
 def _listed(found: Sequence[float]) -> str:

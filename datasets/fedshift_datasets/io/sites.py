@@ -1,7 +1,7 @@
 """Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -108,15 +108,6 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
 def table_path(source: Source) -> Path:
     """Return the path of the table, whether it exists or not."""
     return data_dir(source) / (source.labels or LABELS)
-
-
-def has_masks(source: Source) -> bool:
-    """Return whether images lie below data-dir with masks: by a table's column, or by the folders of a site."""
-    root = data_dir(source)
-    if table_path(source).is_file():
-        return "mask" in table.columns_of(table_path(source))
-    places = layout.folders_in(root)
-    return any(map(masks.are_in, [*places, *(path for place in places for path in layout.folders_in(place))]))
 
 
 def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | None:
@@ -250,15 +241,11 @@ def _split_up(
 ) -> Site:
     """Return a site with its images in order, and with a drawn split if none is stated."""
     ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
-    labels, names, paths, splits, stated, outlines = zip(*ordered, strict=True)
+    paths, stated = tuple(each.file for each in ordered), [each.group for each in ordered]
     where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
     same_file.refuse([paths], f"{where}: ")
     known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
-    groups_of = known.groups
-    if source.masks and any(map(volumes.is_volume, paths)):
-        found = [item._replace(group=group) for item, group in zip(ordered, groups_of, strict=True)]
-        cut = [part for item in found for part in _cut(item)]
-        labels, names, paths, splits, groups_of, outlines = zip(*cut, strict=True)
+    labels, names, paths, splits, groups_of, outlines = zip(*_cut(ordered, known.groups), strict=True)
     if drawn:
         # No name starts with a slash.
         units = [f"/{group}" if group else name for group, name in zip(groups_of, names, strict=True)]
@@ -268,15 +255,11 @@ def _split_up(
     used = {data_dir(source) / name for name in known.by}
     groups = np.array(groups_of) if any(groups_of) else None
     places = np.array([OWN_SPLITS.index(split) for split in splits], np.uint8)
+    pictured = Files(paths, outlines if source.masks else None, len(source.classes))
     site = Site(
         domain,
         kind,
-        Pictures(
-            Files(paths, outlines if source.masks else None, len(source.classes)),
-            np.array(labels, np.int64),
-            groups,
-            places,
-        ),
+        Pictures(pictured, np.array(labels, np.int64), groups, places),
         not_taken=tuple(path for path in ignored if path not in used),
         notes=tuple(all_notes),
         drawn=drawn,
@@ -288,18 +271,16 @@ def _split_up(
     return replace(site, state=patients.state(site.patient_files))
 
 
-def _cut(found: _Found) -> list[_Found]:
-    """Return the slices of a volume, which are of one patient; else the image as it is."""
-    if not volumes.is_volume(found.file) or masks.lacking(found.file, found.mask or ""):
-        return [found]
-    group, outlined = found.group or found.name, volumes.is_volume(found.mask or "")
-    return [
-        found._replace(
-            name=found.name + file.removeprefix(found.file), file=file, group=group,
-            mask=f"{found.mask}{file.removeprefix(found.file)}" if outlined else found.mask,
-        )
-        for file in volumes.slices(found.file)
-    ]  # fmt: skip
+def _cut(found: Sequence[_Found], groups: Sequence[str]) -> Iterator[_Found]:
+    """Yield images with their groups, and slices in place of volumes: all of one are of one patient."""
+    for each, group in zip(found, groups, strict=True):
+        if not volumes.is_volume(each.file) or masks.lacking(each.file, each.mask or ""):
+            yield each._replace(group=group)
+            continue
+        for file in volumes.slices(each.file):
+            number = file.removeprefix(each.file)
+            mask = f"{each.mask}{number}" if volumes.is_volume(each.mask or "") else each.mask
+            yield each._replace(name=each.name + number, file=file, group=group or each.name, mask=mask)
 
 
 def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:

@@ -139,7 +139,7 @@ def _of_masks(source: Source, domains: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         DataError: If values are no places in a list, or masks are in npz files.
     """
-    there = [_there(domain, replace(source, classes=()), own=False) for domain in domains]
+    there = [_there(domain, replace(source, classes=(masks.BACKGROUND,)), own=False) for domain in domains]
     if archives := [path for site in there for _, path in site.archives]:
         raise npz.nobody_stated(archives[0])
     paths = sorted({file_of(mask) for site in there for mask in site.pictures.masks or () if mask})
@@ -238,6 +238,15 @@ def _folder_names(root: Path, domains: tuple[str, ...]) -> str:
     if all(number is not None for number in numbers.values()):
         kinds = tuple(sorted(kinds, key=lambda kind: float(numbers[kind] or 0)))
     return f"; class folders here: {shortened(', '.join(kinds))}" if kinds else ""
+
+
+def has_masks(source: Source) -> bool:
+    """Return whether images lie below data-dir with masks: by a table's column, or by the folders of a site."""
+    root = sites.data_dir(source)
+    if sites.table_path(source).is_file():
+        return "mask" in table.columns_of(sites.table_path(source))
+    places = layout.folders_in(root)
+    return any(map(masks.are_in, [*places, *(path for place in places for path in layout.folders_in(place))]))
 
 
 def survey(

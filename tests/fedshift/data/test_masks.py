@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift.data import prepare
+from fedshift.data import init, prepare
 from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
 
@@ -69,3 +69,10 @@ def test_a_node_gets_the_masks_of_its_images(images: Path, tmp_path: Path) -> No
                     "class1",
                 ]
                 assert (images / "labels.csv").exists() == ("patient" in arrays)
+
+
+def test_init_finds_masks_and_writes_an_experiment_of_segmentation(images: Path, tmp_path: Path) -> None:
+    config = resolve({"experiment": str(init.init(str(tmp_path / "mine"), [f"data-dir={images}"]))})
+    assert config.dataset.masks and config.dataset.classes == ("background", "class1")
+    settings = config.model_dump()
+    assert (settings["task"], config.model.name, config.dataset.size) == ("segmentation", "unet:small", 32)
