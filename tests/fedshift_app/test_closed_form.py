@@ -140,7 +140,7 @@ def test_with_secure_sums_the_head_is_the_same_to_the_bit(
 def test_a_secure_sum_of_longer_features_than_its_range_ends_the_run(run_inline: InlineRun) -> None:
     """One node's lie is in the sum of all: without a range it could be of any length."""
     words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.secure_sums_range=0.1"
-    with pytest.raises(FederationError, match=r"cross comes to .* federation\.secure_sums_range"):
+    with pytest.raises(FederationError, match=r"cross comes to .*\(federation\.secure_sums_range"):
         run_inline(nodes=4, rounds=1, method="fed3r", set=words)
 
 

@@ -24,6 +24,7 @@ from fedshift_core.errors import ConfigError
 
 FROZEN = "model.freeze=encoder"
 ALIKE = "aggregation.weights=equal allocation.validation_fraction=0"
+PATIENT = "federation.node_timeout=300 federation.secure_sums=on"
 FEW = f"{FROZEN} allocation.share=0.2 evaluate.figures=false evaluate.site_figures=false"
 
 
@@ -234,9 +235,7 @@ def test_of_four_supernodes_with_secure_sums_one_withdraws(run_inline: InlineRun
     images = f"{FROZEN} allocation.share=0.3 train.precision=float32"
     with federation(tmp_path, nodes=4, images=images) as made:
         made.policy.write_text("least_images: 1\n")
-        given = (
-            f"{images} dataset.domains=[scan,texture,street,sketch] federation.min_nodes=4 federation.secure_sums=on"
-        )
+        given = f"{images} dataset.domains=[scan,texture,street,sketch] federation.min_nodes=4 {PATIENT}"
         said = made.run(ROOT, method="fed3r", set=given)
         assert (tmp_path / "runs").is_dir(), said
         (run,) = (tmp_path / "runs").iterdir()
@@ -247,7 +246,7 @@ def test_of_four_supernodes_with_secure_sums_one_withdraws(run_inline: InlineRun
             ["withdraw", run, "node=0", "sums=file", f"key={key.with_suffix('.pub')}"],
         ):  # fmt: skip
             ended = ran("-m", "fedshift", *words, cwd=tmp_path, env=made.own)
-            assert ended.returncode == 0, ended.stderr
+            assert ended.returncode == 0, f"{said}\n{ended.stderr}"
     never = run_inline(nodes=4, rounds=1, method="fed3r", set=images, grid=without(0))
     state, expected = kept(run, "state"), kept(never.folder, "state")
     assert state.pop("members").tolist() == expected.pop("nodes").tolist() == [1, 2, 3]
