@@ -3,14 +3,16 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from real_node import fingerprint
 from support import ROOT
 
@@ -37,6 +39,28 @@ class Federation:
     flower: processes.Group
     policy: Path
     own: dict[str, str]
+    link: local_superlink.SuperLink
+
+    def start_superlink(self, *options: str) -> None:
+        """Start it and wait until it answers."""
+        local_superlink.start_superlink(self.flower, self.link, *options)
+
+    def start_node(self, folder: exporting.NodeFolder, key: Path, installed: Path = ROOT) -> None:
+        """Start a SuperNode of the FedShift in a folder; that of index 1 starts a new process for each message."""
+        command = [sys.executable, "-m", "fedshift.site.deploy.supernode", *([COLD] if folder.index == 1 else [])]
+        command += ["--root-certificates", str(self.home / "credentials" / "ca.crt"), "--superlink", self.link.address]
+        command += ["--auth-supernode-private-key", str(key), "--node-config"]
+        command += [f'{folder.node_config} threads=1 policy="{self.policy}"']
+        self.flower.start(f"node-{folder.index}", ["env", f"PYTHONPATH={installed}", *command])
+
+    def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a process that was started, with all that it started, and wait for that."""
+        first = psutil.Process(self.flower._running[name].pid)
+        family = [first, *first.children(recursive=True)]
+        for process in family if number == signal.SIGKILL else [first]:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+        psutil.wait_procs(family, timeout=60)
 
     def run(self, app: Path, **run_config: Any) -> str:
         """Submit an app with ``flwr run``; return what the server printed."""
@@ -62,8 +86,8 @@ class Federation:
 
 
 @contextmanager
-def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Federation]:
-    """Yield a federation of nodes with keys and one policy; the second starts a new process for each message."""
+def federation(home: Path, nodes: int = 2, images: str = TINY, *options: str) -> Iterator[Federation]:
+    """Yield a federation of nodes with keys and one policy; ``options`` are those of the SuperLink."""
     config = configuration.resolve({"experiment": "handwritten", "set": images})
     folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
@@ -72,15 +96,12 @@ def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Feder
     policy.chmod(0o600)
     with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        local_superlink.start_superlink(flower, link)
         local_superlink.connect(home, link)
+        site = Federation(home, flower, policy, own, link)
+        site.start_superlink(*options)
         for folder in folders:
-            key = deploy_demo.make_node_key(flower, home, folder)
-            command = [sys.executable, "-m", "fedshift.site.deploy.supernode", *([COLD] if folder.index == 1 else [])]
-            command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
-            command += ["--auth-supernode-private-key", str(key), "--node-config"]
-            flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])
-        yield Federation(home, flower, policy, own)
+            site.start_node(folder, deploy_demo.make_node_key(flower, home, folder))
+        yield site
 
 
 def copy_of_app(folder: Path) -> Path:
