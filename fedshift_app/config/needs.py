@@ -15,7 +15,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core import features
-from fedshift_core.disclosure import CLASS, IMAGE
+from fedshift_core.disclosure import IMAGE
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES, Case, Fact, Feature, is_set, ours
@@ -96,7 +96,8 @@ def _masks(of: Case) -> str:
     from fedshift_clients.training import own_code
 
     strategy, client = of.method.strategy_class(), of.method.client_class()
-    if rows := [name for name in strategy.contributes if behind(strategy, name, of.settings) in (CLASS, IMAGE)]:
+    shapes = strategy.contributes
+    if rows := [name for name in shapes if shapes[name][:1] == ("C",) or behind(strategy, name, of.settings) == IMAGE]:
         return f"its nodes send {', '.join(rows)} by class of the images"
     if "features" in of.method.needs:
         return "it goes by features of whole images"
