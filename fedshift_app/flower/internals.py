@@ -178,12 +178,12 @@ def keep_out_malformed_replies() -> None:
 
     The node then counts as one that did not answer.
     """
-    grid = sys.modules.get(sources.GRID)  # only in a real deployment
+    grid: Any = sys.modules.get(sources.GRID)  # only in a real deployment
     inflate = getattr(grid, "inflate_object_from_contents", None)
     if grid is not None and inflate is None:
         log.warning("a reply that is no message ends the run: %s", sources.other_source(sources.GRID))
-    elif grid is not None and not hasattr(inflate, "guarded"):
-        grid.inflate_object_from_contents = dropping_malformed(inflate)  # type: ignore[attr-defined]
+    elif inflate is not None and not hasattr(inflate, "guarded"):
+        grid.inflate_object_from_contents = dropping_malformed(inflate)
 
 
 def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
