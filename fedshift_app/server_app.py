@@ -19,6 +19,7 @@ from fedshift_app.flower.internals import (
     is_simulation_grid,
     keep_out_malformed_replies,
     local_superlink_above,
+    makes_messages,
     notice_restarts,
     pack_messages,
     watch_replies,
@@ -188,10 +189,11 @@ def _mend(grid: Grid, engine: str) -> None:
     """Take from Flower's grid what it does too seldom, too often or not at all."""
     if engine == setup.DEPLOYMENT:
         quicken(grid)
-        keep_out_malformed_replies()
-        notice_restarts(grid)
-        if not os.environ.get(PLAIN_WAITS):
-            pack_messages(grid)
+        if makes_messages():
+            keep_out_malformed_replies()
+            notice_restarts(grid)
+            if not os.environ.get(PLAIN_WAITS):
+                pack_messages(grid)
 
 
 def _begin(

@@ -11,9 +11,7 @@ from typing import Any
 
 import psutil
 from flwr.app import Context, Error, Message, Metadata, RecordDict
-from flwr.app.message import make_message
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedshift_app.flower import sources
 from fedshift_core.errors import FedShiftError
@@ -23,6 +21,7 @@ from fedshift_core.wire.records import RecordError
 
 log = logging.getLogger("fedshift")
 
+MAKE = "flwr.app.message:make_message"
 NODE_UNAVAILABLE = 3  # Flower's error code
 NOTHING = Metadata(0, "", 0, 0, "", "", 0.0, 0.0, "system")
 
@@ -53,6 +52,13 @@ def local_superlink_above() -> list[int]:
 def engine_name(grid: Any) -> str:
     """Return the ``engine_name`` of a grid of FedShift's own engines; empty for Flower's grids."""
     return str(getattr(grid, "engine_name", ""))
+
+
+def makes_messages() -> bool:
+    """Tell whether an error can be put in the place of a message, as all corrections of a grid's replies do."""
+    if problem := sources.other_source(MAKE):
+        log.warning("the server reads replies as plain Flower does: %s", problem)
+    return not problem
 
 
 def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -103,7 +109,12 @@ def _error(question: str, code: int, reason: str, like: Metadata) -> Message:
         reply_to_message_id=question, group_id=like.group_id, message_type=like.message_type,
         created_at=like.created_at, ttl=like.ttl,
     )  # fmt: skip
-    return make_message(metadata=metadata, error=Error(code, reason))
+    return _made(metadata, Error(code, reason))
+
+
+def _made(metadata: Metadata, error: Error) -> Message:
+    message: Message = sources.found(MAKE)(metadata=metadata, error=error)
+    return message
 
 
 def watch_replies(grid: Any, on_replies: Callable[[list[int]], None]) -> None:
@@ -158,7 +169,7 @@ def _unpacked(reply: Message) -> Message:
     try:
         reply.content = unpacked(reply.content)
     except RecordError as error:
-        return make_message(metadata=reply.metadata, error=Error(code=RAISED, reason=str(error)))
+        return _made(reply.metadata, Error(code=RAISED, reason=str(error)))
     return reply
 
 
@@ -167,9 +178,12 @@ def keep_out_malformed_replies() -> None:
 
     The node then counts as one that did not answer.
     """
-    grid = sys.modules.get(sources.GRID)  # only in a real deployment
-    if grid is not None and not hasattr(grid.inflate_object_from_contents, "guarded"):
-        grid.inflate_object_from_contents = dropping_malformed(grid.inflate_object_from_contents)  # type: ignore[attr-defined]
+    grid: Any = sys.modules.get(sources.GRID)  # only in a real deployment
+    inflate = getattr(grid, "inflate_object_from_contents", None)
+    if grid is not None and inflate is None:
+        log.warning("a reply that is no message ends the run: %s", sources.other_source(sources.GRID))
+    elif inflate is not None and not hasattr(inflate, "guarded"):
+        grid.inflate_object_from_contents = dropping_malformed(inflate)
 
 
 def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,8 +211,9 @@ def without_colours() -> None:
 
 
 def identify_process() -> None:
-    """Give this process an identity, which a Message needs outside Flower's runtimes."""
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    """Give this process an identity, which a Message of Flower 1.41 and 1.42 needs outside Flower's runtimes."""
+    if (identity := sources.found("flwr.supercore.task_identity:TaskIdentity")) is not None:
+        identity.run_id = identity.node_id = identity.task_id = 1
 
 
 def make_context(node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:
@@ -212,6 +227,8 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
     Raises:
         FedShiftError: If Flower would ignore the middleware.
     """
+    if problem := sources.other_source("flwr.superlink.extensions", "flwr.superlink.main"):
+        raise FedShiftError(f"the Control API would be open to the network: {problem}")
     from flwr.superlink import extensions, main
     from starlette.middleware import Middleware
 

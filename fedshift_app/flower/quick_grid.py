@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
 from flwr.app import Message
@@ -49,5 +48,5 @@ def quicken(grid: Any) -> None:
 
 def look_sooner_for_parts() -> None:
     """Let Flower soon ask again for the missing parts of a message."""
-    pull: Any = import_module(PARTS).pull_objects
-    pull.__kwdefaults__["initial_backoff"] = FIRST_LOOK_FOR_PARTS
+    if not sources.other_source(PARTS):
+        sources.found(f"{PARTS}:pull_objects").__kwdefaults__["initial_backoff"] = FIRST_LOOK_FOR_PARTS

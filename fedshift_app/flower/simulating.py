@@ -40,13 +40,12 @@ def prepare() -> None:
     """
     if sources.ENGINE not in sys.modules:  # a node's process, or a worker's
         return
-    from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
-
-    if RayBackend.process_message is not process_message:
+    backend = sources.found(f"{BACKEND}:RayBackend")
+    if backend is None or backend.process_message is not process_message:
         if problem := sources.other_source(BACKEND):
             raise FederationError(f"a simulation would be open to others on this machine's ports: {problem}")
-        RayBackend.init_ray = _init_ray  # type: ignore[method-assign, assignment]
-        RayBackend.process_message = process_message  # type: ignore[method-assign]
+        backend.init_ray = _init_ray
+        backend.process_message = process_message
 
 
 def _init_ray(_backend: Any, backend_config: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The names that FedShift takes of Flower though Flower does not export them, and the source that it has read.
 
-A correction steps aside, with a line, where a function that it replaces or relies on has another source.
+A correction steps aside, with a line, where a name of it is gone, or a function that it replaces or relies on has
+another source. Where a door would stand open, FedShift refuses (``docs/upstream.md``).
 """
 
 import functools
@@ -60,17 +61,28 @@ READ = {
 }
 
 
+def found(name: str) -> Any:
+    """Return what a name of ``NAMES`` stands for; None where this Flower has it no longer."""
+    try:
+        return resolve_name(name)
+    except (ImportError, AttributeError):
+        return None
+
+
 def other_source(*modules: str) -> str:
-    """Return what of ``READ`` in these modules has another source, and of which Flower; empty if all is as read."""
-    for name, marks in READ.items():
-        if name.startswith(modules):
-            try:
-                mark = hashlib.sha256(inspect.getsource(resolve_name(name)).encode()).hexdigest()[:16]
-            except (ImportError, AttributeError, OSError, TypeError):
-                mark = "none"
-            if mark not in marks:
-                return f"{name} of Flower {version('flwr')} is not as in 1.41 and 1.42"
+    """Return what in these modules is gone or has another source, and of which Flower; empty if all is as read."""
+    for name in (name for name in (*NAMES, *READ) if name.startswith(modules)):
+        it = found(name)
+        if it is None or (name in READ and _mark(it) not in READ[name]):
+            return f"{name} of Flower {version('flwr')} is not as in 1.41 and 1.42"
     return ""
+
+
+def _mark(it: Any) -> str:
+    try:
+        return hashlib.sha256(inspect.getsource(it).encode()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return "none"
 
 
 @functools.cache

@@ -11,12 +11,11 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app.config.sections import RunConfig
 from fedshift_clients.training import autotune, machine, precision
 from fedshift_clients.training.autotune import Found, Work
 from fedshift_clients.training.settings import ModelConfig
@@ -26,6 +25,9 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_BATCH, MOST_NAME, as_found, shown
 from fedshift_core.params import ARITHMETICS, Arithmetic
 from fedshift_datasets.io import cache
+
+if TYPE_CHECKING:
+    from fedshift_app.config.sections import RunConfig
 
 log = logging.getLogger("fedshift")
 
@@ -59,7 +61,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     measured: str = Field(max_length=MOST_NAME)
 
 
-def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
+def fastest_here(config: "RunConfig", network: ModelConfig) -> Arithmetic | None:
     """Return what trains a node's network fastest on its machine; None where the run says how nodes compute.
 
     With ``model.precompute`` of an encoder it is float32: features are computed once, for all runs, and what is left

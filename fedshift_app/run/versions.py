@@ -6,11 +6,13 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedshift_app import __version__
-from fedshift_app.config import plugins
 from fedshift_app.config.files import APP
-from fedshift_app.config.sections import RunConfig
+
+if TYPE_CHECKING:
+    from fedshift_app.config.sections import RunConfig
 
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
@@ -46,7 +48,9 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def versions(config: RunConfig) -> dict[str, str]:
+def versions(config: "RunConfig") -> dict[str, str]:
     """Return the versions of all packages and extensions that decide the numbers of a run."""
+    from fedshift_app.config import plugins  # with all sections, a tenth of `fedshift doctor`, which needs none
+
     known = {"fedshift": __version__, "python": platform.python_version()}
     return known | _packages() | plugins.brought(config)

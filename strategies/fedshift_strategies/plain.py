@@ -19,7 +19,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg, Result
 from pydantic import Field as Bound
 
@@ -163,7 +162,8 @@ class PlainStrategy(DomainStrategy[Any]):
         """Check the replies as FedAvg does, and merge them as the method does.
 
         Raises:
-            InconsistentMessageReplies: If a reply does not hold what the method's nodes send.
+            InconsistentMessageReplies: If a reply does not hold what the method's nodes send; ``ValueError`` where
+                Flower has no such error.
         """
         replies = list(replies)
         known = {reply.metadata.src_node_id: _popped(reply) for reply in replies if not reply.has_error()}
@@ -174,7 +174,7 @@ class PlainStrategy(DomainStrategy[Any]):
         valid.sort(key=lambda reply: place[reply.metadata.src_node_id])
         updates = [self._update(reply, known[reply.metadata.src_node_id]) for reply in valid]
         if not any(update.num_examples for update in updates):
-            raise InconsistentMessageReplies(reason=f"`{self.weighted_by_key}` is 0 in all replies.")
+            raise _inconsistent(f"`{self.weighted_by_key}` is 0 in all replies.")
         metrics = self.train_metrics_aggr_fn([reply.content for reply in valid], self.weighted_by_key)
         weights = self.node_weights(updates)
         self.merge_knowledge(updates)
@@ -218,7 +218,7 @@ class PlainStrategy(DomainStrategy[Any]):
                 raise Refused(f"its arrays are not those that it was sent: {', '.join(strange[:3])}")
             self._check(knowledge)
         except Refused as refused:
-            raise InconsistentMessageReplies(reason=f"{node}: {refused}") from None
+            raise _inconsistent(f"{node}: {refused}") from None
         return Update(node, record, knowledge, number, {})
 
     def _check(self, knowledge: Arrays) -> None:
@@ -248,3 +248,11 @@ def _popped(reply: Message) -> Arrays:
         return {}
     del reply.content[KNOWLEDGE]
     return decode(record)
+
+
+def _inconsistent(reason: str) -> Exception:
+    try:
+        from flwr.serverapp.exception import InconsistentMessageReplies
+    except ImportError:  # Flower does not export it (fedshift_app/flower/sources.py)
+        return ValueError(reason)
+    return InconsistentMessageReplies(reason=reason)

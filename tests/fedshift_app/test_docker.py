@@ -54,7 +54,7 @@ def test_each_service_may_do_and_see_what_it_needs(compose: dict[str, Any]) -> N
 def test_nothing_is_insecure(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert compose["networks"]["federation"]["internal"] is True
-    assert not [path for path in DOCKER.iterdir() if "insecure" in path.read_text()]
+    assert not [path for path in DOCKER.rglob("*.*") if "insecure" in path.read_text()]
     assert services["superlink"]["command"][:3] == ["fedshift", "superlink", "--credentials"]
     # The Control API answers the SuperLink's own loopback only.
     assert {services[name]["network_mode"] for name in ("register", "run")} == {"service:superlink"}
@@ -95,3 +95,27 @@ def test_compose_takes_both_files() -> None:
     ended = subprocess.run([command, *arguments, "config"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert set(NODES) <= set(yaml.safe_load(ended.stdout)["services"])
+
+
+def test_pods_on_kubernetes_may_as_little_as_services_of_compose(compose: dict[str, Any]) -> None:
+    health = compose["services"]["node-scan"]["healthcheck"]["test"][1:]
+    for name in ("superlink", "supernode"):
+        *_, workload = yaml.safe_load_all((DOCKER / "kubernetes" / f"{name}.yaml").read_text())
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsUser"] == 10001 and pod["automountServiceAccountToken"] is False
+        for container in (*pod["initContainers"], *pod["containers"]):
+            locked = container["securityContext"]
+            assert (locked["capabilities"]["drop"], locked["readOnlyRootFilesystem"]) == (["ALL"], True)
+            assert locked["allowPrivilegeEscalation"] is False and container["resources"]["limits"]["memory"]
+        probe = pod["containers"][0]["livenessProbe"]
+        assert probe.get("exec", {"command": health})["command"] == health
+        mounted = {volume["name"]: volume.get("secret", {}).get("secretName") for volume in pod["volumes"]}
+        assert {*mounted.values()} == {None, {"superlink": "superlink", "supernode": "scan"}[name]}
+
+
+def test_kubernetes_takes_both_files() -> None:
+    reason = "kubernetes-validate is not installed: pip install kubernetes-validate"
+    checker = pytest.importorskip("kubernetes_validate", reason=reason)
+    for path in (DOCKER / "kubernetes").iterdir():
+        for resource in yaml.safe_load_all(path.read_text()):
+            checker.validate(resource, checker.latest_version(), strict=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.run.doctor.diagnostics import Problem
+from fedshift_app.flower import sources
 from fedshift_core.plural import plural
 
+PUBLISH, CONFIG = "flwr.cli.app_cmd.publish", "flwr.cli.config_utils"
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters
 REMEDY = "see https://flower.ai/docs/hub/"
@@ -17,6 +19,9 @@ REMEDY = "see https://flower.ai/docs/hub/"
 def problems(folder: Path) -> list[Problem]:
     """Return the problems that Flower Hub would have with a folder."""
     import click
+
+    if problem := sources.other_source(PUBLISH, CONFIG):
+        return [Problem(f"what the Hub refuses cannot be told: {problem}", REMEDY)]
     from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_app_name, _validate_files
     from flwr.cli.config_utils import load_and_validate
 

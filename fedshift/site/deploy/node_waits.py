@@ -57,7 +57,7 @@ def run_supernode(options: list[str], *, warm: bool, key: Path | None = None) ->
         SystemExit: When it is stopped, or cannot go on.
         FedShiftError: When it cannot start.
     """
-    if problem := sources.other_source("flwr.supernode.", sources.SUPEREXEC):
+    if problem := sources.other_source("flwr.supernode.", "flwr.supercore.superexec."):
         raise FedShiftError(f"this Flower would run the code that a run brings: {problem}")
     flower_supernode = sources.program("flower-supernode")
     module, connection = import_module(sources.NODE), import_module(CONNECTION)
@@ -92,9 +92,9 @@ def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) 
     """
     import httpx
 
-    heartbeat: Any = import_module(HEARTBEATS)
     changed: Any = module
-    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+    if (heartbeat := sources.found(HEARTBEATS)) is not None:
+        heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     client = changed.FleetHttpClient
 
     class Patient(client):  # type: ignore[misc, valid-type]
