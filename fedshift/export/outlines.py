@@ -1,5 +1,6 @@
 """``fedshift predict`` with a model of masks: a mask for each image, and the image with its outline."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +18,14 @@ from fedshift.export.saved import SavedModel
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.io import pool
+from fedshift_datasets.io.decode import decoded
 from fedshift_datasets.io.resize import back
+from fedshift_datasets.listing import Item
 
 Pixels = NDArray[np.uint8]
 OUTLINE = (255, 0, 0)
+_ON_ITS_SIDE = 5  # the least orientation that exchanges width and height
 
 
 @dataclass
@@ -85,6 +90,14 @@ def _classes(scores: torch.Tensor, model: SavedModel) -> Pixels:
     return scores.argmax(1).to(torch.uint8).numpy()
 
 
+def _size(picture: Picture, model: SavedModel) -> tuple[int, int]:
+    """Return width and height of an image as it is looked at."""
+    reading = functools.partial(decoded, size=model.size, form=model.images())
+    header = next(pool.mapped(reading, [Item(picture.path, str(picture.path))], 1)).header
+    width, height = header.size
+    return (height, width) if model.exif == "apply" and header.orientation >= _ON_ITS_SIDE else (width, height)
+
+
 def _written(folder: Path, picture: Picture, pixels: Pixels, mask: Pixels, model: SavedModel) -> Path:
     """Write a mask of the size of its image's file, and the image as the model sees it with the mask's outline."""
     target, overlay = (place / f"{picture.path.stem}.png" for place in (folder, folder / "overlay"))
@@ -93,7 +106,7 @@ def _written(folder: Path, picture: Picture, pixels: Pixels, mask: Pixels, model
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
     try:
         overlay.parent.mkdir(parents=True, exist_ok=True)
-        back(mask, picture.path, model.images()).save(target)
+        back(mask, *_size(picture, model), model.resize).save(target)
         Image.fromarray(np.where(edge[..., None], np.array(OUTLINE, np.uint8), pixels)).save(overlay)
     except OSError as error:
         raise DataError(f"--masks: {shown(target)} cannot be written: {error.strerror}") from None

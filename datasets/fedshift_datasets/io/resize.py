@@ -1,17 +1,15 @@
 """Turns images of any shape into squares, and values of any range into 8 bits."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedshift_datasets.base import Form, Resize
+from fedshift_datasets.base import Resize
 from fedshift_datasets.listing import IGNORED
 
 _WHITE = 255
-_ORIENTATION, _ON_ITS_SIDE = 0x0112, 5  # the tag of EXIF, and the least value that exchanges width and height
 
 
 def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
@@ -40,27 +38,21 @@ def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
     return image.resize((size, size), how)
 
 
-def back(mask: NDArray[np.uint8], path: Path, form: Form) -> Image.Image:
-    """Return a mask of the square that an image became as one of the image's own size.
+def back(mask: NDArray[np.uint8], width: int, height: int, resize: Resize) -> Image.Image:
+    """Return a mask of the square that an image became (:func:`fit`) as one of the image's own size.
 
     Args:
         mask: (size, size).
-        path: The image; where Pillow cannot say its size, the mask stays a square.
-        form: How it became the square. What was cut off is :data:`IGNORED`.
+        width: Of the image.
+        height: Of the image.
+        resize: How it became the square. What was cut off is :data:`IGNORED`.
     """
-    square, size = Image.fromarray(mask), len(mask)
-    try:
-        with Image.open(path) as image:
-            turned = form.exif == "apply" and image.getexif().get(_ORIENTATION, 1) >= _ON_ITS_SIDE
-            width, height = image.size[::-1] if turned else image.size
-    except OSError:
-        return square
-    nearest = Image.Resampling.NEAREST
-    if form.resize == "pad":
+    square, size, nearest = Image.fromarray(mask), len(mask), Image.Resampling.NEAREST
+    if resize == "pad":
         inner = [max(1, round(side * size / max(width, height))) for side in (width, height)]
         left, top = ((size - side) // 2 for side in inner)
         return square.crop((left, top, left + inner[0], top + inner[1])).resize((width, height), nearest)
-    if form.resize == "crop":
+    if resize == "crop":
         left, top, right, bottom = map(round, _middle(width, height, size))
         whole = Image.new("L", (width, height), IGNORED)
         whole.paste(square.resize((right - left, bottom - top), nearest), (left, top))

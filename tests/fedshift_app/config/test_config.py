@@ -16,7 +16,7 @@ from refusals import refused
 from support import on_images, refusal_of
 from words import config as config_of
 
-from fedshift_app.config import dotted_keys, registry, resolving
+from fedshift_app.config import dotted_keys, needs, registry, resolving
 from fedshift_app.config.arguments import WITHOUT_DOT, parse_arguments
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import parse_set
@@ -63,6 +63,7 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
         problems = {
             "so all nodes need the same network": "-heterog" in experiment and not own.client_class().heterogeneous,
             "model.": frozen and own.needs.get("network") == "batchnorm",  # none trains
+            "task=segmentation": experiment == "handwritten-masks" and bool(needs.why_not("masks", own)),
             "model.freeze=encoder": "model.freeze=encoder" in own.short and "-pretrained" not in experiment,
         }
         if any(problems.values()):
