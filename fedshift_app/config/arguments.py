@@ -20,7 +20,7 @@ SWITCHES = ("true", "false")
 #: The words of keys that take some alone.
 WORDS = {"engine": ENGINES} | dict.fromkeys(("report", "profile", "allow-changed"), SWITCHES)
 #: Keys of the configuration without a dot.
-WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "tuned")
+WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "task", "tuned")
 #: The smallest and the largest value of each number; those of whole numbers are whole.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rounds": (0, MOST_ROUNDS), "round": (1, MOST_ROUNDS), "evaluate-every": (1, MOST_ROUNDS),
