@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from real_node import fingerprint
@@ -59,6 +60,25 @@ class Federation:
     def fingerprints(self) -> list[str]:
         """Those of the nodes' keys."""
         return [fingerprint(key) for key in self.home.glob("keys/*.pub")]
+
+
+@contextmanager
+def opened(home: Path, nodes: int, settings: str, *, plain: int = -1, **more: str) -> Iterator[Any]:
+    """Open a SuperLink with TLS and SuperNodes with keys and no policy, of which `plain` is Flower's own."""
+    home.mkdir()
+    folders = exporting.export(
+        configuration.resolve({"experiment": "handwritten", "set": settings}), nodes, home / "nodes"
+    )
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
+    env = local_superlink.environment(home) | own | {"PYTHONPATH": str(ROOT)} | more
+    with processes.group(local_superlink.empty_folder(home), env) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(home, link)
+        for folder in folders:
+            key = deploy_demo.make_node_key(flower, home, folder)
+            deploy_demo.start_supernode(flower, link, folder, key, plain=folder.index == plain)
+        yield SimpleNamespace(home=home, flower=flower, link=link)
 
 
 @contextmanager

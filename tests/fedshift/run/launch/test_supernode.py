@@ -9,10 +9,10 @@ import json
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from real_federation import opened
 from refusals import refused
 from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
@@ -113,9 +113,7 @@ def test_a_file_without_a_certificate_is_refused_before_the_start(content: bytes
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(
-    tmp_path: Path, run_inline: InlineRun, opened: Any
-) -> None:
+def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:
     """Over three runs; before the second a warm process is killed, before the third the executor."""
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
