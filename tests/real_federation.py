@@ -63,44 +63,39 @@ class Federation:
 
 
 @contextmanager
-def opened(home: Path, nodes: int, settings: str, *, plain: int = -1, **more: str) -> Iterator[Any]:
-    """Open a SuperLink with TLS and SuperNodes with keys and no policy, of which `plain` is Flower's own."""
-    home.mkdir()
-    folders = exporting.export(
-        configuration.resolve({"experiment": "handwritten", "set": settings}), nodes, home / "nodes"
-    )
-    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
-    env = local_superlink.environment(home) | own | {"PYTHONPATH": str(ROOT)} | more
-    with processes.group(local_superlink.empty_folder(home), env) as flower:
+def opened(
+    home: Path, nodes: int, settings: str, start: Any = deploy_demo.start_supernode, **env: str
+) -> Iterator[Any]:
+    """Open a SuperLink with TLS and SuperNodes with keys; ``start`` starts each, as it stands without a policy."""
+    home.mkdir(exist_ok=True)
+    config = configuration.resolve({"experiment": "handwritten", "set": settings})
+    folders = exporting.export(config, nodes, home / "nodes")
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | env) as flower:
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         local_superlink.start_superlink(flower, link)
         local_superlink.connect(home, link)
         for folder in folders:
-            key = deploy_demo.make_node_key(flower, home, folder)
-            deploy_demo.start_supernode(flower, link, folder, key, plain=folder.index == plain)
-        yield SimpleNamespace(home=home, flower=flower, link=link)
+            start(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
+        yield SimpleNamespace(home=home, flower=flower, link=link, own=own)
 
 
 @contextmanager
 def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Federation]:
-    """Yield a federation of nodes with keys and one policy; the second starts a new process for each message."""
-    config = configuration.resolve({"experiment": "handwritten", "set": images})
-    folders = exporting.export(config, nodes, home / "nodes")
-    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
+    """Yield a federation of nodes with one policy; the second starts a new process for each message."""
+    home.mkdir(exist_ok=True)
     policy = home / "policy.yaml"
     policy.write_text("least_images: 5\n")
     policy.chmod(0o600)
-    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
-        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        local_superlink.start_superlink(flower, link)
-        local_superlink.connect(home, link)
-        for folder in folders:
-            key = deploy_demo.make_node_key(flower, home, folder)
-            command = [sys.executable, "-m", "fedshift.site.deploy.supernode", *([COLD] if folder.index == 1 else [])]
-            command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
-            command += ["--auth-supernode-private-key", str(key), "--node-config"]
-            flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])
-        yield Federation(home, flower, policy, own)
+
+    def start(flower: processes.Group, link: Any, folder: exporting.NodeFolder, key: Path) -> None:
+        command = [sys.executable, "-m", "fedshift.site.deploy.supernode", *([COLD] if folder.index == 1 else [])]
+        command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
+        command += ["--auth-supernode-private-key", str(key), "--node-config"]
+        flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])
+
+    with opened(home, nodes, images, start) as site:
+        yield Federation(home, site.flower, policy, site.own)
 
 
 def copy_of_app(folder: Path) -> Path:

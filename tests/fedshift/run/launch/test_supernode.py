@@ -9,6 +9,7 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.run.launch import processes, runner
-from fedshift.site.deploy import supernode
+from fedshift.site.deploy import demo, supernode
 from fedshift_core.errors import ConfigError
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
@@ -119,7 +120,11 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
     result = tmp_path / "found.jsonl"
     home = tmp_path / "site"
-    with opened(home, 2, TINY, plain=1, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
+
+    def start(flower: Any, link: Any, folder: Any, key: Path) -> None:
+        demo.start_supernode(flower, link, folder, key, plain=folder.index == 1)
+
+    with opened(home, 2, TINY, start, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
 
         def submit(name: str) -> Run:
             flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
