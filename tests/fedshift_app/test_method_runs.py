@@ -118,7 +118,7 @@ def test_killed_twice_and_resumed_the_numbers_are_the_same(typed: str, tmp_path:
 # --- models ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedtgp", pytest.param("fedsa", marks=pytest.mark.long), "fedgh"])
+@pytest.mark.parametrize("method", ["fedtgp", "fedgh"])
 def test_nodes_with_different_networks(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, set=f'{SHORT} model.per_node=["cnn","cnn_bn"]')
     assert not run.rounds[-1]["left_out"]
