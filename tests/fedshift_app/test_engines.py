@@ -132,7 +132,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_real_nodes_have_the_numbers_of_one_process(
     typed: str, site: Any, tmp_path: Path, run_inline: InlineRun
 ) -> None:
-    flat, _ = parse_arguments(["rounds=1", *FEW.split(), "federation.min_nodes=2", *typed.split()])
+    flat, _ = parse_arguments(
+        ["rounds=1", *FEW.split(), "federation.min_nodes=2", "federation.node_timeout=900", *typed.split()]
+    )
     inline = run_inline(nodes=2, **flat)
     real = Run(runner.submit(site.flower, site.home, flat | {"output-dir": str(tmp_path / "real")}, []))
     assert [run.results["engine"] for run in (inline, real)] == ["inline", "deployment"]

@@ -127,7 +127,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     with opened(home, 2, TINY, start, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
 
         def submit(name: str) -> Run:
-            flat = {"method": "fedbn", "rounds": 1, "set": f"{TINY} federation.min_nodes=2"}
+            flat = {"method": "fedbn", "rounds": 1, "set": f"{TINY} federation.min_nodes=2 federation.node_timeout=900"}
             return Run(runner.submit(site.flower, home, flat | {"output-dir": str(tmp_path / name)}, []))
 
         runs = [submit("first")]
