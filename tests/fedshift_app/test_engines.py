@@ -73,6 +73,8 @@ def left_behind(mark: str) -> bool:
 
 
 FEW = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
+#: A busy machine loses no node.
+PATIENT = ("federation.min_nodes=2", "federation.node_timeout=900", "federation.round_timeout=900")
 FROZEN = "model.freeze=encoder method.samples=20 method.least_images=2"
 #: Those that all three engines are compared in.
 WAYS = {
@@ -132,9 +134,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_real_nodes_have_the_numbers_of_one_process(
     typed: str, site: Any, tmp_path: Path, run_inline: InlineRun
 ) -> None:
-    flat, _ = parse_arguments(
-        ["rounds=1", *FEW.split(), "federation.min_nodes=2", "federation.node_timeout=900", *typed.split()]
-    )
+    flat, _ = parse_arguments(["rounds=1", *FEW.split(), *PATIENT, *typed.split()])
     inline = run_inline(nodes=2, **flat)
     real = Run(runner.submit(site.flower, site.home, flat | {"output-dir": str(tmp_path / "real")}, []))
     assert [run.results["engine"] for run in (inline, real)] == ["inline", "deployment"]
