@@ -6,10 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -86,22 +87,41 @@ class Federation:
 
 
 @contextmanager
-def federation(home: Path, nodes: int = 2, images: str = TINY, *options: str) -> Iterator[Federation]:
-    """Yield a federation of nodes with keys and one policy; ``options`` are those of the SuperLink."""
-    config = configuration.resolve({"experiment": "handwritten", "set": images})
+def opened(
+    home: Path,
+    nodes: int,
+    settings: str,
+    start: Any = deploy_demo.start_supernode,
+    options: Sequence[str] = (),
+    **env: str,
+) -> Iterator[Any]:
+    """Open a SuperLink with TLS and SuperNodes with keys; ``start`` starts each, as it stands without a policy."""
+    home.mkdir(exist_ok=True)
+    config = configuration.resolve({"experiment": "handwritten", "set": settings})
     folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | env) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+        local_superlink.start_superlink(flower, link, *options)
+        local_superlink.connect(home, link)
+        for folder in folders:
+            start(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
+        yield SimpleNamespace(home=home, flower=flower, link=link, own=own)
+
+
+@contextmanager
+def federation(home: Path, nodes: int = 2, images: str = TINY, *options: str) -> Iterator[Federation]:
+    """Yield a federation of nodes with one policy; ``options`` are those of the SuperLink."""
+    home.mkdir(exist_ok=True)
     policy = home / "policy.yaml"
     policy.write_text("least_images: 5\n")
     policy.chmod(0o600)
-    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
-        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        local_superlink.connect(home, link)
-        site = Federation(home, flower, policy, own, link)
-        site.start_superlink(*options)
-        for folder in folders:
-            site.start_node(folder, deploy_demo.make_node_key(flower, home, folder))
-        yield site
+
+    def start(flower: processes.Group, link: Any, folder: exporting.NodeFolder, key: Path) -> None:
+        Federation(home, flower, policy, {}, link).start_node(folder, key)
+
+    with opened(home, nodes, images, start, options) as site:
+        yield Federation(home, site.flower, policy, site.own, site.link)
 
 
 def copy_of_app(folder: Path) -> Path:

@@ -22,7 +22,7 @@ SITES = ("north", "south", "west")
 FOUR = (*SITES, "east")
 SUMS = (
     "dataset.classes=[bar,cross,disc] dataset.size=32 model.name=cnn train.epochs=1 train.precision=float32 "
-    "federation.secure_sums=on federation.log_received=true"
+    "federation.secure_sums=on federation.log_received=true federation.node_timeout=1"
 )
 Change = Callable[[list[Any]], list[Any]]
 

@@ -156,6 +156,7 @@ def fresh_environment(folder: Path) -> tuple[Path, Path]:
     return folder / "venv", inner
 
 
+@pytest.mark.long
 def test_type_checkers_find_its_packages_without_help(packages: Path, tmp_path: Path) -> None:
     """In an environment with the wheel."""
     environment, inner = fresh_environment(tmp_path)

@@ -45,18 +45,8 @@ def less_and_less(seen: int, number: int) -> list[float]:
     return [1 / (1 + seen), *[seen / (1 + seen) / (number - 1)] * (number - 1)]
 
 
-class Forgetful(fs.Strategy[fs.Params]):
-    """Momentum that is kept in the object, where no checkpoint has it."""
-
-    seen = 0
-
-    def weights(self, updates: list[fs.Update]) -> list[float]:
-        self.seen += 1
-        return less_and_less(self.seen, len(updates))
-
-
 class InTheClass(fs.Strategy[fs.Params]):
-    """Momentum that is kept in the class, which outlives a run but no process."""
+    """Momentum that is kept in the class, which outlives a run but no process, and is in no checkpoint."""
 
     seen: ClassVar[dict[int, int]] = {}
 
@@ -103,7 +93,6 @@ def test_a_sound_method_passes() -> None:
         (Length, {}, r"unknown metric 'loss/length': no loss term that the run declares"),
         (Length, {"terms": ["length", "width"]}, "terms has 'width', which no node reported"),
         (Noisy, {}, r"it repeats: a node drew from the global generator of numpy"),
-        (Forgetful, {}, "resumed after round 1 it ended with other weights"),
         (InTheClass, {}, "resumed after round 1 it ended with other weights"),
         (OfTheProcess, {}, "it repeats: .*; the second run had its nodes in two processes"),
         (Secret, {}, "secret"),

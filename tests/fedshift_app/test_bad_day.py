@@ -308,7 +308,7 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     assert [line["accuracy"] for line in run.rounds] == [line["accuracy"] for line in undisturbed.rounds]
 
 
-@pytest.mark.parametrize(("moment", "pause"), [("train-2", 0), ("train-2", 90), ("evaluate-2", 20), ("evaluate-3", 0)])
+@pytest.mark.parametrize(("moment", "pause"), [("train-2", 90), ("evaluate-2", 20), ("evaluate-3", 0)])
 def test_a_site_that_is_back_takes_part_in_the_next_round_however_long_it_was_away(
     moment: str, pause: int, federation: Federation
 ) -> None:

@@ -13,10 +13,11 @@ import yaml
 from image_trees import noise_sites
 from PIL import Image
 from refusals import worded
-from support import Command, Run, image_set
+from support import ROOT, Command, Run, image_set
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
+from fedshift_app.node import own_code
 from fedshift_datasets import catalog
 
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -80,22 +81,25 @@ def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> Non
     assert "Run folders, or folders that hold some." in fedshift("compare", "--help").out
 
 
+def test_versions_and_the_apps_folder(fedshift: Command) -> None:
+    assert fedshift("--version").out == fedshift("version").out != ""
+    assert fedshift("version", "--bundle").out == f"{own_code.installed()}\n"
+    assert fedshift("app-dir").out == f"{ROOT}\n"
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------
 
 
 #: Commands that are refused, each with parts of the message. Values of keys: config/test_refused.py.
 REFUSED = {
-    "run nope": "experiment 'nope' handwritten",
-    "run nope.yaml": "experiment nope.yaml",
     "run =1": "'' method",
     "run handwritten extra": "'extra' key=value",
     "run method=i2pfl handwritten": "'handwritten' key=value",
     "run train.lr": "train.lr",
+    "run handwritten --dry-run --json": "--dry-run --json",
     "run train.lr=-1": "train.lr -1",
     "run resume=runs/1": "resume runs/1 config.yaml",
     "run engine=ray": "engine 'ray' simulation inline",
-    "run rounds=many": "rounds 'many' whole number",
-    "run seed=1.5": "seed '1.5' whole number",
     "run nodes=0": "nodes 0 1",
     "run nodes=few": "nodes 'few'",
     "run engine=inline nodes=1": "2 nodes 1",

@@ -1,4 +1,4 @@
-"""Whole runs of single methods: what travels in bytes, killed and resumed, saved, with networks of their own."""
+"""Whole runs of single methods: what travels in bytes, saved, with networks of their own."""
 
 import math
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
-from support import InlineRun, Run, changed
+from support import InlineRun, Run
 from words import config as config_of
 
 from fedshift.export import opening, saved, saving
@@ -86,39 +85,10 @@ def test_each_node_of_fdse_has_erasers_of_its_own_on_the_server(run_inline: Inli
     assert 0 <= second["bytes_down"] - first["bytes_down"] - erasers < HEADER * len(state)
 
 
-# --- killed and resumed ------------------------------------------------------------------------------
-
-GGEUR = "model.freeze=encoder method.samples=20 method.least_images=2"  # of so few images a class
-#: State on the server and on the nodes, and of GA over it.
-BOTH_SIDES = "feddyn dataset.domains=[scan,texture,sketch] aggregation.weights=ga aggregation.gap_step=1"
-OTHERS = (
-    "fdse, fedrcl, fedmlp, feddap, fedplvm, fedpac, copa, fediir, stablefdg, afl, fedccrl, gperxan, fedfa, fedrdn, "
-    "fedtgp, fedtgp method.share_weights=true, fedsa, fedsa method.share_weights=true, fedgh, fedomg, tent, eata, t3a, "
-    f"ggeur {GGEUR}, fedbn model.name=cnn_bn evaluate.personal_on=all_domains"
-)
-
-
-@pytest.mark.parametrize(
-    "typed", [BOTH_SIDES, "fedheal", *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS.split(", "))]
-)
-def test_killed_twice_and_resumed_the_numbers_are_the_same(typed: str, tmp_path: Path, kill_at: KillAt) -> None:
-    method, _, more = typed.partition(" ")
-    flat = {"method": method, "set": f"{SHORT} federation.participation=0.75 {more}"}  # so nodes miss rounds
-    whole = start(tmp_path / "whole", **flat)
-    with kill_at("weights-00002", "half"):
-        start(tmp_path / "runs", **flat)
-    with kill_at("metrics.jsonl:3", "half"):
-        resume(tmp_path / "runs")
-    run = resume(tmp_path / "runs")
-    assert outcome(run) == outcome(whole)
-    one, other = kept(run, 3), kept(whole, 3)
-    assert one.keys() == other.keys() and not any(changed(arrays, other[stem]) for stem, arrays in one.items())
-
-
 # --- models ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedtgp", pytest.param("fedsa", marks=pytest.mark.long), "fedgh"])
+@pytest.mark.parametrize("method", ["fedtgp", "fedgh"])
 def test_nodes_with_different_networks(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, set=f'{SHORT} model.per_node=["cnn","cnn_bn"]')
     assert not run.rounds[-1]["left_out"]

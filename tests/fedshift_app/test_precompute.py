@@ -183,21 +183,18 @@ def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_
 #: Of a run on 2 x (359 or 360 + 90) images.
 FROZEN = (TWO, "model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
 AS_THEY_ARE = (*FROZEN, "images.crop_padding=0")
-IN_VIEWS = (*FROZEN, "images.cached_views=2")
 IMAGES, TRAINED_ON = 899, 719
 ONCE = "is computed once for"
 
 
-@pytest.mark.parametrize(
-    ("keys", "rows"), [pytest.param(AS_THEY_ARE, IMAGES, marks=pytest.mark.long), (IN_VIEWS, IMAGES + 2 * TRAINED_ON)]
-)
 def test_a_run_finds_all_features_and_has_the_same_bits(
-    keys: tuple[str, ...], rows: int, run_inline: InlineRun, folder: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    run_inline: InlineRun, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    rows = IMAGES + 2 * TRAINED_ON
     file = tmp_path / "weights.safetensors"  # without it each seed has other weights
     save_file(setup.initial_model(config_of("seed=7")).state_dict(), file)
-    keys = (*keys, f"model.weights={file}")
+    keys = (*FROZEN, "images.cached_views=2", f"model.weights={file}")
     assert prepare.prepare("handwritten", list(keys), as_json=False) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert f"{rows:,} of them computed now" in line and line.endswith(str(folder / "features"))

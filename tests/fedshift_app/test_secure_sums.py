@@ -18,6 +18,7 @@ from fedshift_app.config import fits, registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.params import Params
+from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
@@ -101,6 +102,7 @@ def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: 
     plain, secure = (run_inline(f"method={method} rounds=1 {base} {more}") for base in (SHORT, ON))
     shown = secure.rounds[0]["secure_sums"]
     assert (shown["nodes"], shown["threshold"]) == (4, 3) and 0 < shown["error"] < 1e-6
+    assert (shown["bytes_up"], shown["bytes_down"]) == traffic(4, 10)  # as is said before a run
     assert distance(kept(secure, "weights"), kept(plain, "weights")) <= shown["error"] + ROUNDING
     for stem in ("knowledge", "state"):
         # Contributions are not weighed by the node: their mean is over as many as hold a class, one at least.

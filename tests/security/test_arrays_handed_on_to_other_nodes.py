@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message
 from guarded_node import OpenNodes, run_openly
 from numpy.typing import NDArray
-from support import ROOT
+from support import ROOT, on_images
 
 from fedshift.run.engine import inline
 from fedshift.site.deploy import exporting
@@ -69,7 +69,7 @@ def on_the_page() -> set[str]:
 
 def some() -> Iterator[Any]:
     """Yield each method; those that are sent nothing but weights, or are not on the page, are for ``make test-all``."""
-    for name in registry.METHODS:
+    for name in on_images(registry.METHODS):
         if not registry.get(name).of or name in on_the_page():
             yield pytest.param(name, marks=[] if name in on_the_page() else [pytest.mark.long])
 

@@ -14,7 +14,7 @@ from fedshift_core.arrays import digest
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 
-TINY = "dataset.domains=[scan,sketch] model.name=resnet10"
+TINY = "dataset.domains=[scan,sketch] model.name=cnn_bn"
 ONE, TWO = "1" * 32, "2" * 32
 
 

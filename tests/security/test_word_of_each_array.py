@@ -222,15 +222,18 @@ def of_feature(kind: str, record: str, name: str) -> Word:
     return max((key.word or feature.word or MODEL for key, feature in known if key.fits(name)), key=WORDS.index)
 
 
-def usual() -> Iterator[Any]:
-    """Yield each method that can be used here with its defaults and with settings that make its arrays others.
+#: Weights, means of a class and of all, scores, gradients, styles of images, statistics, sums in whole units.
+OFTEN = ("fedavg", "fedcode", "fedmd", "fediir", "stablefdg", "ggeur", "fed3r")
 
-    With each other word or switch among its parameters it is for ``make test-all``.
+
+def usual() -> Iterator[Any]:
+    """Yield each method that can be used here with its defaults, with settings that make its arrays others, and with
+    each other word or switch among its parameters; of each kind of array one method is not for ``make test-all`` alone.
     """
     for method in registry.listed():
         strategy = method.strategy_class()
         settings = dict.fromkeys(["", *strategy.optional.values(), *strategy.behind_with])
-        often = len(settings) if strategy.contributes or method.name == registry.FIRST else 0
+        often = len(settings) if method.name in OFTEN else 0
         for name, field in method.params_class().model_fields.items() if strategy.contributes else ():
             given = method.defaults.get(name, field.default)
             for value in (True, False) if field.annotation is bool else getattr(field.annotation, "__args__", ()):

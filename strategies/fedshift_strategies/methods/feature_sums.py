@@ -32,6 +32,7 @@ Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
 WEIGHT, BIAS = "classifier.weight", "classifier.bias"
 SUMS = (COUNTS, GRAM, CROSS)
 MEMBERS = ("nodes", "members")
+ABSENT = -1e5  # the bias of a class without images: nodes send it back, within federation.max_value
 
 
 class FeatureSumsStrategy(DomainStrategy[P]):
@@ -237,7 +238,7 @@ def gaussian_head(counts: Floats, gram: Floats, cross: Floats, shrinkage: float)
 
     with :math:`\tilde S=S+\gamma\,\mathrm{tr}(S)/F\cdot I`. The mean :math:`\bar f` of all features takes the same
     number off all logits, :math:`\bar f^\top\tilde S^{-1}(f-\bar f/2)`, whose digits float32 would lose. A class
-    without images has weights of 0 and, in the place of -inf, half of the smallest float32 as its bias.
+    without images has weights of 0 and, in the place of -inf, ``ABSENT`` as its bias.
     """
     total = max(counts.sum(), 1.0)
     mean, a, b = centred(counts, gram, cross)
@@ -246,4 +247,4 @@ def gaussian_head(counts: Floats, gram: Floats, cross: Floats, shrinkage: float)
     weight = _solved(s, shrinkage, means.T, "method.shrinkage").T
     with np.errstate(divide="ignore"):
         bias = np.log(counts / total) - (weight * (means / 2 + mean)).sum(axis=1)
-    return weight, np.maximum(bias, np.finfo(np.float32).min / 2)
+    return weight, np.where(counts > 0, bias, ABSENT)

@@ -10,7 +10,7 @@ from support import ROOT, Run, ran, until
 from fedshift.site import log
 from fedshift_app.node.chained_log import LOG_FILE
 
-ROUNDS = 8
+ROUNDS = 4
 DOMAINS = ("scan", "texture", "sketch")
 IMAGES = f"dataset.domains=[{','.join(DOMAINS)}] allocation.share=0.2 model.name=cnn_bn train.precision=float32"
 

@@ -43,6 +43,15 @@ def test_flowers_own_grid_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert guarded("id", {"id": b"nonsense"}).has_error()
 
 
+def test_replies_of_flowers_grid_are_heard_as_they_come() -> None:
+    internals.identify_process()
+    grid: Any = SimpleNamespace(pull_messages=lambda _ids: [Message(RecordDict(), 7, "train")])
+    (reply,), heard = grid.pull_messages([]), list[int]()
+    internals.watch_replies(grid, heard.extend)
+    assert [one.metadata.dst_node_id for one in grid.pull_messages(["id"])] == [7]
+    assert heard == [reply.metadata.src_node_id]
+
+
 def test_messages_are_packed_on_their_way_only_and_replies_unpacked() -> None:
     internals.identify_process()
     arrays = encode({"w": np.arange(3), "b": np.zeros(1)})

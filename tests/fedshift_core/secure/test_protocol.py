@@ -270,12 +270,18 @@ def test_a_server_that_tells_nodes_different_things_and_a_third_of_them_get_no_v
     assert not (has_seed and has_secret)
 
 
-def test_a_node_that_deals_shares_of_no_private_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("secrets", [1, 4], ids=["no private key", "no one secret"])
+def test_a_node_that_deals_shares_of_no_private_key_is_named(secrets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(4)
     play.set_up(silent=[10])
     dealt = crypto.shares_of
+
+    def shares(secret: bytes, t: int, n: int) -> list[bytes]:
+        several = [dealt(bytes([k]) * len(secret), t, n) for k in range(secrets)]
+        return [several[i % secrets][i] for i in range(n)]
+
     with monkeypatch.context() as patched:
-        patched.setattr(crypto, "shares_of", lambda secret, t, n: dealt(bytes(len(secret)), t, n))
+        patched.setattr(crypto, "shares_of", shares)
         play.dealt.take(10, *play.member(10).deal(play.group))
     play.train(lost=[10])
     with refused(FederationError, "node 10"):
@@ -349,3 +355,4 @@ def test_what_is_no_key_is_refused() -> None:
         crypto.agreed(crypto.new_secret(), b"\x02" + b"x" * 48)
     with refused(FedShiftError, "private key"):
         crypto.public_of(bytes(48))
+    assert not crypto.is_public(b"\x02" + b"x" * 48)

@@ -211,7 +211,7 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
             requests, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True
         )
     try:
-        assert until(lambda: "round " in output.read_text() or started.poll() is not None, 120)
+        assert until(lambda: "round " in output.read_text() or started.poll() is not None, 240)
         assert len(marked(str(tmp_path))) >= 4, output.read_text()  # itself, what workers are made from, two
         if how == signal.SIGINT:
             os.killpg(started.pid, how)  # as a terminal does: to all of them

@@ -1,9 +1,9 @@
 """A real federation with TLS and node keys, at whose door strangers knock while it runs. Real processes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from real_federation import opened
 from support import InlineRun, Run
 
 from fedshift.run.launch import credentials, processes, runner
@@ -18,7 +18,7 @@ JOINED = "SuperNode ID:"
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_strangers_are_refused_and_the_run_is_unharmed(opened: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+def test_strangers_are_refused_and_the_run_is_unharmed(run_inline: InlineRun, tmp_path: Path) -> None:
     """Same weights as a run in one process that nobody disturbed."""
     credentials.make_authority(tmp_path / "other")
     unknown, _ = credentials.make_node(tmp_path / "keys", "unknown")

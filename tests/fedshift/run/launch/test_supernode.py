@@ -13,13 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
+from real_federation import opened
 from refusals import refused
 from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.run.launch import processes, runner
-from fedshift.site.deploy import supernode
+from fedshift.site.deploy import demo, supernode
 from fedshift_core.errors import ConfigError
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
@@ -113,18 +114,20 @@ def test_a_file_without_a_certificate_is_refused_before_the_start(content: bytes
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(
-    tmp_path: Path, run_inline: InlineRun, opened: Any
-) -> None:
+def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:
     """Over three runs; before the second a warm process is killed, before the third the executor."""
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
     result = tmp_path / "found.jsonl"
     home = tmp_path / "site"
-    with opened(home, 2, TINY, plain=1, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
+
+    def start(flower: Any, link: Any, folder: Any, key: Path) -> None:
+        demo.start_supernode(flower, link, folder, key, plain=folder.index == 1)
+
+    with opened(home, 2, TINY, start, FOUND=str(result), PYTHONPATH=f"{tmp_path / 'hand'}:{ROOT}") as site:
 
         def submit(name: str) -> Run:
-            flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
+            flat = {"method": "fedbn", "rounds": 1, "set": f"{TINY} federation.min_nodes=2 federation.node_timeout=900"}
             return Run(runner.submit(site.flower, home, flat | {"output-dir": str(tmp_path / name)}, []))
 
         runs = [submit("first")]
@@ -135,15 +138,15 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(
         executor.kill()  # the warm process ends with it; messages would wait for ever
         runs.append(submit("third"))
         log = site.flower.log("supernode-0").read_text(errors="replace")
-    inline = run_inline(method="fedbn", nodes=2, rounds=2, set=TINY)
+    inline = run_inline(method="fedbn", nodes=2, rounds=1, set=TINY)
     for run in runs:
         assert run.results["engine"] == "deployment"
         assert run.results["weights_sha256"] == inline.results["weights_sha256"]
     assert "it starts without them" not in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
     values = [json.loads(line) for line in result.read_text().splitlines()]
-    assert [one["type"] for one in values] == ["query", *["train", "evaluate"] * 2] * 3
-    assert {one["left"] for one in values} == {None} and len({one["pid"] for one in values}) == 15
+    assert [one["type"] for one in values] == ["query", "train", "evaluate"] * 3
+    assert {one["left"] for one in values} == {None} and len({one["pid"] for one in values}) == 9
     assert warm.pid in {one["parent"] for one in values}
     assert {one["from"] for one in values} == {str(ROOT / "fedshift_app" / "__init__.py")}  # what is installed
 

@@ -84,7 +84,7 @@ def test_parameters_by_hand(method: str, own: int, sent: int) -> None:
     assert (result.parameters.all, result.parameters.sent) == (ENCODER + HEAD + own, sent)
 
 
-@pytest.mark.parametrize("method", ["i2pfl", "fedproto", pytest.param("fedcode", marks=pytest.mark.long)])
+@pytest.mark.parametrize("method", ["i2pfl", "fedproto"])
 def test_the_bytes_are_those_that_a_run_writes_down(method: str, run_inline: InlineRun) -> None:
     line = run_inline(method=method, rounds=2, nodes=4, set=" ".join(QUICK)).rounds[1]
     (result,) = costs_of(method, nodes=4)

@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from real_federation import opened
 from support import InlineRun, refusal_of
 
 from fedshift.lab.grid.evaluate import command
@@ -20,9 +20,7 @@ LIMIT = 240
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_site_that_joins_late_is_scored_as_in_a_simulation(
-    run_inline: InlineRun, tmp_path: Path, opened: Any
-) -> None:
+def test_a_site_that_joins_late_is_scored_as_in_a_simulation(run_inline: InlineRun, tmp_path: Path) -> None:
     run = run_inline(nodes=2, rounds=2, set=f"{TINY} dataset.domains=[scan,sketch]")
     here = [str(run.folder), ALL, "nodes=3", f"output-dir={tmp_path / 'here'}", "engine=inline"]
     command.evaluate(here, "", as_json=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from refusals import refused
 from run_folders import RESULTS
-from support import InlineRun, Run
+from support import InlineRun, Run, on_images
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -123,17 +123,14 @@ def test_figures_of_nodes_are_checked_and_those_of_a_run_that_is_not_finished_re
     "method",
     [
         pytest.param(name, marks=[] if name in ("fedcode", "fedicon", "fedproto") else pytest.mark.long)
-        for name in sorted(registry.METHODS)
+        for name in sorted(on_images(registry.METHODS))
     ],
 )
 def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) -> None:
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
-    two = "dataset.domains=[scan,sketch]"
-    needs = dict.fromkeys(("fedbn", "tent", "eata"), "model.name=cnn_bn")
-    needs |= dict.fromkeys(("fedccrl", "fedrdn"), "statistics.least_images=2")  # the nodes have few
-    needs |= {"fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
-    needs |= {"ggeur": "model.freeze=encoder method.samples=20 method.least_images=2"}
-    run = run_inline(method=method, rounds=2, nodes=2, set=f"{QUICK} {two} {needs.get(method, '')}".strip())
+    few = "statistics.least_images=2" * (method == "fedrdn")
+    given = f"{QUICK} dataset.domains=[scan,sketch] {few} {registry.get(method).short}"
+    run = run_inline(method=method, rounds=2, nodes=2, set=given)
     sight = predictions.look(reading.read(run.folder), None, None)
     assert {domain: view.accuracy for domain, view in sight.views.items()} == run.results["final"]
     assert sight.personal == (run.results["evaluated"] == "personal models")
