@@ -62,9 +62,9 @@ class Federation:
 
 
 @contextmanager
-def federation(home: Path, nodes: int = 2, images: str = TINY) -> Iterator[Federation]:
+def federation(home: Path, nodes: int = 2, images: str = TINY, experiment: str = "handwritten") -> Iterator[Federation]:
     """Yield a federation of nodes with keys and one policy; the second starts a new process for each message."""
-    config = configuration.resolve({"experiment": "handwritten", "set": images})
+    config = configuration.resolve({"experiment": experiment, "set": images})
     folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
     policy = home / "policy.yaml"
