@@ -93,11 +93,12 @@ def opened(
     settings: str,
     start: Any = deploy_demo.start_supernode,
     options: Sequence[str] = (),
+    experiment: str = "handwritten",
     **env: str,
 ) -> Iterator[Any]:
     """Open a SuperLink with TLS and SuperNodes with keys; ``start`` starts each, as it stands without a policy."""
     home.mkdir(exist_ok=True)
-    config = configuration.resolve({"experiment": "handwritten", "set": settings})
+    config = configuration.resolve({"experiment": experiment, "set": settings})
     folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
     with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | env) as flower:
@@ -110,7 +111,9 @@ def opened(
 
 
 @contextmanager
-def federation(home: Path, nodes: int = 2, images: str = TINY, *options: str) -> Iterator[Federation]:
+def federation(
+    home: Path, nodes: int = 2, images: str = TINY, *options: str, experiment: str = "handwritten"
+) -> Iterator[Federation]:
     """Yield a federation of nodes with one policy; ``options`` are those of the SuperLink."""
     home.mkdir(exist_ok=True)
     policy = home / "policy.yaml"
@@ -120,7 +123,7 @@ def federation(home: Path, nodes: int = 2, images: str = TINY, *options: str) ->
     def start(flower: processes.Group, link: Any, folder: exporting.NodeFolder, key: Path) -> None:
         Federation(home, flower, policy, {}, link).start_node(folder, key)
 
-    with opened(home, nodes, images, start, options) as site:
+    with opened(home, nodes, images, start, options, experiment) as site:
         yield Federation(home, site.flower, policy, site.own, site.link)
 
 

@@ -155,6 +155,7 @@ def test_methods_that_need_no_class_of_an_image_fit() -> None:
     [
         ({"method": "fedproto"}, ("task", "segmentation", "fedproto", "fedavg", "scaffold")),
         ({"set": "adapt.name=tent"}, ("adapt.name=tent",)),
+        ({"set": "privacy.name=dp-sgd privacy.noise_multiplier=1"}, ("privacy.name=dp-sgd", "task=segmentation")),
         ({"set": "train.sampler=balanced"}, ("train.sampler=balanced", "shuffle")),
         ({"set": "images.views=2"}, ("images.views=2",)),
         ({"set": "model.projection=8"}, ("model.projection=8", "0")),

@@ -21,31 +21,33 @@ from fedshift.run.html.drawing import (
     shown_rounds,
 )
 from fedshift_core.accuracies import average, percent
+from fedshift_core.features import score_name
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.losses import Losses
-from fedshift_core.plural import plural
+from fedshift_core.plural import capital, plural
 from fedshift_core.rounds import INITIAL_MODEL, last_rounds, round_name
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to this number, each round has a marker
 MEGABYTE = 1e6
+ACCURACY = score_name("classification")
 #: By key of a line, the label of its axis, its name, and what the caption says of it.
 OF_DOMAINS = {
-    "accuracy": ("accuracy (%)", "Top-1 accuracy", "Top-1 accuracy by domain; dashed: their mean."),
+    "accuracy": ("{score} (%)", "{Score}", "{Score} by domain; dashed: their mean."),
     "test_loss": (
-        "test loss", "Test loss", "Mean cross-entropy on the test images by domain. It rises while accuracy stays "
+        "test loss", "Test loss", "Mean loss on the test images by domain. It rises while the {score} stays "
         "where a model is too sure.",
     ),
 }  # fmt: skip
 
 
-def by_domain(lines: Lines, domains: Sequence[str], key: str) -> Plot | None:
-    """Draw the accuracy or the test loss of each domain over the rounds; None if no round has one."""
+def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCURACY) -> Plot | None:
+    """Draw the score or the test loss of each domain over the rounds; None if no round has one."""
     scored = [line for line in lines if line.get(key)]
     if not scored:
         return None
-    label, name, caption = OF_DOMAINS[key]
+    label, name, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
     figure, (axes,) = canvas(3.2)
     rounds, last = [line["round"] for line in scored], scored[-1]
     notes = _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
@@ -99,8 +101,8 @@ def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
     return notes
 
 
-def bars(results: Mapping[str, Any]) -> Plot | None:
-    """Draw the summary's accuracy of each domain, with AVG and STD unless they are missing; None without a number."""
+def bars(results: Mapping[str, Any], score: str = ACCURACY) -> Plot | None:
+    """Draw the summary's score of each domain, with AVG and STD unless they are missing; None without a number."""
     domains, overall = results["domains"], Losses.of(results).overall(results["domains"])
     avg, std, count = overall.avg, overall.std, len(domains)
     if not any(value is not None for value in domains.values()):
@@ -118,12 +120,12 @@ def bars(results: Mapping[str, Any]) -> Plot | None:
     axes.invert_yaxis()
     axes.set_xlim(0, 125)  # room for the numbers
     axes.set_xticks(range(0, 101, 20))
-    axes.set_xlabel("accuracy (%)")
+    axes.set_xlabel(f"{score} (%)")
     axes.tick_params(axis="y", length=0)
     text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
     over = " AVG ± STD: over the domains (ddof = 1)." if spread else ""
-    title = f"Mean accuracy of the {rounds}: {text}; AVG {percent(avg)}{spread}."
+    title = f"Mean {score} of the {rounds}: {text}; AVG {percent(avg)}{spread}."
     return Plot(figure, "bars", title, f"Mean of the {rounds}.{over}")
 
 
