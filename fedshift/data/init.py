@@ -59,6 +59,15 @@ _FROZEN_MODEL = f"""\
   precompute: true   # what is frozen is computed once for each image, and kept
 """
 
+_SGD = """\
+  lr: 0.01
+  momentum: 0.9
+"""
+_ADAM = """\
+  optimizer: adam    # a decoder that begins untrained learns by SGD in many more rounds
+  lr: 0.003
+"""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -212,9 +221,7 @@ model:
 {_FROZEN_MODEL if proposal.weights else "" if dataset.masks else _UNTRAINED_MODEL}train:
   epochs: {proposal.epochs}          # local epochs a round
   batch_size: {proposal.batch}
-  lr: 0.01
-  momentum: 0.9
-  weight_decay: 1.0e-5
+{_ADAM if dataset.masks else _SGD}  weight_decay: 1.0e-5
 {weights}method:
   name: fedavg       # `fedshift methods` lists them
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last

@@ -49,7 +49,7 @@ class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class Site(_Strict):
     """The result on the test images of a site."""
 
-    accuracy: Percent | None  # top-1; None if no node answered
+    accuracy: Percent | None  # top-1, or Dice of masks; None if no node answered
     images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
     balanced_accuracy: Percent | None = None  # None where no node counted classes (docs/guide/figures.md)
     macro_f1: Percent | None = None
