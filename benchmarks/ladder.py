@@ -22,10 +22,10 @@ from matplotlib.figure import Figure
 from fedshift.run.html.drawing import domain_colour, style
 
 RESULTS = answer.ROOT / "docs" / "results"
-IN_DOMAIN = ("pacs-pretrained", "pacs-pretrained-today", "pacs-pretrained-closed", "pacs-ladder")
+IN_DOMAIN = ("pacs-pretrained", "pacs-pretrained-today", "pacs-pretrained-closed", "pacs-lite1", "pacs-lite2")
 HELD_OUT = (
     "pacs-pretrained-out", "pacs-pretrained-out-today", "pacs-pretrained-out-own", "pacs-pretrained-out-closed",
-    "pacs-pretrained-out-t3a",
+    "pacs-lite2-out",
 )  # fmt: skip
 COSTS = RESULTS / "costs-pacs-pretrained.json"
 #: Methods in the order of the key, and networks with their markers.
