@@ -25,7 +25,7 @@ RESULTS = answer.ROOT / "docs" / "results"
 IN_DOMAIN = ("pacs-pretrained", "pacs-pretrained-today", "pacs-pretrained-closed", "pacs-lite1", "pacs-lite2")
 HELD_OUT = (
     "pacs-pretrained-out", "pacs-pretrained-out-today", "pacs-pretrained-out-own", "pacs-pretrained-out-closed",
-    "pacs-lite2-out",
+    "pacs-lite2-out", "pacs-pretrained-out-t3a",
 )  # fmt: skip
 COSTS = RESULTS / "costs-pacs-pretrained.json"
 #: Methods in the order of the key, and networks with their markers.
@@ -72,7 +72,7 @@ def points(folders: Iterable[str], paid: Mapping[str, answer.Cost]) -> Points:
         resolved = run["config"]["resolved"]
         adapted = resolved["adapt"]["name"] == "t3a" and resolved["adapt"].get("order") == "shuffled"
         method = "fedavg" if run["method"] == "t3a" else run["method"]
-        if method not in METHODS or adapted < (run["method"] == "t3a"):
+        if method not in METHODS or adapted < (resolved["adapt"]["name"] != "none"):
             continue
         _add(found[method, resolved["model"]["name"][-5:], adapted], run, paid[method].seconds)
     return found
