@@ -146,7 +146,11 @@ def write(in_domain: Sequence[Path], held_out: Sequence[Path], paid: Path, pictu
         "in-domain": accuracies(in_domain, held_out=False),
         "domain held out": accuracies(held_out, held_out=True),
     }
-    figure = draw(tables, costs(paid))
+    save(draw(tables, costs(paid)), picture)
+
+
+def save(figure: Figure, picture: Path) -> None:
+    """Write a picture on white, which both themes of a page show."""
     with style():
         figure.savefig(picture, dpi=DPI, facecolor="white")
     with Image.open(picture) as drawn:  # few colours: a third of the bytes

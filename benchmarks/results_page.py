@@ -5,7 +5,8 @@
 
 ``docs/results/sources.yaml`` lists the tables of each page: the command whose rows and fields they show, the columns
 and the rows. The first line of a table on a page says which one it is; the lines below it are written. A page prints
-the command of each table. ``costs NAME`` stands for the file ``costs-NAME.json`` there, as multiples of FedAvg's.
+the command of each table. ``costs NAME`` stands for the file ``costs-NAME.json`` there, as multiples of FedAvg's, and
+``rounds FOLDER...`` for the kept accuracies after a round.
 
 The pages of docs/methods repeat a method's row of the digits in a sentence ("Three seeds on real digits"), which the
 script writes too.
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,6 +57,8 @@ def rows(command: str) -> Rows:
     name, *words = shlex.split(command)
     if name == "costs":
         return _costs(RESULTS / f"costs-{words[0]}.json")
+    if name == "rounds":
+        return _rounds(words)
     folders = [f"docs/results/{word}" if (RESULTS / word).is_dir() else word for word in words] or ["docs/results"]
     done = CliRunner().invoke(cli.app, [name, *folders, "--json"])
     if done.exit_code:
@@ -67,14 +71,34 @@ def rows(command: str) -> Rows:
 
 
 def _costs(file: Path) -> Rows:
-    """Return seconds and bytes of a local round as multiples of FedAvg's; of two rows of a name the first."""
-    paid: dict[str, tuple[float, float]] = {}
+    """Return seconds and bytes of a local round as multiples of FedAvg's, and seconds of all nodes in all rounds.
+
+    Of two rows of a name it is the first.
+    """
+    paid: dict[str, tuple[float, float, float]] = {}
     for row in json.loads(file.read_text(encoding="utf-8"))["costs"]:
-        paid.setdefault(row["label"], (row["seconds"], row["bytes_down"] + row["bytes_up"]))
-    seconds, sent = paid["fedavg"]
+        run = row["seconds"] * row["nodes"] * max(row["rounds"])
+        paid.setdefault(row["label"], (row["seconds"], row["bytes_down"] + row["bytes_up"], run))
+    seconds, sent, _ = paid["fedavg"]
     return {
-        name: {"seconds": own[0] / seconds, "bytes": own[1] / sent, "MB": own[1] / 1e6} for name, own in paid.items()
+        name: {"seconds": own / seconds, "bytes": moved / sent, "MB": moved / 1e6, "run": run}
+        for name, (own, moved, run) in paid.items()
     }
+
+
+def _rounds(folders: Sequence[str]) -> Rows:
+    """Return the average accuracy after each round that every seed has, by method; a seed counts once."""
+    by_seed: dict[str, dict[int, dict[str, float]]] = {}
+    for file in sorted(path for folder in folders for path in (RESULTS / folder).glob("*.json")):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        by_seed.setdefault(run["method"], {}).setdefault(run["seed"], run["curve"])
+    result: dict[str, dict[str, float]] = {}
+    for method, curves in by_seed.items():
+        after = {number: [curve.get(number) for curve in curves.values()] for number in next(iter(curves.values()))}
+        whole = {number: each for number, each in after.items() if None not in each}
+        result[method] = {number: statistics.mean(each) for number, each in whole.items()}
+        result[method] |= {f"{number} std": statistics.stdev(each) for number, each in whole.items() if len(each) > 1}
+    return result
 
 
 def shown(row: Mapping[str, Any], field: str, digits: int = 1) -> str:

@@ -16,7 +16,7 @@ from fedshift_core.paths import path_text
 from fedshift_core.yaml_files import written
 
 #: Keys whose text is taken as it is; that of all others is YAML.
-_PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS)
+_PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS, "model.weights")
 _SECTIONS = ("method", "dataset")  # the plain keys of the same names are for their names
 _RANGE = "search."  # prefix of a key of `fedshift tune`, whose value is a list, or the word off
 

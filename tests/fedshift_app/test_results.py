@@ -5,6 +5,7 @@ docs/results/sources.yaml says where the numbers come from.
 
 import json
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,3 +236,23 @@ def test_a_picture_has_the_rows_of_both_tables_and_their_intervals(tmp_path: Pat
     widths = [bar.get_width() for bar in figure.axes[-1].patches]
     assert widths == [1.5, 1.0, 1.0, 1.0]  # seconds of both rows, then bytes, as multiples of FedAvg's
     figure.savefig(tmp_path / "picture.png")
+
+
+def test_the_ladder_has_the_averages_of_the_table_and_seconds_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    ladder = load_benchmark("ladder")
+    found = ladder.points(
+        ("pacs-pretrained-out-closed",), {name: ladder.answer.Cost(2.0, 0.0) for name in ladder.METHODS}
+    )
+    point = found["fed3r", "lite0", False]
+    mean, spread = values("compare pacs-pretrained-out-closed --unseen", "fed3r")
+    assert (statistics.mean(point.accuracies()), statistics.stdev(point.accuracies())) == pytest.approx((mean, spread))
+    local = sorted(seconds - 0.0038 * images for seconds, images in zip(point.seconds, _images("fed3r"), strict=True))
+    assert local == pytest.approx([14.0] * 6 + [16.0] * 6)  # 7 or 8 nodes, one round, 2 s each
+
+
+def _images(method: str) -> list[int]:
+    """Return the training images of each kept run of a held-out domain, in the order of the files' names."""
+    files = sorted((RESULTS / "pacs-pretrained-out-closed").glob(f"*-{method}-*.json"))
+    return [sum(node["num_examples"] for node in json.loads(file.read_text("utf-8"))["nodes"]) for file in files]

@@ -31,6 +31,7 @@ def test_keys_are_spelled_as_the_command_has_them() -> None:
         ("train.lr", np.float32(0.5), "0.5"),
         ("dataset.domains", ("scan", "sketch"), '["scan", "sketch"]'),
         ("data-dir", Path("/my images"), "/my images"),
+        ("model.weights", "package:efficientnet-lite1", "package:efficientnet-lite1"),
         ("modules", {"f2dc": {"tau": 0.1}}, '{"f2dc": {"tau": 0.1}}'),
         ("evaluate.patience", None, "null"),
     ],

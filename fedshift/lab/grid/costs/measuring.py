@@ -102,8 +102,9 @@ class Costs:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of a step: the mean over phases, weighted by epochs, which have equally many steps."""
-        return sum(step.epochs * step.flops for step in self.steps) / sum(step.epochs for step in self.steps)
+        """FLOPs of a step: the mean over phases, weighted by epochs, which have equally many steps; 0 without any."""
+        epochs = sum(step.epochs for step in self.steps)
+        return sum(step.epochs * step.flops for step in self.steps) / epochs if epochs else 0.0
 
     @property
     def seconds(self) -> float:

@@ -62,6 +62,11 @@ def test_a_method_that_makes_its_samples_has_more_steps_and_one_of_them_is_count
     assert (epochs, flops) == (3, 2 * 2 * 16 * FORWARDS["head"])  # forwards, and the gradient of the weights
 
 
+def test_a_head_that_is_solved_has_no_step() -> None:
+    (result,) = costs_of("fed3r", "model.freeze=encoder", rounds=1)
+    assert (result.steps, result.step_flops, result.rounds) == ((), 0.0, [1])
+
+
 def test_modules_cost_something_and_prototypes_that_are_there_are_counted() -> None:
     (fedavg,), (i2pfl,) = costs_of("fedavg"), costs_of("i2pfl")
     (f2dc,) = costs_of("f2dc", "method.local_modules=local", "method.eval_modules=none")
