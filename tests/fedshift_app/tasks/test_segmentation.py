@@ -128,7 +128,7 @@ def test_a_mask_moves_with_its_image(seed: int, padding: int, flip: bool, crop: 
 
 FITS = {
     "fedavg", "fedprox", "scaffold", "fedbn", "fedrdn", "fedfa", "feddyn", "ga", "fedheal", "fedala", "fedrep",
-    "mixstyle", "moon", "local", "ditto", "fednova", "afl", "fedavg-ft", "fedgma", "fedomg", "fdse", "gperxan",
+    "mixstyle", "moon", "local", "ditto", "afl", "fedavg-ft", "fedgma", "fedomg", "fdse", "gperxan",
 }  # fmt: skip
 
 

@@ -118,7 +118,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({f"loss/{i}": 1.0 for i in range(2000)}, "2014 1000"),
     ({"local-" + "x" * 5_000_000: 1}, "local-xxx"),
     ({"local-correct/sketch": 1}, "'local-correct/sketch'"),  # it was not asked for that
-    ({"local-correct/scan": 2.5}, "local-correct/scan 2.5"),
+    ({"local-correct/scan": -1}, "local-correct/scan -1"),
     ({"local-correct/scan": 10}, "local-correct/scan 10 9"),
     ({"local-count/scan": 8}, "local-count/scan 8 9"),
     ({"local-own-count": 7}, "local-own-count 7 6"),

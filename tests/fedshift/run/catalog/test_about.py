@@ -91,7 +91,7 @@ def completed(incomplete: str, *before: str) -> list[str]:
 
 
 def test_names_keys_and_values_are_completed() -> None:
-    assert completed("handw") == ["handwritten"]
+    assert completed("handw") == ["handwritten", "handwritten-masks"]
     assert completed("handw", "handwritten") == []  # an experiment comes first, and once
     assert completed("train.lr") == ["train.lr=", "train.lr_decay="]
     assert completed("method=fedpr", "handwritten") == ["method=fedproc", "method=fedproto", "method=fedprox"]
