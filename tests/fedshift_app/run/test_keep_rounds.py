@@ -86,7 +86,7 @@ def test_a_node_has_its_private_parts_of_each_round_that_is_kept(
             StateStore(folder, chosen=sent).remember(number, {"round": np.array(number)})
     check(*kept_rounds(last), *model_selection.needed(requested, history(validation)))
     if folder.is_dir():
-        highest = 1 + int(np.argmax(validation))
+        highest = 1 + int(np.argmax(validation)) if best else last  # else nothing kept the best round
         state_store.keep_last(base, (), highest)
         check(last, highest)
         assert len(list(folder.iterdir())) <= 2
