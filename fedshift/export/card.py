@@ -42,7 +42,7 @@ def card(model: SavedModel) -> str:
     front = yaml.safe_dump(_front(model, title), sort_keys=False, allow_unicode=True)
     page = filled(
         Path(__file__).with_name("card.md.j2"), cell, model=model, method=method, title=title, percent=percent,
-        mean=mean, some=some, settings=_settings,
+        mean=mean, some=some, settings=_settings, score=score_name(model.task),
     )  # fmt: skip
     return f"---\n{LICENSE}{front}---\n\n{page}"
 
@@ -115,9 +115,10 @@ def _text(text: str) -> str:
 
 def _limits(record: Record) -> list[str]:
     known = [plain(domain, MOST_NAME) for domain in record.config.dataset.domains]
+    piece = "image" if record.config.task == "classification" else "pixel"
     return [
-        f"It is for images like those of {', '.join(known)}, prepared as above. Each image gets one of the classes "
-        "above, also an image of none of them.",
+        f"It is for images like those of {', '.join(known)}, prepared as above. Each {piece} gets one of the "
+        "classes above, also one of none of them.",
         "Its scores are of test images of these sites; images of other sites, devices or years may be recognised "
         "worse. `fedshift evaluate` scores it on images of yours.",
         "It is the outcome of research software, and no medical device.",

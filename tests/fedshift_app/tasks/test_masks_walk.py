@@ -15,7 +15,6 @@ SIZES = {"scan": (48, 48), "texture": (64, 40), "sketch": (40, 56)}  # width and
 SMALL = (
     "engine=inline",
     "rounds=2",
-    "train.optimizer=adam",
     "train.lr=0.01",
     "train.epochs=4",
     "train.precision=float32",
@@ -59,6 +58,8 @@ def test_the_whole_way_of_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert all(f"{site}: image, mask and prediction of the best" in page for site in SIZES)
 
     said("save", run, "--output", "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "network for masks" in card and "| Dice of images (%) |" in card and "classifier" not in card
     said("predict", "model", "clinics/texture/images", "--masks", "found")
     for name in ("00.png", "23.png"):
         with Image.open(tmp_path / "found" / name) as mask, Image.open(tmp_path / "found/overlay" / name) as overlay:

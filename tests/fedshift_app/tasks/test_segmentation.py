@@ -230,6 +230,7 @@ def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineR
 @pytest.mark.long
 @pytest.mark.parametrize("method", sorted(FITS))
 def test_each_method_that_fits_learns_masks(method: str, run_inline: InlineRun) -> None:
-    run = run_inline("handwritten-masks", rounds=12, nodes=4, method=method)
-    # all pixels digit: what a model without any training scores at best
-    assert all(accuracy > 45 for accuracy in run.results["domains"].values()), run.results["domains"]
+    """All pixels digit, the best of a model without training, come to 45 nowhere."""
+    two = f"dataset.domains=[texture,sketch] {registry.get(method).short}"
+    run = run_inline("handwritten-masks", rounds=10, nodes=2, method=method, set=two)
+    assert all(dice > 45 for dice in run.results["domains"].values()), run.results["domains"]
