@@ -41,6 +41,22 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+def units_of(groups: NDArray[np.str_] | None, images: int) -> tuple[Ints, int]:
+    """Return the place of each image's patient, (n,), and the number of patients.
+
+    Args:
+        groups: The patient of each image, (n,), texts; empty: an image on its own. None if nobody says.
+        images: n.
+    """
+    if groups is None:
+        return np.arange(images), images
+    alone = groups == ""
+    named, places = np.unique(groups[~alone], return_inverse=True)
+    units = np.empty(images, np.int64)
+    units[~alone], units[alone] = places, len(named) + np.arange(alone.sum())
+    return units, len(named) + int(alone.sum())
+
+
 @dataclass(frozen=True)
 class Scored:
     """What a model said of n test images of C classes.
@@ -65,13 +81,7 @@ class Scored:
     @cached_property
     def units(self) -> tuple[Ints, int]:
         """The place of each image's patient, (n,), and the number of patients."""
-        if self.groups is None:
-            return np.arange(len(self.y)), len(self.y)
-        alone = self.groups == ""
-        named, places = np.unique(self.groups[~alone], return_inverse=True)
-        units = np.empty(len(self.y), np.int64)
-        units[~alone], units[alone] = places, len(named) + np.arange(alone.sum())
-        return units, len(named) + int(alone.sum())
+        return units_of(self.groups, len(self.y))
 
     def estimate(
         self, value: float, influence: Floats, share: Floats, patients: int, most: float = math.inf

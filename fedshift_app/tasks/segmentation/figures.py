@@ -20,7 +20,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_app.features.site_figures.numbers import visible_classes
+from fedshift_app.features.site_figures.numbers import units_of, visible_classes
+from fedshift_core.intervals import LEAST_PATIENTS
 from fedshift_datasets.listing import IGNORED
 
 Floats = NDArray[np.float64]
@@ -30,7 +31,7 @@ Flags = NDArray[np.bool_]
 METRICS = ("dice", "iou", "hd95", "surface_dice")
 PARTS = ("value", "low", "high", "images", "patients")
 ABSENT = -1.0  # of a part that nobody may know, or that is undefined
-TAIL, LEAST_PATIENTS = 0.975, 3
+TAIL = 0.975
 
 
 def of_images(masks: Pixels, predicted: Pixels, classes: int, tolerance: float) -> Floats:
@@ -80,12 +81,7 @@ def of_site(figures: Floats, patients: NDArray[np.str_] | None, least: int) -> F
         least: Least images of a class behind a number; the numbers of a class of fewer are ``ABSENT``, and so are those
             of another, if the difference to all images would give them away.
     """
-    number = figures.shape[1]
-    alone = (
-        np.arange(number).astype(str)
-        if patients is None
-        else np.where(patients == "", np.arange(number).astype(str), patients)
-    )
+    units, _ = units_of(patients, figures.shape[1])
     held = np.array([np.isfinite(figures[0, :, k]).sum() for k in range(figures.shape[2])])
     visible = visible_classes(held, least)
     site = np.full((len(METRICS), figures.shape[2], len(PARTS)), ABSENT)
@@ -94,7 +90,7 @@ def of_site(figures: Floats, patients: NDArray[np.str_] | None, least: int) -> F
             known = np.isfinite(figures[m, :, k])
             if known.sum() >= max(least, 1):
                 most = np.inf if METRICS[m] == "hd95" else 1.0
-                site[m, k] = _over_patients(figures[m, known, k], alone[known], most, known=patients is not None)
+                site[m, k] = _over_patients(figures[m, known, k], units[known], most, known=patients is not None)
     return site
 
 
@@ -114,11 +110,11 @@ def rounded(site: Floats, rate: Callable[[str, float, int], float], least: int) 
     return steps
 
 
-def _over_patients(values: Floats, patients: NDArray[np.str_], most: float, *, known: bool) -> tuple[float, ...]:
+def _over_patients(values: Floats, units: NDArray[np.int64], most: float, *, known: bool) -> tuple[float, ...]:
     """Return the mean over patients of their images' mean values, its interval, and the numbers of both."""
     from scipy import stats  # here: it takes a second to import
 
-    _, places = np.unique(patients, return_inverse=True)
+    _, places = np.unique(units, return_inverse=True)
     means = np.bincount(places, values) / np.bincount(places)
     value, low, high = float(means.mean()), ABSENT, ABSENT
     if len(means) >= LEAST_PATIENTS:
