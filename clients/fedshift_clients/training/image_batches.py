@@ -50,7 +50,7 @@ class ImageBatches:
             if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
                 del starts[-1]
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
-            y = labels[start:stop].long().clone()  # the batch's own: the labels are those of all that comes
+            y = labels[start:stop].to(torch.int64, copy=True)  # the batch's own: the labels are those of all that comes
             if rows is not None:
                 yield rows.take(slice(start, stop)), y
                 continue
