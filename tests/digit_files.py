@@ -34,7 +34,7 @@ def load(root: Path | None, domain: str, split: Split = "train", *, download: bo
 def read(found: ImageFiles, size: int) -> ImageSet:
     """Return the images that a listing or arrays stand for, as squares, without the cache."""
     if isinstance(found, Listing):
-        return ImageSet(np.stack([decode.decode(item, size) for item in found.items]), found.labels)
+        return ImageSet(np.stack([decode.decode(item, size).pixels for item in found.items]), found.labels)
     images = found.read()
     return ImageSet(files.resize(images.x, size), images.y)
 

@@ -99,7 +99,7 @@ class Model(nn.Module):
     def _square(self, image: object) -> NDArray[np.uint8]:
         """Return an image as (size, size, 3), uint8."""
         if isinstance(image, str | os.PathLike):
-            return images.read(Path(image), self.size, self.about.images())
+            return images.read(Path(image), self.size, self.about.images()).pixels
         found = type(image).__name__
         if isinstance(image, np.ndarray):
             found = f"{image.shape} of {image.dtype}"

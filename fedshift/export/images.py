@@ -5,16 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Form
 from fedshift_datasets.io import files, layout, pictures, presence
-from fedshift_datasets.io.decode import decode
+from fedshift_datasets.io.decode import Decoded, decode
 from fedshift_datasets.listing import Item
 
 MOST_CLASSES = 10  # named in a line
@@ -34,8 +31,8 @@ class Picture:
     label: int | None = None
 
 
-#: Images that are predicted together: each file, and its pixels (size, size, 3), uint8.
-Batch = list[tuple[Picture, NDArray[np.uint8]]]
+#: Images that are predicted together: each file, and what is in it.
+Batch = list[tuple[Picture, Decoded]]
 
 
 def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
@@ -110,8 +107,8 @@ def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) ->
     return f"{some(others, 3)} {are} of the model, which has {some(classes, MOST_CLASSES)}; {_SCORED}"
 
 
-def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
-    """Decode an image as the run did, (size, size, 3); all decoding happens here.
+def read(path: Path, size: int, form: Form) -> Decoded:
+    """Decode an image as the run did; all decoding happens here.
 
     Raises:
         DataError: If it cannot be.
@@ -133,7 +130,7 @@ def batches(
         broken: Receives a line for each unreadable image.
     """
 
-    def decoded() -> Iterator[tuple[Picture, NDArray[np.uint8]]]:
+    def decoded() -> Iterator[tuple[Picture, Decoded]]:
         for picture in all_pictures:
             try:
                 yield picture, read(picture.path, size, form)

@@ -1,6 +1,6 @@
 """``fedshift predict`` with a model of masks: a mask for each image, and the image with its outline."""
 
-import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +13,15 @@ from PIL import Image
 
 from fedshift.export import images
 from fedshift.export.images import Picture
-from fedshift.export.predicting import Predicted, Run, as_tensor
+from fedshift.export.predicting import Predicted, Run, tensor_of
 from fedshift.export.saved import SavedModel
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import pool
-from fedshift_datasets.io.decode import decoded
+from fedshift_datasets.base import Exif
+from fedshift_datasets.io.decode import Decoded
+from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.resize import back
-from fedshift_datasets.listing import Item
 
 Pixels = NDArray[np.uint8]
 OUTLINE = (255, 0, 0)
@@ -64,18 +64,18 @@ def outlined(model: SavedModel, taken: Sequence[Picture], run: Run, number: int,
         DataError: If no image can be read, or a mask cannot be written.
     """
     prediction, parts = Outlined(model), list[NDArray[np.float64]]()
-    names = [f"{picture.path.stem}.png" for picture in taken]
-    if folder is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
+    names = Counter(f"{picture.path.stem}.png" for picture in taken)
+    if folder is not None and (twice := sorted(name for name, number in names.items() if number > 1)):
         raise ConfigError(
             f"--masks: {plural(len(twice), 'name')} come twice, the first {shown(twice[0])}; predict by folder"
         )
     for group in images.batches(taken, model.size, model.images(), number, 1, prediction.broken):
-        said = _classes(run(as_tensor(np.stack([pixels for _, pixels in group]))), model)
+        said = _classes(run(tensor_of(group)), model)
         parts.append(np.stack([np.bincount(mask.ravel(), minlength=len(model.classes)) / mask.size for mask in said]))
-        for (picture, pixels), mask in zip(group, said, strict=True):
+        for (picture, made), mask in zip(group, said, strict=True):
             prediction.pictures.append(picture)
             if folder is not None:
-                prediction.masks.append(_written(folder, picture, pixels, mask, model))
+                prediction.masks.append(_written(folder / f"{picture.path.stem}.png", made, mask, model))
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
     prediction.probabilities = np.concatenate(parts)
@@ -90,24 +90,22 @@ def _classes(scores: torch.Tensor, model: SavedModel) -> Pixels:
     return scores.argmax(1).to(torch.uint8).numpy()
 
 
-def _size(picture: Picture, model: SavedModel) -> tuple[int, int]:
+def _size(header: Header, exif: Exif) -> tuple[int, int]:
     """Return width and height of an image as it is looked at."""
-    reading = functools.partial(decoded, size=model.size, form=model.images())
-    header = next(pool.mapped(reading, [Item(picture.path, str(picture.path))], 1)).header
     width, height = header.size
-    return (height, width) if model.exif == "apply" and header.orientation >= _ON_ITS_SIDE else (width, height)
+    return (height, width) if exif == "apply" and header.orientation >= _ON_ITS_SIDE else (width, height)
 
 
-def _written(folder: Path, picture: Picture, pixels: Pixels, mask: Pixels, model: SavedModel) -> Path:
+def _written(target: Path, made: Decoded, mask: Pixels, model: SavedModel) -> Path:
     """Write a mask of the size of its image's file, and the image as the model sees it with the mask's outline."""
-    target, overlay = (place / f"{picture.path.stem}.png" for place in (folder, folder / "overlay"))
+    overlay = target.parent / "overlay" / target.name
     edge = np.zeros_like(mask, bool)
     edge[1:] |= mask[1:] != mask[:-1]
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
     try:
         overlay.parent.mkdir(parents=True, exist_ok=True)
-        back(mask, *_size(picture, model), model.resize).save(target)
-        Image.fromarray(np.where(edge[..., None], np.array(OUTLINE, np.uint8), pixels)).save(overlay)
+        back(mask, *_size(made.header, model.exif), model.resize).save(target)
+        Image.fromarray(np.where(edge[..., None], np.array(OUTLINE, np.uint8), made.pixels)).save(overlay)
     except OSError as error:
         raise DataError(f"--masks: {shown(target)} cannot be written: {error.strerror}") from None
     return target

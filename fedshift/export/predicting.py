@@ -220,7 +220,7 @@ def _fill(prediction: Predicted, taken: Sequence[Picture], run: Run, number: int
     parts: list[Floats] = []
     asked = _mixed(taken, "predict-order") if mixed else taken
     for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
-        parts.append(probabilities(_tensor(group), run, len(model.classes)))
+        parts.append(probabilities(tensor_of(group), run, len(model.classes)))
         prediction.pictures += [picture for picture, _ in group]
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
@@ -262,7 +262,7 @@ def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken
     taken = _mixed(images.find(given, model.classes)[0], "clean-order")
     for batch in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
         if len(batch) >= adapting.LEAST:
-            yield _tensor(batch)
+            yield tensor_of(batch)
 
 
 def _mixed(listed: Sequence[Picture], purpose: str) -> list[Picture]:
@@ -270,9 +270,9 @@ def _mixed(listed: Sequence[Picture], purpose: str) -> list[Picture]:
     return [listed[place] for place in generator(0, purpose).permutation(len(listed))]
 
 
-def _tensor(batch: Batch) -> Tensor:
+def tensor_of(batch: Batch) -> Tensor:
     """Return images (B, 3, size, size), float32, 0 to 1."""
-    return as_tensor(np.stack([pixels for _, pixels in batch]))
+    return as_tensor(np.stack([made.pixels for _, made in batch]))
 
 
 def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:

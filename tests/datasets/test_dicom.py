@@ -104,7 +104,7 @@ def test_a_dicom_file_is_known_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "dog" / "a.png"
     path.parent.mkdir()
     path.write_bytes(dicom_files.written(dicom_files.made(noise(8, 8, 3))))
-    assert np.array_equal(decode(Item(path, str(path)), 8), noise(8, 8, 3))
+    assert np.array_equal(decode(Item(path, str(path)), 8).pixels, noise(8, 8, 3))
     path.write_bytes(dicom_files.written(dicom_files.made(noise(8, 8)))[132:])  # without its beginning
     assert "by its content it is no PNG" in refusal_of(DataError, decode, Item(path, str(path)), 8)
 

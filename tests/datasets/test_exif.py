@@ -29,7 +29,7 @@ def picture(path: Path, turn: int | None, mode: str = "RGB") -> Path:
 
 
 def pixels(path: Path, form: Form, size: int = 6) -> np.ndarray:
-    return decode.decode(Item(path, str(path)), size, form)
+    return decode.decode(Item(path, str(path)), size, form).pixels
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "webp", "jpg"])

@@ -38,7 +38,7 @@ def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
         assert len({header.size for header in facts.headers}) == 3 and any(header.turned for header in facts.headers)
         assert {header.mode for header in facts.headers} == {"RGB", "L"}
         assert integrity._of_all(facts.digests[file] for file in photos.sources) == integrity.content(photos.sources)
-        assert np.array_equal(out, np.stack([decode.decode(item, 32) for item in photos.items]))
+        assert np.array_equal(out, np.stack([decode.decode(item, 32).pixels for item in photos.items]))
 
 
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_a_format_that_is_taken_may_bear_any_suffix(tmp_path: Path, kind: str) -
     for suffix in pictures.SUFFIXES:
         path = tmp_path / f"a{suffix}"
         Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(path, kind)
-        assert np.abs(decode(Item(path, str(path)), 8).astype(int) - 90).max() <= 2
+        assert np.abs(decode(Item(path, str(path)), 8).pixels.astype(int) - 90).max() <= 2
 
 
 def test_the_bound_of_pixels_stays(monkeypatch: pytest.MonkeyPatch) -> None:

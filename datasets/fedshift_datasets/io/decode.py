@@ -92,13 +92,13 @@ def decode_into(
     return FileFacts(headers, digests)
 
 
-def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
-    """Return one image as (size, size, 3) uint8.
+def decode(item: Item, size: int, form: Form = PLAIN) -> Decoded:
+    """Return one image as (size, size, 3) uint8, with what its file says of it.
 
     Raises:
         DataError: If it cannot be read.
     """
-    return next(pool.mapped(partial(decoded, size=size, form=form), [item], 1)).pixels
+    return next(pool.mapped(partial(decoded, size=size, form=form), [item], 1))
 
 
 def decoded(item: Item, size: int, form: Form) -> Decoded:

@@ -149,7 +149,7 @@ def test_only_folders_that_are_all_classes_are_scored_and_it_is_said_why_others_
 
 
 def pixels_of(predictions: Predicted) -> Tensor:
-    x = np.stack([images.read(p.path, 32, PLAIN) for p in predictions.pictures])
+    x = np.stack([images.read(p.path, 32, PLAIN).pixels for p in predictions.pictures])
     return torch.from_numpy(x).permute(0, 3, 1, 2) / 255
 
 
