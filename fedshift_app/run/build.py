@@ -14,6 +14,8 @@ from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
+from fedshift_app.tasks import segmentation
+from fedshift_app.tasks.segmentation import model as mask_model
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.catalog import MODULES
@@ -300,6 +302,8 @@ def _check_networks(config: RunConfig, model: SplitModel, client_class: type[Dom
         models |= {name: setup.initial_model(config, network) for name, network in own.items() if name not in models}
     for each in models.values() if config.privacy.of_images else ():
         check_network(config, each, config.dataset.pixels)
+    for each in models.values() if config.task == segmentation.NAME else ():
+        mask_model.check_network(config, each)
     if client_class.equal_features and len({each.feature_dim for each in models.values()}) > 1:
         listed = ", ".join(f"{name} {each.feature_dim}" for name, each in models.items())
         raise ConfigError(

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from fedshift_core.disclosure import CLASS
 from fedshift_core.features import Feature, FeatureOptions, Key
+from fedshift_core.run_settings import RunSettings
 from fedshift_core.wire import names as wire
 
 
@@ -18,16 +19,15 @@ class Options(FeatureOptions):
         "keep=best-validation or evaluate.patience in every round that is scored in full.",
     )
 
-    def scores_sites(self, server_round: int, rounds: int, *, any_may_count: bool) -> bool:
-        """Tell whether nodes work out figures of their sites after this round (from 1) of ``rounds``.
 
-        Args:
-            server_round: The round.
-            rounds: Rounds of the run.
-            any_may_count: The run may keep any round (``keep=best-validation``).
-        """
-        counts = server_round == rounds or any_may_count or self.patience > 0
-        return bool(self.site_figures and self.test and counts and self.share(server_round, rounds) == 1)
+def due(config: RunSettings, server_round: int) -> bool:
+    """Tell whether nodes work out figures of whole test sets after a round, from 1.
+
+    It is the last one, or may be the one that the run keeps or ends with, and all test images are scored.
+    """
+    evaluate = config.evaluate
+    counts = server_round == config.rounds or config.keep != "last" or evaluate.patience > 0
+    return bool(evaluate.test and counts and evaluate.share(server_round, config.rounds) == 1)
 
 
 FEATURE = Feature(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.features.site_figures.numbers import Scored
 from fedshift_clients.base import DomainClient
@@ -99,9 +100,8 @@ class SiteFiguresOnNode(NodeFeature):
     def refuse(self, request: Request) -> str:
         """Allow it in the rounds in which the run has them."""
         config = request.config
-        asks = request.given.get(ASK_SITE_FIGURES) is True and config.evaluate.scores_sites(
-            request.server_round, config.rounds, any_may_count=config.keep != "last"
-        )
+        asked = request.given.get(ASK_SITE_FIGURES) is True and config.evaluate.site_figures
+        asks = asked and due(config, request.server_round)
         why = f"this run has evaluate.site_figures=true, keep={config.keep}, {request.late}"
         return request.but(ASK_SITE_FIGURES, "" if asks else why)
 

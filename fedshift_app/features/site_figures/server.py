@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from fedshift_app.features import records
+from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.show import KEY
 from fedshift_core.intervals import interval
 from fedshift_core.limits import Refused
@@ -40,30 +41,39 @@ class OfNode(NamedTuple):
 
     node: Node
     domain: str
-    numbers: SiteNumbers | None
+    numbers: Any
 
 
 class SiteFigures(ServerFeature):
-    """Asks nodes for figures of their test images in the rounds of ``evaluate.site_figures``."""
+    """Asks nodes for figures of their test images in the rounds in which they are due.
+
+    Attributes:
+        ask: The name of a message's key that asks for them.
+        record: That of the record with them.
+        key: Under which they are handed on.
+    """
+
+    ask, record, key = ASK_SITE_FIGURES, SITE_FIGURES, KEY
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Ask nodes for figures, and hand on those of all, in the order of the domains and of the plan."""
-        config = self.run.config
-        is_due = config.evaluate.scores_sites(
-            scoring.server_round, config.rounds, any_may_count=config.keep != "last"
-        )  # fmt: skip
+        is_due = due(self.run.config, scoring.server_round)
 
         def asks() -> bool:
             return is_due and scoring.evaluation.scores_tests and scoring.evaluation.share == 1
 
-        yield Asked(lambda node: {ASK_SITE_FIGURES: True}, when=asks, reads=(SITE_FIGURES,), read=self._read)
+        yield Asked(lambda node: {self.ask: True}, when=asks, reads=(self.record,), read=self._read)
         if asks():
             each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
-            scoring.result.passing[KEY] = [given for given in each if given.numbers is not None]
+            scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
+
+    def numbers(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
+        """Return by domain the figures of a reply; see :func:`read`."""
+        return read(content, answers, self.run.num_classes)
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return the figures of each domain of which the node scored all images, or has the first part."""
-        numbers = read(content, answers, self.run.num_classes)
+        numbers = self.numbers(content, answers)
         return {
             answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
             for answer in answers

@@ -37,12 +37,6 @@ class Options(FeatureOptions):
     segmentation: MaskOptions = Field(MaskOptions(), description="Loss and figures of masks (task=segmentation).")
 
 
-def due(config: Any, server_round: int) -> bool:
-    """Tell whether figures of masks are worked out after a round: the last, or any that a run may keep or end with."""
-    counts = server_round == config.rounds or config.keep != "last" or config.evaluate.patience > 0
-    return bool(config.evaluate.test and counts and config.evaluate.share(server_round, config.rounds) == 1)
-
-
 def _counts_classes() -> list[str]:
     """Return the keys that turn on what counts images by their class, of which a mask has several."""
     return [feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME]
@@ -75,6 +69,8 @@ def _rules(case: Case) -> str:
     masked, name = config.dataset.known().masked, config.dataset.name
     if config.task != NAME and config.segmentation != MaskOptions():
         return f"segmentation: its keys do nothing with task={config.task}; they need task={NAME}"
+    if config.dataset.masks and config.task != NAME:
+        return f"dataset.masks=true needs task={NAME}, found task={config.task}"
     if (config.task == NAME) not in masked:
         have = f"have masks; allowed is {NAME}" if True in masked else "have no masks; allowed is classification"
         return f"task={config.task}: images of {name} {have}"

@@ -69,21 +69,26 @@ def overlaps(predicted: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor
     return (own * said).sum(1).double(), (own + said).sum(1).double()
 
 
-class MaskGrading(Grading):
-    """An image's score is the mean Dice of the classes besides the background that mask or prediction has.
+def image_scores(predicted: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the score of each image (B,): the mean Dice of the classes besides the background that either has.
 
-    It is 1 where neither has any: nothing was to be found, and nothing was.
+    It is 1 where neither has any: nothing was to be found, and nothing was. Arguments as of :func:`overlaps`.
     """
+    both, either = (part[:, 1:] for part in overlaps(predicted, y, classes))
+    there = either > 0
+    dice = torch.where(there, 2 * both / either.clamp(min=1), 0).sum(1) / there.sum(1).clamp(min=1)
+    return torch.where(there.any(1), dice, 1.0)
+
+
+class MaskGrading(Grading):
+    """Scores images by :func:`image_scores`, and compares them by the loss of training."""
 
     def __init__(self, loss: MaskLoss, classes: int) -> None:
         self._loss, self._classes = loss, classes
 
     def right(self, predicted: Tensor, y: Tensor) -> Tensor:
         """Return the scores of a batch's images, summed."""
-        both, either = (part[:, 1:] for part in overlaps(predicted, y, self._classes))
-        there = either > 0
-        dice = torch.where(there, 2 * both / either.clamp(min=1), 0).sum(1) / there.sum(1).clamp(min=1)
-        return torch.where(there.any(1), dice, 1.0).sum()
+        return image_scores(predicted, y, self._classes).sum()
 
     def loss_of_each(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each image, (B,)."""

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.node import SiteFiguresOnNode
-from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD, due, figures, losses
+from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD, figures, losses
 from fedshift_clients.base import DomainClient
 from fedshift_clients.features import Call, Place, Request
 from fedshift_clients.training.eval_slices import Scores

@@ -1,10 +1,9 @@
 """Shown of segmentation: ``segmentation`` of ``results.json``, by site and class, with the mean over sites."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_app.tasks.segmentation.figures import ABSENT, METRICS, PARTS
@@ -13,14 +12,6 @@ from fedshift_core.shown import FromFile, History, Shown, Table
 KEY = "mask_figures"
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "95 % Hausdorff", "surface_dice": "surface Dice"}
 MOST_SITES, MOST_CLASSES = 10_000, 255  # of a results file
-
-
-class OfSite(NamedTuple):
-    """The figures of a node's test images of a domain, (4, C - 1, 5); None where it sent none."""
-
-    node: int
-    domain: str
-    numbers: NDArray[np.float64] | None
 
 
 class Figure(FromFile):
@@ -34,9 +25,9 @@ class Figure(FromFile):
 
 
 class Site(FromFile):
-    """The figures of a site by metric and class; ``node`` is None of the mean over sites."""
+    """The figures of a site by metric and class."""
 
-    node: int | None = None
+    node: int
     domain: str
     metrics: dict[str, tuple[Figure, ...]] = Field(max_length=len(METRICS))
 
@@ -59,15 +50,15 @@ def show(history: History) -> Shown:
 
 
 def _section(history: History) -> Mapping[str, Any] | None:
-    given: Sequence[OfSite] = history.rounds[-1].passing.get(KEY, ())
+    given = history.rounds[-1].passing.get(KEY, ())
     if not given:
         return None
     sites: list[dict[str, Any]] = [
-        {"node": site.node, "domain": site.domain, "metrics": {
+        {"node": site.node.index, "domain": site.domain, "metrics": {
             name: [_figure(numbers) for numbers in of_metric]
             for name, of_metric in zip(METRICS, site.numbers.tolist(), strict=True)
         }}
-        for site in given if site.numbers is not None
+        for site in given
     ]  # fmt: skip
     means = {name: _means([site["metrics"][name] for site in sites]) for name in METRICS}
     return {

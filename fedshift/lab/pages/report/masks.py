@@ -3,13 +3,14 @@
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedshift.lab.pages.report.predictions import Sight, View
 from fedshift.run.html.drawing import Plot, canvas
 from fedshift.run.html.sections import Section
 from fedshift.run.reading import Record
-from fedshift_app.tasks.segmentation import figures
+from fedshift_app.tasks.segmentation.losses import image_scores
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_datasets.listing import IGNORED
 
@@ -23,9 +24,9 @@ def section(record: Record, sight: Sight, numbers: dict[str, Any]) -> Section:
     if sight.nothing:
         part.leave_out(sight.nothing)
         return part
-    classes, tolerance = len(record.classes), record.config.segmentation.tolerance
+    classes = len(record.classes)
     for domain, view in sight.views.items():
-        scores = _scores(view, classes, tolerance)
+        scores = _scores(view, classes)
         part.figures.append(_pictures(domain, view, scores, classes))
         numbers["domains"][domain] = {"node": view.node.index, "scored": len(scores), "dice": float(scores.mean())}
     if sight.missing:
@@ -33,13 +34,11 @@ def section(record: Record, sight: Sight, numbers: dict[str, Any]) -> Section:
     return part
 
 
-def _scores(view: View, classes: int, tolerance: float) -> NDArray[np.float64]:
+def _scores(view: View, classes: int) -> NDArray[np.float64]:
     """Return the score of each image (N,), as the run has it."""
-    assert view.images.masks is not None
-    dice = figures.of_images(view.images.masks, view.predicted.astype(np.uint8), classes, tolerance)[0]  # N x C - 1
-    held = np.isfinite(dice)
-    mean: NDArray[np.float64] = np.where(held, dice, 0).sum(1) / np.maximum(held.sum(1), 1)
-    return np.where(held.any(1), mean, 1.0)
+    masks = torch.from_numpy(np.array(view.images.masks, np.int64))
+    scores: NDArray[np.float64] = image_scores(torch.from_numpy(view.predicted), masks, classes).numpy()
+    return scores
 
 
 def _pictures(domain: str, view: View, scores: NDArray[np.float64], classes: int) -> Plot:
