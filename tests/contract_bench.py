@@ -1,4 +1,4 @@
-"""What the contract of methods is tried on: short runs, and single nodes that are asked what a run asked them."""
+"""The bench of the contract of methods: short runs, and single nodes that are asked what a run asked them."""
 
 import functools
 import json

@@ -67,7 +67,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a withdrawal does.
+    """The steps of a withdrawal.
 
     Attributes:
         record: The run.

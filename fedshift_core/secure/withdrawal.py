@@ -24,7 +24,7 @@ _PURPOSE = "fedshift withdrawal"
 
 
 class About(BaseModel, extra="forbid", frozen=True):
-    """What a file says of its sums.
+    """The words of a file on its sums.
 
     Attributes:
         run_id: The run.
@@ -60,9 +60,9 @@ def write(path: Path, about: About, sums: Arrays, key: Key) -> None:
     Raises:
         DiskError: If it cannot be written.
     """
-    told = about.model_dump_json().encode()
-    signed = key.sign(_signed(told, sums))
-    texts = {_ABOUT: told, _PUBLIC: signed.public, _SIGNATURE: signed.signature}
+    stated = about.model_dump_json().encode()
+    signed = key.sign(_signed(stated, sums))
+    texts = {_ABOUT: stated, _PUBLIC: signed.public, _SIGNATURE: signed.signature}
     arrays = sums | {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
     atomic_io.write_durably(path, atomic_io.pack(arrays), private=True)
 
@@ -80,13 +80,13 @@ def read(path: Path, public: Path) -> Withdrawal:
     fingerprint = identity.fingerprint(identity.read_public(public))
     try:
         arrays = atomic_io.unpack(path.read_bytes())
-        told, point, signature = (arrays.pop(name).tobytes() for name in (_ABOUT, _PUBLIC, _SIGNATURE))
-        about = About.model_validate(json.loads(told))
+        stated, point, signature = (arrays.pop(name).tobytes() for name in (_ABOUT, _PUBLIC, _SIGNATURE))
+        about = About.model_validate(json.loads(stated))
     except OSError as error:
         raise ConfigError(f"{shown(path, WHOLE_PATH)}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError):
         raise ConfigError(f"{shown(path, WHOLE_PATH)} is no file of `fedshift site withdraw`") from None
-    if identity.why_not(Signed(point, signature), _signed(told, arrays), [fingerprint]):
+    if identity.why_not(Signed(point, signature), _signed(stated, arrays), [fingerprint]):
         raise ConfigError(
             f"{shown(path, WHOLE_PATH)} is not signed by {shown(public, WHOLE_PATH)}: it was changed, or another key "
             "signed it"
@@ -94,5 +94,5 @@ def read(path: Path, public: Path) -> Withdrawal:
     return Withdrawal(about, arrays, fingerprint)
 
 
-def _signed(told: bytes, sums: Arrays) -> bytes:
-    return crypto.digest(_PURPOSE, told, digest(sums))
+def _signed(stated: bytes, sums: Arrays) -> bytes:
+    return crypto.digest(_PURPOSE, stated, digest(sums))

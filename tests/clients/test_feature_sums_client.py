@@ -1,4 +1,4 @@
-"""Fed3R and FedCGS on a node: sums of its features in whole numbers, told once; nothing trains."""
+"""Fed3R and FedCGS on a node: sums of its features in whole numbers, contributed once; nothing trains."""
 
 from typing import Any
 
@@ -26,14 +26,14 @@ def test_it_tells_sums_of_its_features_in_whole_numbers_and_trains_nothing() -> 
     before = shared(made)
     arrays, metrics = fit(made)
     assert same_arrays(arrays, before) and not [name for name in metrics if name.startswith("loss/")]
-    told, y = made.contribution(), made.train_set.y
+    contributed, y = made.contribution(), made.train_set.y
     f = features_of(made.model.eval(), normalised(made.train_set, made.setup.images))
     steps = np.rint(f / STEP)
-    assert unpacked(told["gram"] * UNIT, D) == pytest.approx(steps.T @ steps * UNIT, abs=1e-4)
+    assert unpacked(contributed["gram"] * UNIT, D) == pytest.approx(steps.T @ steps * UNIT, abs=1e-4)
     for k in range(C):
-        assert told["cross"][k] * UNIT == pytest.approx(f[y == k].sum(axis=0), abs=len(y) * STEP)
-    assert told["counts"].tolist() == np.bincount(y, minlength=C).tolist()
-    assert {str(array.dtype) for array in told.values()} == {"int64"}
+        assert contributed["cross"][k] * UNIT == pytest.approx(f[y == k].sum(axis=0), abs=len(y) * STEP)
+    assert contributed["counts"].tolist() == np.bincount(y, minlength=C).tolist()
+    assert {str(array.dtype) for array in contributed.values()} == {"int64"}
     check_accepted(made, Fed3RStrategy)
     assert made.memory == {}
 
@@ -41,12 +41,12 @@ def test_it_tells_sums_of_its_features_in_whole_numbers_and_trains_nothing() -> 
 def test_the_sums_of_two_nodes_are_those_of_one_with_the_images_of_both() -> None:
     images = image_set()
     first, second = (images.select(np.arange(*part)) for part in ((0, 7), (7, len(images))))
-    told = []
+    contributed = []
     for part in (images, first, second):
         made = client(FeatureSumsClient, train_set=part, images=ImageConfig(eval_batch=1))
         fit(made)
-        told.append(made.contribution())
-    assert all((told[0][name] == told[1][name] + told[2][name]).all() for name in told[0])
+        contributed.append(made.contribution())
+    assert all((contributed[0][name] == contributed[1][name] + contributed[2][name]).all() for name in contributed[0])
 
 
 def test_a_node_whose_sums_are_known_sends_its_numbers_alone() -> None:

@@ -88,10 +88,10 @@ def pooled(f: Features, y: Features) -> tuple[NDArray[Any], NDArray[Any], NDArra
 @pytest.mark.parametrize("ridge", [1e-3, 1.0, 1e3])
 def test_the_ridge_head_is_scikit_learns_on_pooled_features(ridge: float) -> None:
     f, y = images()
-    x, *told = pooled(f, y)
+    x, *of_all = pooled(f, y)
     alpha = ridge * ((x - x.mean(axis=0)) ** 2).sum() / F
     slow = Ridge(alpha=alpha, fit_intercept=True).fit(x, np.eye(C)[y])
-    weight, bias = ridge_head(*told, ridge)
+    weight, bias = ridge_head(*of_all, ridge)
     np.testing.assert_allclose(weight, slow.coef_, rtol=0, atol=1e-8)
     np.testing.assert_allclose(bias, slow.intercept_, rtol=0, atol=1e-8)
     found = head(server(ridge=ridge), update(0, f[:20], y[:20]), update(1, f[20:], y[20:]))
@@ -103,14 +103,14 @@ def test_the_ridge_head_is_scikit_learns_on_pooled_features(ridge: float) -> Non
 def test_the_gaussian_head_is_linear_discriminant_analysis(shrinkage: float) -> None:
     """Logits are log densities of classes with one covariance, but for what all classes share."""
     f, y = images()
-    x, *told = pooled(f, y)
+    x, *of_all = pooled(f, y)
     means = np.stack([x[y == k].mean(axis=0) for k in range(C - 1)])
     covariance = sum(np.outer(a - means[k], a - means[k]) for a, k in zip(x, y, strict=True)) / len(x)
     covariance = covariance + shrinkage * np.trace(covariance) / F * np.eye(F)
     inverse = np.linalg.inv(covariance)
     density = np.array([[-0.5 * (a - m) @ inverse @ (a - m) for m in means] for a in x])
     density += np.log(np.bincount(y) / len(y))
-    weight, bias = gaussian_head(*told, shrinkage)
+    weight, bias = gaussian_head(*of_all, shrinkage)
     logits = (x @ weight.T + bias)[:, : C - 1]
     difference = logits - density
     np.testing.assert_allclose(difference, difference[:, :1].repeat(C - 1, axis=1), rtol=0, atol=1e-8)
@@ -216,9 +216,9 @@ def test_the_ridge_of_the_grid_is_that_with_which_most_validation_images_are_rig
     assert made.chosen() == 1.0
     grid_round(made, *right)
     assert made.chosen() == RIDGES[best]
-    _, *told = pooled(*images())
+    _, *of_all = pooled(*images())
     for heads, biases, ridge in zip(made.knowledge["heads"], made.knowledge["biases"], RIDGES, strict=True):
-        weight, bias = ridge_head(*told, ridge)
+        weight, bias = ridge_head(*of_all, ridge)
         np.testing.assert_allclose(heads, weight, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(biases, bias, rtol=1e-5, atol=1e-7)
     assert {*made.knowledge_for(node(), ask(2))} == {"heads", "biases"}
@@ -293,7 +293,7 @@ LIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_sums_of_no_features_are_refused(lie: str) -> None:
-    """What passes are sums of some features, so that a lie is no more than other images would be."""
+    """Sums that pass are those of some features, so that a lie is no more than other images would be."""
     honest, made = sums(*images()), server()
     made.comparable(honest, (node(),))
     with refused(Refused, "gram", "cross", "counts"):

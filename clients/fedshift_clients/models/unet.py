@@ -159,7 +159,7 @@ def library() -> Any:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is known of a U-Net for images of a size before it has weights.
+    """Facts of a U-Net for images of a size, known before it has weights.
 
     Attributes:
         shapes: (C, h, w) of the maps that its decoder takes, of which some may have no channel.
@@ -175,7 +175,7 @@ class _Plan:
 
     @property
     def maps(self) -> int:
-        """How many of them have channels."""
+        """The number of those that have channels."""
         return sum(shape[0] > 0 for shape in self.shapes)
 
 

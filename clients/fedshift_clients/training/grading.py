@@ -1,4 +1,4 @@
-"""How images are scored against what is known of them: one class each, unless a task says otherwise."""
+"""Scores images against what is known of them: one class each, unless a task says otherwise."""
 
 from torch import Tensor
 

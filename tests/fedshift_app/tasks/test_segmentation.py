@@ -97,7 +97,7 @@ def test_a_site_counts_patients_first_and_hides_classes_of_few_images() -> None:
     values = np.full((4, 6, 2), np.nan)
     values[:, :, 0] = [1.0, 0.0, 0.5, 0.5, 0.25, 0.75]
     values[:, :2, 1] = 1.0
-    patients = np.array(["a", "a", "b", "", "", "c"])
+    patients = np.array(["4", "4", "b", "", "", "c"])  # not image 4, which is on its own
     site = figures.of_site(values, patients, least=1)
     assert site[0, 0, [0, 3, 4]].tolist() == pytest.approx([np.mean([0.5, 0.5, 0.5, 0.25, 0.75]), 6, 5])
     assert site[0, 0, 1] < site[0, 0, 0] < site[0, 0, 2]
@@ -163,6 +163,10 @@ def test_methods_that_need_no_class_of_an_image_fit() -> None:
         ({"experiment": "handwritten", "set": "model.name=unet:small"}, ("model.name=unet:small", "task=segmentation")),
         ({"set": "evaluate.figures=true"}, ("evaluate.figures=true", "false")),
         ({"set": "segmentation.ce=0 segmentation.dice=0"}, ("segmentation.ce=0", "segmentation.dice=0")),
+        (
+            {"set": "task=classification dataset.masks=true"},
+            ("dataset.masks=true", "task=segmentation", "classification"),
+        ),
         ({"set": "task=classification"}, ("task=classification", "handwritten-masks", "segmentation")),
         ({"experiment": "handwritten", "set": "task=segmentation"}, ("task=segmentation", "handwritten")),
         ({"experiment": "handwritten", "set": "segmentation.dice=2"}, ("segmentation", "task=classification")),
