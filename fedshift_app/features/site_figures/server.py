@@ -57,7 +57,7 @@ class SiteFigures(ServerFeature):
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Ask nodes for figures, and hand on those of all, in the order of the domains and of the plan."""
-        is_due = due(self.run.config, scoring.server_round)
+        is_due = self.is_due(scoring.server_round)
 
         def asks() -> bool:
             return is_due and scoring.evaluation.scores_tests and scoring.evaluation.share == 1
@@ -66,6 +66,10 @@ class SiteFigures(ServerFeature):
         if asks():
             each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
             scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
+
+    def is_due(self, server_round: int) -> bool:
+        """Tell whether the run has such figures after a round."""
+        return bool(self.run.config.evaluate.site_figures and due(self.run.config, server_round))
 
     def numbers(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return by domain the figures of a reply; see :func:`read`."""

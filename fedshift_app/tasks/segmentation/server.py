@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedshift_app.features import records
+from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.server import SiteFigures
 from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD
 from fedshift_app.tasks.segmentation.figures import ABSENT, METRICS, PARTS
@@ -31,6 +32,10 @@ class Masks(SiteFigures):
             f"task=segmentation: loss {options.ce:g} cross-entropy + {options.dice:g} soft Dice; accuracies are the "
             "mean Dice of images over the classes besides the background"
         )
+
+    def is_due(self, server_round: int) -> bool:
+        """Tell whether the run has figures of masks after a round."""
+        return due(self.run.config, server_round)
 
     def numbers(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return by domain the figures of a reply, (4, C - 1, 5).

@@ -56,8 +56,8 @@ def test_prepare_counts_what_masks_show_and_names_a_broken_pair(
 def test_a_node_gets_the_masks_of_its_images(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
-        f"title: mine\ndataset: {{name: mine, of: folders, data_dir: {images}, masks: true, size: 40}}\n"
-        "model: {name: resnet10}\ntrain: {epochs: 1, batch_size: 4, lr: 0.1}\nmethod: {name: fedavg}\nrounds: 1\n"
+        f"title: mine\ntask: segmentation\ndataset: {{name: mine, of: folders, data_dir: {images}, size: 40}}\n"
+        "model: {name: 'unet:small'}\ntrain: {epochs: 1, batch_size: 4, lr: 0.1}\nmethod: {name: fedavg}\nrounds: 1\n"
     )
     exporting.export(resolve({"experiment": str(file)}), 2, tmp_path / "out")
     for number, site in enumerate(SITES):
