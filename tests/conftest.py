@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 settings.register_profile("fedshift", deadline=None, max_examples=50)
 settings.load_profile("fedshift")
 
+for stop in (signal.SIGINT, signal.SIGHUP):  # a job in the background ignores them, and tests send them to its children
+    if signal.getsignal(stop) is signal.SIG_IGN:
+        signal.signal(stop, signal.SIG_DFL)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
