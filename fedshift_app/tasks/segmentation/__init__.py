@@ -78,8 +78,6 @@ def _rules(case: Case) -> str:
         return _decodes(config)
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
-    if value_of(config, "privacy.name") == "dp-sgd":
-        return f"privacy.name=dp-sgd: Opacus has no gradients of single images of a decoder; not with task={NAME}"
     return _adapts(config) or _of_whole_images(config) or _kept_views(config)
 
 
