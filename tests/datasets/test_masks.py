@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedshift_datasets import catalog
+from fedshift_datasets import catalog, listing
 from fedshift_datasets.base import PLAIN, Exif, Form, ImageSet, Resize, Source
 from fedshift_datasets.io import corrupt_files, decode, files, masks
 from fedshift_datasets.listing import IGNORED, Item, Listing
@@ -234,9 +234,10 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_it(tmp_path: Path) -
     assert np.array_equal(made.mask[::12, ::31], np.rot90(classes, -1))
 
 
-def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, float] = (0, 0)) -> None:
+def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, float] = (0, 0), unit: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image = nibabel.Nifti1Image(np.asarray(values), np.eye(4) if affine is None else affine)
+    image.header["xyzt_units"] = unit
     image.header["cal_min"], image.header["cal_max"] = window
     image.to_filename(path)
 
@@ -259,6 +260,45 @@ def test_volumes_are_cut_into_slices_of_one_patient(tmp_path: Path, cache_home: 
         first = Path(images.groups[0]).name.partition(".")[0]
         stored = np.asarray(nibabel.load(north / "masks" / f"{first}_mask.nii.gz").dataobj)
         assert np.array_equal(images.masks[0], np.rot90(stored[..., 0]))
+
+
+#: Height and width of slices of 16 by 8 pixels of 2 by 0.5 mm, as squares of 8 pixels: millimetres, down and across.
+FITTED = {"squash": (4, 0.5), "crop": (2, 0.5), "pad": (4, 1)}
+
+
+@pytest.mark.parametrize("resize", get_args(Resize))
+def test_spacing_goes_with_its_image(resize: Resize, tmp_path: Path, cache_home: Path) -> None:
+    """Into the square, the cache, an npz file and parts of a set; half a set of unknown spacing has none."""
+    drawn, north = np.random.default_rng(0).integers(0, 3, (8, 16, 4), np.uint8), tmp_path / "north"
+    for split, unit in (("train", 2), ("test", 3)):  # millimetres and their thousandths
+        affine = np.diag([0.5, 2, 9, 1]) * (1 if unit == 2 else 1e3)
+        for kind in ("images", "masks"):
+            volume(north / split / kind / "p.nii.gz", drawn, affine, unit=unit)
+    put(north / "test", "flat", array(np.zeros((16, 8, 3))), array(np.zeros((16, 8))))
+    for _ in ("decoded", "kept"):
+        known, mixed = (load(tmp_path, split, Form(resize)) for split in ("train", "test"))
+        assert known.spacing is not None and mixed.spacing is not None
+        np.testing.assert_allclose(known.spacing, np.tile(FITTED[resize], (4, 1)))
+        assert np.isnan(mixed.spacing).all(axis=1).tolist() == [True, False, False, False, False]
+        np.testing.assert_allclose(mixed.spacing[1:], known.spacing)
+    both = listing.joined([known, ImageSet(known.x, known.y), mixed.labelled(mixed.y)]).select(np.arange(2, 9))
+    assert both.spacing is not None and np.isnan(both.spacing[:, 0]).tolist() == [False] * 2 + [True] * 5
+    files.write_npz(tmp_path / "out" / "north_train.npz", mixed, CLASSES)
+    halved = catalog.load("folders", "north", "train", source(tmp_path / "out"), 4, Form(resize))
+    np.testing.assert_allclose(halved.spacing, 2 * mixed.spacing)
+    assert (
+        catalog.load("folders", "north", "train", source(tmp_path / "out", masks=False), 4, Form(resize)).masks is None
+    )
+
+
+@pytest.mark.parametrize(
+    "spacing", [np.ones((4, 3)), np.array([["a", "b"]] * 4), np.zeros((4, 2)), np.full((4, 2), np.inf)]
+)
+def test_spacing_that_is_none_is_refused(spacing: Any, tmp_path: Path) -> None:
+    zero = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "north_train.npz", x=zero, y=np.zeros(4, int), masks=zero, classes=CLASSES, spacing=spacing)
+    with refuses("north_train.npz", "spacing", "millimetres", "(4, 2)"):
+        files.read_npz(tmp_path / "north_train.npz", classes=CLASSES, masks=True)
 
 
 def test_volumes_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:

@@ -110,8 +110,8 @@ def decoded(item: Item, size: int, form: Form) -> Decoded:
     if item.mask is not None and (lacks := masks.lacking(item.name, item.mask)):
         raise DataError(f"{shown(item.name)}: {lacks}")
     if volumes.is_volume(item.name):
-        rgb, about = volumes.picture(item.name, form.window)
-        made = Decoded(np.asarray(fit(rgb, size, form.resize)), Header(*about), {})
+        rgb, header = volumes.picture(item.name, form.window)
+        made = Decoded(np.asarray(fit(rgb, size, form.resize)), header, {})
     else:
         content = encoded(item)
         rgb, header = pictures.read(content, item.name, form.window)
@@ -150,7 +150,7 @@ def _digest(item: Item, content: bytes) -> dict[str, str]:
 def header(item: Item) -> Header:
     """Return an image's properties, as :func:`fedshift_datasets.io.pictures.header`."""
     if volumes.is_volume(item.name):
-        return Header(*volumes.picture(item.name, (0, 1))[1])
+        return volumes.picture(item.name, (0, 1))[1]
     return pictures.header(encoded(item), item.name)
 
 

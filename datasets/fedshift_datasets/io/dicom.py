@@ -28,6 +28,8 @@ _JP2 = b"\0\0\0\x0cjP  "  # start of a JP2 file; a damaged one sends pydicom 3.0
 _MOST_TABLE = 16  # bits of values that are computed once each, not for each pixel
 _PATIENT = 0x00100020  # the tag of PatientID
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
+#: Width and height, kind and bits, and the spacing of pixels (:class:`fedshift_datasets.io.pictures.Header`).
+About = tuple[tuple[int, int], str, tuple[float, float] | None]
 _EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
@@ -37,9 +39,7 @@ def is_dicom(content: bytes) -> bool:
     return content[128:132] == b"DICM"
 
 
-def decoded(
-    content: bytes, name: object, window: tuple[float, float] | None = None
-) -> tuple[Image.Image, tuple[tuple[int, int], str]]:
+def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, About]:
     """Return the image of a DICOM file as RGB of 8 bits a channel, and what :func:`header` returns.
 
     Grey values pass the modality's table or rescaling, then ``window``, else the file's first WindowCenter and
@@ -80,8 +80,8 @@ def stored(content: bytes, name: object) -> NDArray[Any]:
     return _stored(data, shown(name))
 
 
-def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
-    """Return the width and height of a DICOM file's image, and its kind and bits.
+def header(content: bytes, name: object) -> About:
+    """Return what a DICOM file says of its image.
 
     Raises:
         DataError: As :func:`decoded`.
@@ -116,8 +116,9 @@ def patient(file: str) -> str:
         return ""
 
 
-def _about(data: "Dataset") -> tuple[tuple[int, int], str]:
-    return (int(data.Columns), int(data.Rows)), f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
+def _about(data: "Dataset") -> About:
+    kind = f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
+    return (int(data.Columns), int(data.Rows)), kind, dicom_header.spacing(data)
 
 
 def _read(content: bytes, where: str) -> "Dataset":

@@ -10,8 +10,11 @@ from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need, our
 from fedshift_core.params import ConfigModel
 
 NAME = "segmentation"
-#: Names on the wire: whether figures of masks are asked for, the record with them, and an array of it.
-ASK, RECORD, NUMBERS = "mask-figures", "mask-figures", "numbers/"
+#: Names on the wire: whether figures of masks are asked for, and the record with them.
+ASK, RECORD = "mask-figures", "mask-figures"
+#: By the unit of a site's distances, how the name of its array begins. One of a few images tells no more of them.
+PIXELS, MILLIMETRES = "px", "mm"
+UNITS = {PIXELS: "numbers/", MILLIMETRES: "millimetres/"}
 
 
 class MaskOptions(ConfigModel):
@@ -24,7 +27,7 @@ class MaskOptions(ConfigModel):
     background: bool = False
     """Whether class 0, the background, is one of the classes of soft Dice."""
     tolerance: float = Field(1.0, gt=0)
-    """Distance in pixels up to which surface Dice takes two outlines for the same."""
+    """Distance up to which surface Dice takes two outlines for the same: in mm where a site knows them, or pixels."""
 
 
 class Options(FeatureOptions):
