@@ -157,6 +157,13 @@ def spacing(data: "Dataset") -> tuple[float, float] | None:
     return (pair[0], pair[1]) if len(pair) == 2 and all(0 < part < math.inf for part in pair) else None
 
 
+def place(data: "Dataset", frame: int) -> tuple[float, ...]:
+    """Return where in space a frame begins, in millimetres; empty if it is unknown."""
+    groups = data.get(_GROUPS[1]) or ()
+    items = _items(groups[frame], "PlanePositionSequence") if frame < len(groups) else ()
+    return next((tuple(map(float, item.get("ImagePositionPatient") or ())) for item in items), ())
+
+
 def _found(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
     """Return the numbers of a pair and their word, or None if there is no pair."""
     pairs = [

@@ -1,7 +1,7 @@
-"""Reads the slices of volumes (NIfTI), through nibabel, an optional extra.
+"""Reads the slices of volumes: of NIfTI through nibabel, an optional extra, and of DICOM files of several frames.
 
-A slice lies across the last axis of the stored array; its rows are the second axis, turned as screens show them. The
-volume's place in space turns nothing: image and mask must have the same one. All slices are of one patient.
+A slice of NIfTI lies across the last axis of the stored array; its rows are the second axis, turned as screens show
+them. The volume's place in space turns nothing: image and mask must have the same one. All slices are of one patient.
 """
 
 import functools
@@ -15,12 +15,14 @@ from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.io import dicom
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import check_room
 from fedshift_datasets.io.resize import levels
 from fedshift_datasets.listing import SLICE
 
 SUFFIXES = (".nii", ".nii.gz")
+_DICOM = ".dcm"
 _AXES = 3
 _NEAR = 1e-3  # millimetres between places in space that are the same
 _MILLIMETRES = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}  # by the header's unit: not stated, as of most programs, m, mm, um
@@ -41,16 +43,24 @@ class _Volume(NamedTuple):
 
 
 def is_volume(name: str) -> bool:
-    """Return whether a file, or a slice by its name, is a volume by its suffix."""
+    """Return whether a file, or a slice by its name, is a NIfTI volume by its suffix."""
     return name.partition(SLICE)[0].lower().endswith(SUFFIXES)
 
 
+def may_be(name: str) -> bool:
+    """Return whether a file may be cut into slices by its suffix."""
+    return is_volume(name) or name.lower().endswith(_DICOM)
+
+
 def slices(file: str) -> list[str]:
-    """Return the names of a volume's slices; of a damaged one its own name, as decoding says what is wrong.
+    """Return the names of a volume's slices; its own name of what is none or damaged, as decoding says what is wrong.
 
     Raises:
-        DataError: If nibabel is missing.
+        DataError: If nibabel or pydicom is missing.
     """
+    if not is_volume(file):
+        number = dicom.frames(file) if may_be(file) else 1
+        return [file] if number == 1 else [f"{file}{SLICE}{place:04d}" for place in range(number)]
     _library(file)
     try:
         return [f"{file}{SLICE}{number:04d}" for number in range(_opened(file).shape[2])]
