@@ -220,12 +220,15 @@ APART, FAR = {"PixelSpacing": [0.5, 0.75]}, {"PixelSpacing": [1, 1]}
 @pytest.mark.parametrize(
     ("tags", "spacing"),
     [
-        (APART, (0.5, 0.75)), ({"ImagerPixelSpacing": [0.5, 0.75]}, None), ({"PixelSpacing": [0, 1]}, None),
-        ({"PixelSpacing": [1]}, None), ({SHARED: Sequence([macro(MEASURES, APART)])}, (0.5, 0.75)),
+        (APART, (0.5, 0.75)),
+        ({"ImagerPixelSpacing": [0.5, 0.75]}, None),
+        ({"PixelSpacing": [0, 1]}, None),
+        ({"PixelSpacing": [1]}, None),
+        ({SHARED: Sequence([macro(MEASURES, APART)])}, (0.5, 0.75)),
         ({FRAME: Sequence([macro(MEASURES, APART)]), **APART}, (0.5, 0.75)),
         ({FRAME: Sequence([macro(MEASURES, APART)]), **FAR}, None),
     ],
-)  # fmt: skip
+)
 def test_spacing_is_that_of_the_patient_or_unknown(tags: dict[str, Any], spacing: tuple[float, float] | None) -> None:
     content = dicom_files.written(twelve(**tags))
     assert pictures.header(content, "a.dcm").spacing == pictures.read(content, "a.dcm")[1].spacing == spacing

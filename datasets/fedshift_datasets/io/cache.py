@@ -319,9 +319,7 @@ def headers(images: ImageSet) -> Counter[Header] | None:
     found = None if images.kept_in is None else images.kept_in.note(HEADERS)
     if found is None:
         return None
-    return Counter({
-        Header((width, height), mode, orientation=turn): number for width, height, mode, turn, number in found
-    })  # fmt: skip
+    return Counter({Header((w, h), mode, orientation=turn): number for w, h, mode, turn, number in found})
 
 
 def _origin(image_files: ImageFiles) -> str:

@@ -60,7 +60,7 @@ def slices(file: str) -> list[str]:
     """
     if not is_volume(file):
         number = dicom.frames(file) if may_be(file) else 1
-        return [file] if number == 1 else [f"{file}{SLICE}{place:04d}" for place in range(number)]
+        return [file] if number <= 1 else [f"{file}{SLICE}{place:04d}" for place in range(number)]
     _library(file)
     try:
         return [f"{file}{SLICE}{number:04d}" for number in range(_opened(file).shape[2])]

@@ -12,7 +12,7 @@ from fedshift_core.params import ConfigModel
 NAME = "segmentation"
 #: Names on the wire: whether figures of masks are asked for, and the record with them.
 ASK, RECORD = "mask-figures", "mask-figures"
-#: By the unit of a site's distances, how the name of its array begins. One of a few images tells no more of them.
+#: By the unit of a site's distances, how the name of its array begins. It tells that all spacings are known, or not.
 PIXELS, MILLIMETRES = "px", "mm"
 UNITS = {PIXELS: "numbers/", MILLIMETRES: "millimetres/"}
 
@@ -134,7 +134,7 @@ FEATURE = Feature(
     completed=_completed,
     rules=_rules,
     evaluate=(Key(ASK, "bool", "work out figures of masks by class"),),
-    records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them"),),
+    records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them, in px or mm"),),
     word=CLASS,
     tells="figures of masks by class, with numbers of images and patients",
     score="Dice of images",

@@ -88,28 +88,29 @@ def _means(of_sites: Sequence[Sequence[Mapping[str, Any]]]) -> list[float | None
 
 def _table(section: Section) -> Table:
     rows = [
-        (
-            site.domain, name, *(_text(site.metrics[metric][k], metric, site.unit) for metric in METRICS),
-            _number(site.metrics["dice"][k]),
-        )
+        (site.domain, name, *_texts(site, k), _number(site.metrics["dice"][k]))
         for site in section.sites
         for k, name in enumerate(section.classes)
-    ]  # fmt: skip
-    unit = section.sites[0].unit if section.sites else ""
-    means = [
-        ("mean of sites", name, *(_text(Figure(value=section.mean[metric][k]), metric, unit) for metric in METRICS), "")
-        for k, name in enumerate(section.classes)
     ]
+    metrics = {metric: tuple(Figure(value=value) for value in values) for metric, values in section.mean.items()}
+    mean = Site(node=0, domain="mean of sites", unit=section.sites[0].unit if section.sites else "px", metrics=metrics)
+    means = [(mean.domain, name, *_texts(mean, k), "") for k, name in enumerate(section.classes)]
     head = ("site", "class", *(TITLES[metric] for metric in METRICS), "images")
     note = "mean over patients with 95 % interval; images: those whose mask or prediction has the class"
     return Table(head, (*rows, *means), len(means), (note,))
 
 
-def _text(figure: Figure, metric: str, unit: str) -> str:
+def _texts(site: Site, k: int) -> list[str]:
+    """Return a class's figures of a site; distances with their unit."""
+    texts = {metric: _text(site.metrics[metric][k]) for metric in METRICS}
+    return [f"{text} {site.unit}" if metric == "hd95" and text != "-" else text for metric, text in texts.items()]
+
+
+def _text(figure: Figure) -> str:
     if figure.value is None:
         return "-"
     interval = "" if figure.low is None else f" ({figure.low:.2f} to {figure.high:.2f})"
-    return f"{figure.value:.3f}{interval}" + f" {unit}" * (metric == "hd95")
+    return f"{figure.value:.3f}{interval}"
 
 
 def _number(figure: Figure) -> str:

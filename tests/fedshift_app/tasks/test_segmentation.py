@@ -281,8 +281,10 @@ def test_a_volume_is_a_patient_and_distances_are_in_millimetres_where_all_are_kn
     section = run.results["segmentation"]
     behind = {site["domain"]: site["metrics"]["dice"][0] for site in section["sites"]}
     assert {name: (dice["images"], dice["patients"]) for name, dice in behind.items()} == {
-        "ct": (6, 2), "mr": (6, 2), "scan": (2, None),
-    }  # fmt: skip
+        "ct": (6, 2),
+        "mr": (6, 2),
+        "scan": (2, None),
+    }
     assert [site["unit"] for site in section["sites"]] == ["mm", "mm", "px"]
     assert section["mean"]["hd95"] == section["mean"]["surface_dice"] == [None] and section["mean"]["dice"] != [None]
 
