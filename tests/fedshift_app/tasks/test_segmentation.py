@@ -1,11 +1,13 @@
 """Segmentation: loss and figures against slow ones and MONAI's, what it needs of a run, and runs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -20,15 +22,16 @@ from fedshift.export.forms import Form
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_app.tasks.segmentation import MaskOptions, figures
+from fedshift_app.tasks.segmentation import RECORD, UNITS, MaskOptions, figures
 from fedshift_app.tasks.segmentation.losses import EPSILON, MaskGrading, MaskLoss
-from fedshift_app.tasks.segmentation.server import _check
+from fedshift_app.tasks.segmentation.server import Masks, _check
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.models import networks
 from fedshift_clients.training import per_image
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
 from fedshift_datasets.listing import IGNORED
 
 C, SHAPE = 3, (4, 9, 9)
@@ -242,6 +245,18 @@ def test_figures_that_cannot_be_are_refused(lie: tuple[int, int, int, float]) ->
     site[lie[:3]] = lie[3]
     with refused(Refused, "'a'"):
         _check(site, 8, "a")
+
+
+def test_a_site_has_one_unit() -> None:
+    site = np.full((4, 1, 5), [0.5, 0.4, 0.6, 8, 2])
+    server: Any = SimpleNamespace(run=SimpleNamespace(num_classes=2), record=RECORD)
+    answers: Any = [SimpleNamespace(part=SimpleNamespace(domain="a", start=0, drawn=8))]
+    for unit, start in UNITS.items():
+        given = Masks.numbers(server, RecordDict({RECORD: encode({start + "a": site})}), answers)["a"]
+        assert given.unit == unit and np.array_equal(given.figures, site)
+    both = RecordDict({RECORD: encode({start + "a": site for start in UNITS.values()})})
+    with refused(Refused, "'a'", "pixels", "millimetres"):
+        Masks.numbers(server, both, answers)
 
 
 def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
