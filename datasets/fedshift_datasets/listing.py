@@ -78,8 +78,9 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        more = {"masks": self.masks, "spacing": self.spacing}
-        return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains, **more)
+        return ImageSet(
+            self.x, labels, lambda: self.marks, self.groups, self.domains, masks=self.masks, spacing=self.spacing
+        )
 
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:

@@ -98,7 +98,7 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
     """
     hooks = _hooks()
     changed = sum(map(unquicken, model.modules()))  # Opacus goes by a layer's very class
-    in_place = [module for module in model.modules() if getattr(module, "inplace", False)]
+    in_place: list[Any] = [module for module in model.modules() if getattr(module, "inplace", False)]
     for module in in_place:  # what a hook has seen may not be written over
         module.inplace = False
     if errors := hooks.validate(model):

@@ -41,8 +41,8 @@ class Seen:
 
     def __add__(self, other: "Seen") -> "Seen":
         masks, predicted = np.concatenate([self.masks, other.masks]), np.concatenate([self.predicted, other.predicted])
-        more = {"patients": _both(self.patients, other.patients), "spacing": _both(self.spacing, other.spacing)}
-        return replace(self, masks=masks, predicted=predicted, **more)
+        patients, spacing = _both(self.patients, other.patients), _both(self.spacing, other.spacing)
+        return replace(self, masks=masks, predicted=predicted, patients=patients, spacing=spacing)
 
 
 def _both(own: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
