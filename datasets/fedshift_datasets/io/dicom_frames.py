@@ -57,8 +57,8 @@ def check(file: str, mask: str, number: int) -> None:
     counts = [int(_whole(each).NumberOfFrames) for each in (file, mask)]
     if counts[0] != counts[1]:
         raise DataError(f"{shown(file)}: its mask {shown(mask)} has {counts[1]} frames, the image {counts[0]}")
-    places = [dicom_header.place(_whole(each), number) for each in (file, mask)]
-    if all(places) and not np.allclose(*places, atol=_NEAR):
+    own, outlined = (dicom_header.place(_whole(each), number) for each in (file, mask))
+    if own and outlined and not np.allclose(own, outlined, atol=_NEAR):
         raise DataError(f"{shown(file)}: its mask {shown(mask)} lies elsewhere in space in frame {number}")
 
 
