@@ -144,6 +144,6 @@ def unscored(accuracies: Mapping[int, Mapping[str, float | None]]) -> dict[str, 
 
 
 def images_line(domain: str, number: int, of_all: int) -> str:
-    """Return of how many of all its test images the accuracy of a domain is."""
+    """Return of how many of all its test images the score of a domain is."""
     name = shown(domain, MOST_NAME)
-    return f"{name}: the accuracy is of {number} of {plural(of_all, 'test image')}, as not all its nodes were scored"
+    return f"{name}: the score is of {number} of {plural(of_all, 'test image')}, as not all its nodes were scored"

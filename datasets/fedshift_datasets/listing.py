@@ -35,6 +35,8 @@ class ImageSet:
         masks: The class of each pixel, shape (N, H, W), uint8, read-only; :data:`IGNORED` where nobody says. ``y`` is
             then the largest class of each image besides class 0, the background, and 0 where there is none. None of
             images that are classified as a whole.
+        spacing: Millimetres from one pixel of each image to the next, down and across, shape (N, 2), float64; NaN where
+            they are unknown. None if nobody says. They stay on the node.
     """
 
     x: NDArray[np.uint8]
@@ -44,6 +46,7 @@ class ImageSet:
     domains: NDArray[np.int64] | None = field(default=None, compare=False)
     kept_in: Kept | None = field(default=None, compare=False)
     masks: NDArray[np.uint8] | None = field(default=None, compare=False)
+    spacing: NDArray[np.float64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
@@ -75,7 +78,9 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains, masks=self.masks)
+        return ImageSet(
+            self.x, labels, lambda: self.marks, self.groups, self.domains, masks=self.masks, spacing=self.spacing
+        )
 
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:
@@ -106,6 +111,7 @@ class _Selected(_OfOthers):
         domains = None if of.domains is None else of.domains[index]
         vars(self).update(
             y=_read_only(of.y[index]), of_source=lambda: of.marks[index], groups=groups, domains=domains,
+            spacing=None if of.spacing is None else of.spacing[index],
             _pixels=lambda: of.x[index], _masks=lambda: None if of.masks is None else of.masks[index],
         )  # fmt: skip
 
@@ -114,7 +120,9 @@ class _Joined(_OfOthers):
     def __init__(self, sets: Sequence[ImageSet], domains: Sequence[int] | None) -> None:
         of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
         vars(self).update(
-            y=_read_only(np.concatenate([each.y for each in sets])), groups=_groups_of(sets), domains=of_each,
+            y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
+            groups=_stated(sets, [each.groups for each in sets], np.array([""])),
+            spacing=_stated(sets, [each.spacing for each in sets], np.full((1, 2), np.nan)),
             of_source=lambda: np.concatenate([each.marks for each in sets]),
             _pixels=lambda: np.concatenate([each.x for each in sets]), _masks=lambda: _masks_of(sets),
         )  # fmt: skip
@@ -130,11 +138,12 @@ def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> Im
     return _Joined(sets, domains)
 
 
-def _groups_of(sets: Sequence[ImageSet]) -> NDArray[np.str_] | None:
-    """Return the groups of the images of several sets; images of a set that has none are on their own."""
-    if all(each.groups is None for each in sets):
+def _stated(sets: Sequence[ImageSet], parts: Sequence[NDArray[T] | None], blank: NDArray[T]) -> NDArray[T] | None:
+    """Return what sets state of their images, and ``blank`` (1, ...) of each image of a set that states nothing."""
+    if all(part is None for part in parts):
         return None
-    return np.concatenate([np.full(len(each), "") if each.groups is None else each.groups for each in sets])
+    pairs = zip(sets, parts, strict=True)
+    return np.concatenate([blank.repeat(len(each), axis=0) if part is None else part for each, part in pairs])
 
 
 def _masks_of(sets: Sequence[ImageSet]) -> NDArray[np.uint8] | None:

@@ -170,7 +170,7 @@ def _channels(values: Sequence[float], others: Sequence[float]) -> str:
 
 def _accuracy(now: Kept, before: Kept) -> str:
     if now.metrics is None or before.metrics is None:
-        return "The accuracy cannot be compared: one of both had no test images."
+        return "The accuracy cannot be compared: one of both has none."
     same = "the same model" if now.sha256 == before.sha256 else f"another model ({plain(before.model)})"
     accuracy, last = 100 * now.metrics.accuracy, 100 * before.metrics.accuracy
     return f"Accuracy: {percent(accuracy)} %, {accuracy - last:+.1f} points; the last report had {same}."

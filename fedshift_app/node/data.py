@@ -365,7 +365,7 @@ def _corrupted(config: RunConfig, domain: str, source: Source, shared: bool) -> 
         broken = corruptions.random_corruption(*more)
     else:
         broken = corruptions.corrupt(clean.x, shift.corruption, *more[1:])
-    return ImageSet(broken, clean.y, groups=clean.groups, masks=clean.masks)
+    return ImageSet(broken, clean.y, groups=clean.groups, masks=clean.masks, spacing=clean.spacing)
 
 
 _REMEMBERED = (_public, _both_splits, _corrupted)  # by the configuration, not by what is on the disk

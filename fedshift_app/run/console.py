@@ -187,7 +187,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Featur
         lines.append(f"  {approximation}")
     if config.evaluate.fraction < 1:
         lines.append(
-            f"  before the last {plural(config.evaluate.last, 'round')} accuracy is that on "
+            f"  before the last {plural(config.evaluate.last, 'round')} scores are those on "
             f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
         )
     return "\n".join([*lines, *(f"  {line}" for line in (features.describe(nodes) if features is not None else ()))])

@@ -332,7 +332,7 @@ def _lines(status: Status) -> Iterator[str]:
     if scored := status.last_scored:
         accuracies = [*scored.accuracy.items(), ("avg", scored.avg)]
         texts = [f"{name} {percent(value)}" for name, value in accuracies]
-        yield "  ".join(["  accuracy", *texts, f"(round {scored.round})", console.share_text(scored.evaluated_share)])
+        yield "  ".join(["  score    ", *texts, f"(round {scored.round})", console.share_text(scored.evaluated_share)])
     left = status.seconds_left
     remaining = f", left {console.duration(left)}" if left is not None and status.state in GOING_ON else ""
     yield f"  time      {console.duration(status.seconds)}{remaining}, as of {status.updated}"

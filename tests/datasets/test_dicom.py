@@ -173,6 +173,7 @@ HU = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Houn
 ROW = np.array([[0, 1000, 2000, 4095]], np.uint16)
 SHARED, FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 RESCALE, VOI = "PixelValueTransformationSequence", "FrameVOILUTSequence"
+MEASURES = "PixelMeasuresSequence"
 HOUNSFIELD = {"RescaleSlope": 1, "RescaleIntercept": -1024}
 OWN = {"WindowCenter": 40, "WindowWidth": 400, "VOILUTFunction": "LINEAR_EXACT"}
 SEEN, PLAIN = [0, 0, 128, 255], [0, 62, 125, 255]
@@ -211,6 +212,31 @@ def test_rescaling_and_window_are_read_in_functional_groups(group: str, syntax: 
     pixels = HU.astype(">u2") if syntax == ExplicitVRBigEndian else HU
     data = twelve(pixels, syntax, **(macros if group == "no group" else {group: Sequence([item(**macros)])}))
     assert grey(data, (-160, 240)) == grey(data) == SEEN
+
+
+APART, FAR = {"PixelSpacing": [0.5, 0.75]}, {"PixelSpacing": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("tags", "spacing"),
+    [
+        (APART, (0.5, 0.75)),
+        ({"ImagerPixelSpacing": [0.5, 0.75]}, None),
+        ({"PixelSpacing": [0, 1]}, None),
+        ({"PixelSpacing": [1]}, None),
+        ({SHARED: Sequence([macro(MEASURES, APART)])}, (0.5, 0.75)),
+        ({FRAME: Sequence([macro(MEASURES, APART)]), **APART}, (0.5, 0.75)),
+        ({FRAME: Sequence([macro(MEASURES, APART)]), **FAR}, None),
+    ],
+)
+def test_spacing_is_that_of_the_patient_or_unknown(tags: dict[str, Any], spacing: tuple[float, float] | None) -> None:
+    content = dicom_files.written(twelve(**tags))
+    assert pictures.header(content, "a.dcm").spacing == pictures.read(content, "a.dcm")[1].spacing == spacing
+
+
+def test_spacing_without_numbers_leaves_the_pixels() -> None:
+    content = dicom_files.written(twelve(**APART)).replace(b"0.5\\0.75", b"0.5\\none")
+    assert pictures.read(content, "a.dcm")[1].spacing is None
 
 
 def test_the_same_values_at_several_places_are_no_contradiction() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import dicom_files
 import nibabel
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from data_refusals import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pydicom import Dataset, Sequence
+from pydicom.uid import UID, ExplicitVRLittleEndian, RLELossless
 
-from fedshift_datasets import catalog
+from fedshift_datasets import catalog, listing
 from fedshift_datasets.base import PLAIN, Exif, Form, ImageSet, Resize, Source
 from fedshift_datasets.io import corrupt_files, decode, files, masks
 from fedshift_datasets.listing import IGNORED, Item, Listing
@@ -234,9 +237,10 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_it(tmp_path: Path) -
     assert np.array_equal(made.mask[::12, ::31], np.rot90(classes, -1))
 
 
-def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, float] = (0, 0)) -> None:
+def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, float] = (0, 0), unit: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image = nibabel.Nifti1Image(np.asarray(values), np.eye(4) if affine is None else affine)
+    image.header["xyzt_units"] = unit
     image.header["cal_min"], image.header["cal_max"] = window
     image.to_filename(path)
 
@@ -261,6 +265,107 @@ def test_volumes_are_cut_into_slices_of_one_patient(tmp_path: Path, cache_home: 
         assert np.array_equal(images.masks[0], np.rot90(stored[..., 0]))
 
 
+def enhanced(path: Path, values: Any, low: int = 0, syntax: UID = ExplicitVRLittleEndian, **tags: Any) -> None:
+    """Write frames (N, H, W) with a rescaling, a place in space and a spacing of their own."""
+    groups = []
+    for number in range(len(values)):
+        measures, rescaling, position, group = Dataset(), Dataset(), Dataset(), Dataset()
+        measures.PixelSpacing = [2, 0.5 + number]
+        rescaling.RescaleSlope, rescaling.RescaleIntercept = 1, -number
+        position.ImagePositionPatient = [0, 0, low + number]
+        group.PixelMeasuresSequence, group.PlanePositionSequence = Sequence([measures]), Sequence([position])
+        group.PixelValueTransformationSequence = Sequence([rescaling])
+        groups.append(group)
+    frames = {"NumberOfFrames": len(values), "PerFrameFunctionalGroupsSequence": Sequence(groups)}
+    data = dicom_files.made(values[0], **frames, **tags)
+    data.PixelData = values.tobytes()
+    if syntax != ExplicitVRLittleEndian:
+        data.compress(syntax, generate_instance_uid=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(dicom_files.written(data))
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless])
+def test_frames_of_a_file_are_slices_of_one_patient(tmp_path: Path, cache_home: Path, syntax: UID) -> None:
+    rng, north = np.random.default_rng(0), tmp_path / "north"
+    for number in range(4):
+        found = rng.integers(0, 3, (2 + number, 8, 8), np.uint8)
+        shades = found * 100 + np.arange(2 + number, dtype=np.uint8)[:, None, None]  # which the rescaling takes off
+        enhanced(north / "images" / f"p{number}.dcm", shades, syntax=syntax, PatientID=f"p{number // 2}")
+        enhanced(north / "masks" / f"p{number}.dcm", found, syntax=syntax)
+    assert folders.names(source(tmp_path, classes=())).classes == ("background", "class1", "class2")
+    parts = {split: load(tmp_path, split, Form(window=(0, 200))) for split in ("train", "test")}
+    groups = {split: set(images.groups.tolist()) for split, images in parts.items()}  # type: ignore[union-attr]
+    assert sum(map(len, parts.values())) == 2 + 3 + 4 + 5 and sorted(map(len, groups.values())) == [1, 1]
+    for images in parts.values():
+        assert images.masks is not None and images.spacing is not None
+        assert np.array_equal(np.array([0, 128, 255])[images.masks], images.x[..., 0])
+        assert sorted({pair[1] for pair in images.spacing.tolist()}) == [0.5 + n for n in range(len(images) // 2 + 1)]
+    assert groups["train"] | groups["test"] == {"p0", "p1"}
+
+
+def test_frames_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:
+    train, zero = tmp_path / "north" / "train", np.zeros((3, 4, 6), np.uint8)
+    put(tmp_path / "north" / "test", "good", WHOLE, ZERO)
+    put(train, "flat", None, ZERO)
+    put(train, "good", WHOLE, ZERO)
+    segments = "1.2.840.10008.5.1.4.1.1.66.4"
+    reasons = {
+        "fewer": ({"values": zero[:2]}, "has 2 frames, the image 3"),
+        "moved": ({"values": zero, "low": 5}, "elsewhere in space in frame 0"),
+        "segments": ({"values": zero, "SOPClassUID": segments}, "a DICOM segmentation"),
+        "flat": (None, "two DICOM files of several frames"),
+    }
+    for name, (mask, _) in reasons.items():
+        enhanced(train / "images" / f"{name}.dcm", zero)
+        if mask is not None:
+            enhanced(train / "masks" / f"{name}.dcm", **mask)
+    listing = folders.find("north", "train", source(tmp_path))
+    assert isinstance(listing, Listing)
+    broken = {Path(bad.name).name.partition(".")[0]: bad.reason for bad in reversed(corrupt_files.of(listing))}
+    assert broken.keys() == reasons.keys()
+    assert not [name for name, (_, words) in reasons.items() if words not in broken[name]], broken
+
+
+#: Height and width of slices of 16 by 8 pixels of 2 by 0.5 mm, as squares of 8 pixels: millimetres, down and across.
+FITTED = {"squash": (4, 0.5), "crop": (2, 0.5), "pad": (4, 1)}
+
+
+@pytest.mark.parametrize("resize", get_args(Resize))
+def test_spacing_goes_with_its_image(resize: Resize, tmp_path: Path, cache_home: Path) -> None:
+    """Into the square, the cache, an npz file and parts of a set; half a set of unknown spacing has none."""
+    drawn, north = np.random.default_rng(0).integers(0, 3, (8, 16, 4), np.uint8), tmp_path / "north"
+    for split, unit in (("train", 2), ("test", 3)):  # millimetres and their thousandths
+        affine = np.diag([0.5, 2, 9, 1]) * (1 if unit == 2 else 1e3)
+        for kind in ("images", "masks"):
+            volume(north / split / kind / "p.nii.gz", drawn, affine, unit=unit)
+    put(north / "test", "flat", array(np.zeros((16, 8, 3))), array(np.zeros((16, 8))))
+    for _ in ("decoded", "kept"):
+        known, mixed = (load(tmp_path, split, Form(resize)) for split in ("train", "test"))
+        assert known.spacing is not None and mixed.spacing is not None
+        np.testing.assert_allclose(known.spacing, np.tile(FITTED[resize], (4, 1)))
+        assert np.isnan(mixed.spacing).all(axis=1).tolist() == [True, False, False, False, False]
+        np.testing.assert_allclose(mixed.spacing[1:], known.spacing)
+    both = listing.joined([known, ImageSet(known.x, known.y), mixed.labelled(mixed.y)]).select(np.arange(2, 9))
+    assert both.spacing is not None and np.isnan(both.spacing[:, 0]).tolist() == [False] * 2 + [True] * 5
+    files.write_npz(tmp_path / "out" / "north_train.npz", mixed, CLASSES)
+    halved = catalog.load("folders", "north", "train", source(tmp_path / "out"), 4, Form(resize))
+    np.testing.assert_allclose(halved.spacing, 2 * mixed.spacing)
+    assert (
+        catalog.load("folders", "north", "train", source(tmp_path / "out", masks=False), 4, Form(resize)).masks is None
+    )
+
+
+@pytest.mark.parametrize(
+    "spacing", [np.ones((4, 3)), np.array([["a", "b"]] * 4), np.zeros((4, 2)), np.full((4, 2), np.inf)]
+)
+def test_spacing_that_is_none_is_refused(spacing: Any, tmp_path: Path) -> None:
+    zero = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "north_train.npz", x=zero, y=np.zeros(4, int), masks=zero, classes=CLASSES, spacing=spacing)
+    with refuses("north_train.npz", "spacing", "millimetres", "(4, 2)"):
+        files.read_npz(tmp_path / "north_train.npz", classes=CLASSES, masks=True)
+
+
 def test_volumes_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:
     train, moved = tmp_path / "north" / "train", np.diag([1, 1, 2, 1])
     put(tmp_path / "north" / "test", "good", WHOLE, ZERO)
@@ -273,7 +378,7 @@ def test_volumes_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> 
         "half": (zero, zero + np.float32(0.5), None, "values 0.5; allowed are 0 to 2"),
         "ct": (zero.astype(np.int16), zero, None, "dataset.window=[low,high]"),
         "four": (np.zeros((4, 6, 2, 3), np.uint8), zero, None, "three axes"),
-        "flat": (zero, None, None, "the other is none"),
+        "flat": (zero, None, None, "two NIfTI volumes"),
     }
     for name, (image, mask, affine, _) in reasons.items():
         volume(train / "images" / f"{name}.nii", image)

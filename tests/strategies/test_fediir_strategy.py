@@ -18,7 +18,8 @@ def strategy(**params: Any) -> FedIIRStrategy:
     made = new_strategy(FedIIRStrategy, **params)
     made._global = encode({
         "encoder.weight": np.ones(5, np.float32), "classifier.weight": np.ones((3, 2), np.float32),
-        "classifier.bias": np.ones(3, np.float32),
+        "classifier.bias": np.ones(3, np.float32), "classifier.bn.running_var": np.ones(3, np.float32),
+        "classifier.bn.num_batches_tracked": np.ones((), np.int64),
     })  # fmt: skip
     return made
 

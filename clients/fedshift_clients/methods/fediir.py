@@ -12,7 +12,7 @@ Deviations: (1) the gradient that a node contributes is of all its images, not a
 weights that it received (the code: the mean over the batches of a pass in training mode); (2) the head is the run's,
 linear by default (the code: ``model.head=mlp-half``, but for RotatedMNIST).
 
-P weights of the head.
+P weights of the head, as far as they travel.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_core.plural import plural
-from fedshift_core.wire.names import CE
+from fedshift_core.wire.names import CE, CLASSIFIER
 
 
 def gradient_of(loss: Tensor, weights: Sequence[Tensor], *, twice: bool) -> Tensor:
@@ -65,7 +65,8 @@ class FedIIRClient(DomainClient[FedIIRParams]):
         Raises:
             FedShiftError: If G is not of this head.
         """
-        self._head = list(self.model.classifier.parameters())
+        head = {name: weight for name, weight in self.model.named_parameters() if name.startswith(CLASSIFIER)}
+        self._head = [weight for name, weight in head.items() if name not in self._private]
         self._mean = self.tensor(GRADIENT)  # P, or None in the first round
         number = sum(weight.numel() for weight in self._head)
         if self._mean is not None and self._mean.shape != (number,):

@@ -98,6 +98,9 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
     """
     hooks = _hooks()
     changed = sum(map(unquicken, model.modules()))  # Opacus goes by a layer's very class
+    in_place: list[Any] = [module for module in model.modules() if getattr(module, "inplace", False)]
+    for module in in_place:  # what a hook has seen may not be written over
+        module.inplace = False
     if errors := hooks.validate(model):
         raise ConfigError(f"privacy.name=dp-sgd: {errors[0]}".replace("\n", " "))
     held = hooks(model, loss_reduction="sum")
@@ -108,6 +111,8 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
             yield PerImage(model, held)
     finally:
         held.cleanup()
+        for module in in_place:
+            module.inplace = True
         if changed:
             quicken(model)
         for module in model.modules():
@@ -178,8 +183,12 @@ def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
 
 def _cross_entropy(model: SplitModel) -> Callable[[Tensor], Tensor]:
     def losses(x: Tensor) -> Tensor:
+        logits = model(x)[1].float()
         y = torch.arange(len(x), device=x.device) % model.num_classes
-        return nn.functional.cross_entropy(model(x)[1].float(), y, reduction="none")
+        of_pixels = y.view(-1, *[1] * (logits.ndim - 2)).expand(
+            len(x), *logits.shape[2:]
+        )  # of a mask: the class of each
+        return nn.functional.cross_entropy(logits, of_pixels, reduction="none").reshape(len(x), -1).mean(1)
 
     return losses
 
@@ -190,7 +199,10 @@ def _check_gradients(model: SplitModel, x: Tensor, losses_of: Callable[[Tensor],
         try:
             losses = losses_of(x)
             images.norms(losses)
-        except (NotImplementedError, ValueError) as error:  # such as a layer that is used twice
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # such as a layer that is used twice, or maps that are added in place
             raise ConfigError(f"privacy.name=dp-sgd: Opacus: {error}; allowed is another network") from None
         found = {name: getattr(parameter, "_norm_sample", None) for name, parameter in learning.items()}
         images.off()

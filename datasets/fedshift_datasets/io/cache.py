@@ -14,15 +14,17 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form, ImageSet
-from fedshift_datasets.io import files, integrity, kept, looks
+from fedshift_datasets.io import files, integrity, kept, looks, resize
 from fedshift_datasets.io.decode import Progress, decode_into, no_progress
 from fedshift_datasets.io.kept import CACHE_DIR as CACHE_DIR
 from fedshift_datasets.io.kept import cache_dir as cache_dir
@@ -36,6 +38,7 @@ FORMAT = 5  # changes if the same files would be decoded to other pixels or be r
 #: patients); those in JSON are of earlier versions.
 LISTS = tuple(f"{of}-*.{suffix}" for of in ("site", "broken", "patients") for suffix in ("list", "json"))
 HEADERS = "headers"  # note on the images of a part: what their files say of them
+SPACING = "spacing"  # note: ImageSet.spacing, as rows with the number of images that have each in a row; 0 is unknown
 #: Parts of the same images that are kept at most, of other splits, orders of classes or broken images left out.
 MOST_PARTS = 8
 
@@ -173,7 +176,8 @@ def _images(part: kept.Kept, mark: str) -> ImageSet | None:
     y = np.frombuffer(part.content(chunk, chunk.length - of_labels), np.int64)
     if chunk.length == x.nbytes + of_labels:
         return ImageSet(x, y, kept_in=part)
-    return ImageSet(x, y, kept_in=part, masks=np.memmap(part.path, np.uint8, "c", chunk.start + x.nbytes, shape[:-1]))
+    masks = np.memmap(part.path, np.uint8, "c", chunk.start + x.nbytes, shape[:-1])
+    return ImageSet(x, y, kept_in=part, masks=masks, spacing=_from_rows(part.about.get(SPACING, ())))
 
 
 def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Entries | None = None) -> str:
@@ -200,7 +204,7 @@ def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: En
             digest.update(_encoded("".join(f"{item.name} {item.offset} {item.length}\n" for item in image_files.items)))
         digest.update(image_files.labels.tobytes())
         if image_files.masks is not None:  # in the order of their images, each of which may lack one
-            digest.update(_encoded("\0".join((f"masks {image_files.classes}", *image_files.masks))))
+            digest.update(_encoded("\0".join((f"masks, spacing {image_files.classes}", *image_files.masks))))
     elif image_files.mark:
         digest.update(_encoded(f"{image_files.mark}\n"))
     return digest.hexdigest()
@@ -242,12 +246,13 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
                 )
                 if masks is not None:
                     labels[:] = main_class(masks, IGNORED)
+                    about |= {SPACING: _in_rows(_spacing(facts.headers, work.part))}
             about |= {HEADERS: _counted(facts.headers)}
             about |= integrity.seal(sources, before, work.workers, facts.digests)
         else:
             images = files.resized(image_files.read(), work.part.size, work.part.form.resize)
             kept.write(file, {}, images.x, *(() if images.masks is None else [images.masks]), images.y, align=64)
-            about |= integrity.seal(sources, before, work.workers)
+            about |= {SPACING: _in_rows(images.spacing)} | integrity.seal(sources, before, work.workers)
             work.progress(len(images))
         kept.write(file, about)
     _make_room(path, work.part.stem, origin, changed)
@@ -283,7 +288,30 @@ def last_used(path: Path) -> float:
 
 def _counted(headers: Sequence[Header]) -> list[list[Any]]:
     """Return how many images have each header: width, height, mode, orientation and number."""
-    return [[*header.size, header.mode, header.orientation, number] for header, number in Counter(headers).items()]
+    counts = Counter((*header.size, header.mode, header.orientation) for header in headers)
+    return [[*header, number] for header, number in counts.items()]
+
+
+def _spacing(headers: Sequence[Header], part: Part) -> NDArray[np.float64]:
+    """Return the spacing of images in a part (N, 2) by that in their files."""
+    scales = [resize.scale(*header.size, part.size, part.form.resize) for header in headers]
+    return np.array([header.spacing or (np.nan, np.nan) for header in headers]) * scales
+
+
+def _in_rows(spacing: NDArray[np.float64] | None) -> list[list[float]]:
+    """Return spacing (N, 2) as a note; empty if none is known."""
+    if spacing is None or np.isnan(spacing).all():
+        return []
+    return [[*pair, len([*same])] for pair, same in groupby(np.nan_to_num(spacing).tolist())]
+
+
+def _from_rows(rows: Sequence[Sequence[float]]) -> NDArray[np.float64] | None:
+    """Return spacing (N, 2) of a note; None if none is known."""
+    if not rows:
+        return None
+    down, across, number = np.array(rows).T
+    pairs = np.stack([down, across], 1).repeat(number.astype(np.int64), axis=0)
+    return np.where(pairs > 0, pairs, np.nan)
 
 
 def headers(images: ImageSet) -> Counter[Header] | None:
@@ -291,7 +319,7 @@ def headers(images: ImageSet) -> Counter[Header] | None:
     found = None if images.kept_in is None else images.kept_in.note(HEADERS)
     if found is None:
         return None
-    return Counter({Header((width, height), mode, turn): number for width, height, mode, turn, number in found})
+    return Counter({Header((w, h), mode, orientation=turn): number for w, h, mode, turn, number in found})
 
 
 def _origin(image_files: ImageFiles) -> str:

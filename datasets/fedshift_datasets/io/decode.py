@@ -15,11 +15,11 @@ from PIL import Image
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import masks, pictures, pool, presence, volumes
+from fedshift_datasets.io import dicom_frames, masks, pictures, pool, presence, volumes
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import reading
 from fedshift_datasets.io.resize import fit
-from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.listing import SLICE, Item, Listing, file_of
 
 #: Called with the number of newly finished images.
 Progress = Callable[[int], None]
@@ -110,8 +110,8 @@ def decoded(item: Item, size: int, form: Form) -> Decoded:
     if item.mask is not None and (lacks := masks.lacking(item.name, item.mask)):
         raise DataError(f"{shown(item.name)}: {lacks}")
     if volumes.is_volume(item.name):
-        rgb, about = volumes.picture(item.name, form.window)
-        made = Decoded(np.asarray(fit(rgb, size, form.resize)), Header(*about), {})
+        rgb, header = volumes.picture(item.name, form.window)
+        made = Decoded(np.asarray(fit(rgb, size, form.resize)), header, {})
     else:
         content = encoded(item)
         rgb, header = pictures.read(content, item.name, form.window)
@@ -124,14 +124,18 @@ def decoded(item: Item, size: int, form: Form) -> Decoded:
 def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> Decoded:
     """Return an image, whose width and height before it became a square are given, with its mask."""
     file = Item(Path(item.mask or ""), item.mask or "")
-    if volumes.is_volume(item.name) != volumes.is_volume(file.name):
-        raise DataError(f"{shown(item.name)}: it or its mask {shown(file.name)} is a volume, and the other is none")
+    kinds = {(volumes.is_volume(each), SLICE in each) for each in (item.name, file.name)}
+    if len(kinds) > 1:
+        alike = "allowed are two pictures, two NIfTI volumes, or two DICOM files of several frames"
+        raise DataError(f"{shown(item.name)}: it and its mask {shown(file.name)} are of two kinds; {alike}")
     if volumes.is_volume(item.name):
         with reading(file.name):
             volumes.check_place(item.name, file.name)
             mask = Image.fromarray(masks.as_classes(volumes.values(file.name), file.name, item.classes))
         return made._replace(mask=np.asarray(fit(mask, made.pixels.shape[0], form.resize)))
     with reading(file.name):
+        if SLICE in item.name:
+            dicom_frames.check(str(item.path), file_of(file.name), int(item.name.partition(SLICE)[2]))
         content = encoded(file)
         mask, orientation = masks.read(content, file.name, item.classes)
     if form.exif == "apply":
@@ -144,18 +148,21 @@ def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> 
 
 
 def _digest(item: Item, content: bytes) -> dict[str, str]:
-    return {str(item.path): hashlib.sha256(content).hexdigest()} if item.length < 0 else {}
+    whole = item.length < 0 and SLICE not in item.name
+    return {str(item.path): hashlib.sha256(content).hexdigest()} if whole else {}
 
 
 def header(item: Item) -> Header:
     """Return an image's properties, as :func:`fedshift_datasets.io.pictures.header`."""
     if volumes.is_volume(item.name):
-        return Header(*volumes.picture(item.name, (0, 1))[1])
+        return volumes.picture(item.name, (0, 1))[1]
     return pictures.header(encoded(item), item.name)
 
 
 def encoded(item: Item) -> bytes:
-    """Return the encoded bytes of an image."""
+    """Return the encoded bytes of an image, of a frame as those of a file of its own."""
+    if SLICE in item.name:
+        return dicom_frames.frame(file_of(item.name), int(item.name.partition(SLICE)[2]))
     if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
         presence.check(item.path)
     with open(item.path, "rb") as file:  # noqa: PTH123

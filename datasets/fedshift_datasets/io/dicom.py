@@ -6,6 +6,7 @@ by itself the PatientID, which decides which images stay together.
 
 import io
 import os
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,11 @@ _READ = ["PlanarConfiguration", "NumberOfFrames", "Rows", "Columns", "PixelData"
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax that is unpacked completely before any check
 _JP2 = b"\0\0\0\x0cjP  "  # start of a JP2 file; a damaged one sends pydicom 3.0.2 into an endless loop
 _MOST_TABLE = 16  # bits of values that are computed once each, not for each pixel
-_PATIENT = 0x00100020  # the tag of PatientID
+_PATIENT, _FRAMES = 0x00100020, 0x00280008  # the tags of PatientID and NumberOfFrames
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
+#: Width and height, kind and bits, and the spacing of pixels (:class:`fedshift_datasets.io.pictures.Header`).
+About = tuple[tuple[int, int], str, tuple[float, float] | None]
+_NUMBER = "[0-9]{1,6}"  # of frames, of which a damaged header may state very many
 _EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
@@ -37,9 +41,7 @@ def is_dicom(content: bytes) -> bool:
     return content[128:132] == b"DICM"
 
 
-def decoded(
-    content: bytes, name: object, window: tuple[float, float] | None = None
-) -> tuple[Image.Image, tuple[tuple[int, int], str]]:
+def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, About]:
     """Return the image of a DICOM file as RGB of 8 bits a channel, and what :func:`header` returns.
 
     Grey values pass the modality's table or rescaling, then ``window``, else the file's first WindowCenter and
@@ -80,8 +82,8 @@ def stored(content: bytes, name: object) -> NDArray[Any]:
     return _stored(data, shown(name))
 
 
-def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
-    """Return the width and height of a DICOM file's image, and its kind and bits.
+def header(content: bytes, name: object) -> About:
+    """Return what a DICOM file says of its image.
 
     Raises:
         DataError: As :func:`decoded`.
@@ -99,6 +101,21 @@ def patient(file: str) -> str:
     Raises:
         DataError: If pydicom is missing.
     """
+    return _written(file, _PATIENT)
+
+
+def frames(file: str) -> int:
+    """Return the number of frames of a file; 1 if it says none or is damaged.
+
+    Raises:
+        DataError: If pydicom is missing.
+    """
+    number = _written(file, _FRAMES)
+    return int(number) if re.fullmatch(_NUMBER, number) else 1
+
+
+def _written(file: str, of: int) -> str:
+    """Return an element of a file's header, by its tag, as it is written there; empty if there is none."""
     try:
         from pydicom.filereader import read_file_meta_info, read_partial
     except ImportError:
@@ -109,15 +126,16 @@ def patient(file: str) -> str:
         if read_file_meta_info(file).TransferSyntaxUID == _DEFLATED.decode():  # it would be unpacked first
             return ""
         with open(file, "rb") as content:  # noqa: PTH123 - ten thousand of them
-            data = read_partial(content, stop_when=lambda tag, *_: tag > _PATIENT, specific_tags=[_PATIENT])
-        written = data.get_item(_PATIENT).value or b""  # as bytes: a warning of pydicom about the text would show it
+            data = read_partial(content, stop_when=lambda tag, *_: tag > of, specific_tags=[of])
+        written = data.get_item(of).value or b""  # as bytes: a warning of pydicom about the text would show it
         return written.decode(errors="backslashreplace").strip(" \0")
     except Exception:  # pydicom raises nearly any type on damaged bytes, and decoding says what is wrong
         return ""
 
 
-def _about(data: "Dataset") -> tuple[tuple[int, int], str]:
-    return (int(data.Columns), int(data.Rows)), f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
+def _about(data: "Dataset") -> About:
+    kind = f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
+    return (int(data.Columns), int(data.Rows)), kind, dicom_header.spacing(data)
 
 
 def _read(content: bytes, where: str) -> "Dataset":
@@ -126,15 +144,24 @@ def _read(content: bytes, where: str) -> "Dataset":
     Raises:
         DataError: As :func:`decoded`.
     """
+    data = parsed(content, where)
+    _check(data, where)
+    return data
+
+
+def parsed(content: bytes, where: str) -> "Dataset":
+    """Return a header and pixels that are not checked.
+
+    Raises:
+        DataError: If pydicom is missing, or the file is deflated.
+    """
     try:
         from pydicom import dcmread
     except ImportError:
         raise _lacking(where) from None
     if _DEFLATED in content:
         raise DataError(f"{where}: a deflated DICOM file; allowed are others, as nothing bounds what it unpacks to")
-    data = dcmread(io.BytesIO(content), specific_tags=list(_READ))
-    _check(data, where)
-    return data
+    return dcmread(io.BytesIO(content), specific_tags=list(_READ))
 
 
 def _stored(data: "Dataset", where: str) -> NDArray[Any]:
@@ -165,7 +192,10 @@ def _check(data: "Dataset", where: str) -> None:
     if "PixelData" not in data:
         raise DataError(f"{where}: a DICOM file without pixels of whole numbers (Pixel Data), or a truncated one")
     if int(data.get("NumberOfFrames") or 1) != 1:
-        raise DataError(f"{where}: a DICOM file of {shown(data.NumberOfFrames, MOST_NAME)} frames; allowed is one")
+        number = shown(data.NumberOfFrames, MOST_NAME)
+        raise DataError(
+            f"{where}: a DICOM file of {number} frames; allowed is one, and with masks in a site's folder more"
+        )
     rows, columns = int(data.Rows), int(data.Columns)
     if rows * columns > (Image.MAX_IMAGE_PIXELS or 0):
         raise DataError(f"{where}: {rows} x {columns} pixels; allowed are {Image.MAX_IMAGE_PIXELS} in all")

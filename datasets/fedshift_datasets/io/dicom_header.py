@@ -5,6 +5,7 @@ single frame. Nothing is guessed: two places that disagree, half a pair, and a p
 name.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 _GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
+_SPACING, _MEASURES = "PixelSpacing", "PixelMeasuresSequence"
 _TOP = "the top level"
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _COLOUR_BITS = 8
@@ -53,6 +55,7 @@ READ = [
     _WINDOW.sequence,
     _RESCALE.table,
     _WINDOW.function,
+    _SPACING,
     "PresentationLUTShape",
     "PhotometricInterpretation",
     "SamplesPerPixel",
@@ -137,6 +140,28 @@ def own_window(data: "Dataset", where: str) -> tuple[float, float, str] | None:
         DataError: If there are several that differ, or half a pair.
     """
     return _found(data, _WINDOW, where, "; dataset.window=[low,high] takes its place")
+
+
+def spacing(data: "Dataset") -> tuple[float, float] | None:
+    """Return the millimetres from row to row and from column to column; None if they are unknown, or differ by place.
+
+    ImagerPixelSpacing, which is that of a detector and not of the patient, does not count.
+    """
+    frames = [frame for group in _GROUPS for frame in _items(data, group)]
+    places = [data, *(item for frame in frames for item in _items(frame, _MEASURES))]
+    try:
+        stated = {tuple(map(float, item[_SPACING].value)) for item in places if item.get(_SPACING)}
+    except (TypeError, ValueError):  # no numbers: the pixels may be fine
+        return None
+    pair = stated.pop() if len(stated) == 1 else ()
+    return (pair[0], pair[1]) if len(pair) == 2 and all(0 < part < math.inf for part in pair) else None
+
+
+def place(data: "Dataset", frame: int) -> tuple[float, ...]:
+    """Return where in space a frame begins, in millimetres; empty if it is unknown."""
+    groups = data.get(_GROUPS[1]) or ()
+    items = _items(groups[frame], "PlanePositionSequence") if frame < len(groups) else ()
+    return next((tuple(map(float, item.get("ImagePositionPatient") or ())) for item in items), ())
 
 
 def _found(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:

@@ -29,7 +29,7 @@ from fedshift_datasets.io.reading import brief as brief
 from fedshift_datasets.io.reading import check_room as check_room
 from fedshift_datasets.io.reading import listed as listed
 from fedshift_datasets.io.reading import reading as reading
-from fedshift_datasets.io.resize import fit
+from fedshift_datasets.io.resize import fit, scale
 from fedshift_datasets.listing import IGNORED, main_class
 
 _CHUNK = 1 << 24  # input or output values of one resize call
@@ -78,7 +78,7 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True, masks
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
     """
-    arrays = npz.load(path, ("x", "y", *([npz.MASKS] if masks else [])))
+    arrays = npz.load(path, ("x", "y", *([npz.MASKS, npz.SPACING] if masks else [])))
     where, own = str(path.absolute()), arrays.get(npz.KEY)
     y = npz.of_run(arrays["y"], own, where=where, classes=classes, stated=stated)
     images = as_images(arrays["x"], y, where=where, classes=classes)
@@ -87,7 +87,8 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True, masks
     if npz.MASKS not in arrays:
         raise DataError(f"{shown(where)}: no key {npz.MASKS}; with task=segmentation it must have x, y and {npz.MASKS}")
     outlines = masks_of.of_run(arrays[npz.MASKS], own, where=where, classes=classes)
-    whole = ImageSet(images.x, main_class(outlines, IGNORED), masks=outlines)
+    spacing = npz.spacing(arrays.get(npz.SPACING), len(images), where)
+    whole = ImageSet(images.x, main_class(outlines, IGNORED), masks=outlines, spacing=spacing)
     return checked(whole, classes=len(classes), size=None, where=where)
 
 
@@ -202,18 +203,20 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
 
 
 def resized(images: ImageSet, size: int, how: Resize = "squash") -> ImageSet:
-    """Return images by :func:`resize`, with labels, and masks by :func:`fedshift_datasets.io.resize.fit`."""
+    """Return images by :func:`resize`, with labels, masks by :func:`fedshift_datasets.io.resize.fit`, and spacing."""
     x = resize(images.x, size, how)
     if images.masks is None:
         return ImageSet(x, images.y)
-    if images.masks.shape[1:] == (size, size):
-        return ImageSet(x, images.y, masks=images.masks)
+    height, width = images.masks.shape[1:]
+    spacing = None if images.spacing is None else images.spacing * scale(width, height, size, how)
+    if (height, width) == (size, size):
+        return ImageSet(x, images.y, masks=images.masks, spacing=spacing)
     masks = np.stack([np.asarray(fit(Image.fromarray(mask), size, how)) for mask in images.masks])
-    return ImageSet(x, main_class(masks, IGNORED), masks=masks)
+    return ImageSet(x, main_class(masks, IGNORED), masks=masks, spacing=spacing)
 
 
 def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
-    """Write ``images`` as a compressed npz, with groups and masks if any: completely or not at all, for its owner only.
+    """Write ``images`` as a compressed npz, with all else that they have: completely or not at all, for its owner only.
 
     Args:
         path: The file.
@@ -231,6 +234,7 @@ def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> No
             arrays: dict[str, Any] = {"x": images.x, "y": images.y}
             arrays |= {} if images.groups is None else {npz.GROUPS: images.groups}
             arrays |= {} if images.masks is None else {npz.MASKS: images.masks}
+            arrays |= {} if images.spacing is None else {npz.SPACING: images.spacing}
             np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
         temporary.replace(path)
     except OSError as cause:

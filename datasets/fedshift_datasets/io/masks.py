@@ -23,7 +23,7 @@ from PIL import Image
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import dicom, intact, layout, npz, pictures, png, presence, volumes
+from fedshift_datasets.io import dicom, dicom_frames, intact, layout, npz, pictures, png, presence, volumes
 from fedshift_datasets.listing import IGNORED
 
 IMAGES, MASKS = "images", "masks"  # names of the two folders
@@ -111,8 +111,11 @@ def values_of(file: str) -> set[float]:
     Raises:
         DataError: As :func:`read`.
     """
-    found = volumes.values(file) if volumes.is_volume(file) else _values(Path(file).read_bytes(), file)[0]
-    return set(np.unique(found).tolist())
+    if volumes.is_volume(file):
+        return set(np.unique(volumes.values(file)).tolist())
+    number = len(volumes.slices(file))
+    parts = (dicom_frames.frame(file, place) for place in range(number)) if number > 1 else [Path(file).read_bytes()]
+    return set[float]().union(*(np.unique(_values(part, file)[0]).tolist() for part in parts))
 
 
 def as_classes(found: NDArray[Any], name: object, classes: int) -> NDArray[np.uint8]:

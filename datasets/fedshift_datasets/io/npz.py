@@ -24,6 +24,7 @@ from fedshift_datasets.io.reading import check_room, listed, reading
 KEY = "classes"
 MASKS = "masks"  # integers (N, H, W), where images have masks: classes as in `y`; 255 counts nowhere
 GROUPS = "patient"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
+SPACING = "spacing"  # numbers (N, 2), optional, of masks: millimetres from pixel to pixel, down and across; or NaN
 REMEDY = (
     "state the classes in the order of these integers, dataset.classes=[NAME_OF_0,NAME_OF_1,...], or in the file: "
     "numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...])"
@@ -64,6 +65,28 @@ def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.st
             "otherwise if it does not say which images are of one patient"
         )
     return np.array(same_names.patients(found.astype(np.str_).tolist()), np.str_)
+
+
+def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.float64] | None:
+    """Return the spacing of each image's pixels in a file, (N, 2); None if it has none.
+
+    Args:
+        found: Its key ``spacing``; None where it has none.
+        number: N.
+        where: The file, for messages.
+
+    Raises:
+        DataError: If it is no such list.
+    """
+    if found is None:
+        return None
+    fits = found.dtype.kind in "fiu" and found.shape == (number, 2)
+    if not fits or not (np.isnan(found) | ((found > 0) & (found < np.inf))).all():
+        description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}" if not fits else "other numbers"
+        raise DataError(
+            f"{shown(where)}: {SPACING} has {description}; allowed are millimetres above 0 as ({number}, 2)"
+        )
+    return found.astype(np.float64)
 
 
 def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -43,10 +43,18 @@ UPRIGHT = 1  # of an orientation
 
 
 class Header(NamedTuple):
-    """Properties of an image in its file: width and height, Pillow's mode, EXIF orientation."""
+    """Properties of an image in its file.
+
+    Attributes:
+        size: Width and height.
+        mode: Pillow's.
+        spacing: Millimetres from pixel to pixel, down and across; None if they are unknown.
+        orientation: EXIF's.
+    """
 
     size: tuple[int, int]
     mode: str
+    spacing: tuple[float, float] | None = None
     orientation: int = UPRIGHT
 
     @property
@@ -86,7 +94,7 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
         size, mode = image.size, image.mode
         rgb = _rgb(image, name, ends, depth, windowed=window is not None)
         intact.check(content, name, size[0] * size[1])
-        return rgb, Header(size, mode, depth.orientation or orientation(image))
+        return rgb, Header(size, mode, orientation=depth.orientation or orientation(image))
 
 
 def _rgb(
@@ -121,7 +129,7 @@ def header(content: bytes, name: object) -> Header:
         return Header(*dicom.header(content, name))
     image, depth = opened(content, name)
     with image:
-        return Header(image.size, image.mode, depth.orientation or orientation(image))
+        return Header(image.size, image.mode, orientation=depth.orientation or orientation(image))
 
 
 def orientation(image: Image.Image) -> int:

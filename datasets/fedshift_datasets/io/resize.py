@@ -29,8 +29,7 @@ def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
     if resize == "crop":
         return image.resize((size, size), how, box=_middle(width, height, size))
     if resize == "pad" and width != height:
-        longer = max(width, height)
-        inner = max(1, round(width * size / longer)), max(1, round(height * size / longer))
+        inner = _inside(width, height, size)
         empty = Image.new(image.mode, (size, size), IGNORED if image.mode == "L" else 0)
         corner = (size - inner[0]) // 2, (size - inner[1]) // 2
         empty.paste(image.resize(inner, how), corner)
@@ -49,7 +48,7 @@ def back(mask: NDArray[np.uint8], width: int, height: int, resize: Resize) -> Im
     """
     square, size, nearest = Image.fromarray(mask), len(mask), Image.Resampling.NEAREST
     if resize == "pad":
-        inner = [max(1, round(side * size / max(width, height))) for side in (width, height)]
+        inner = _inside(width, height, size)
         left, top = ((size - side) // 2 for side in inner)
         return square.crop((left, top, left + inner[0], top + inner[1])).resize((width, height), nearest)
     if resize == "crop":
@@ -58,6 +57,21 @@ def back(mask: NDArray[np.uint8], width: int, height: int, resize: Resize) -> Im
         whole.paste(square.resize((right - left, bottom - top), nearest), (left, top))
         return whole
     return square.resize((width, height), nearest)
+
+
+def scale(width: int, height: int, size: int, resize: Resize) -> tuple[float, float]:
+    """Return how many pixels of an image become one of the square (:func:`fit`), down and across."""
+    if resize == "crop":
+        left, top, right, bottom = _middle(width, height, size)
+        return (bottom - top) / size, (right - left) / size
+    across, down = _inside(width, height, size) if resize == "pad" else (size, size)
+    return height / down, width / across
+
+
+def _inside(width: int, height: int, size: int) -> tuple[int, int]:
+    """Return the width and height that an image has in a square that it does not fill."""
+    longer = max(width, height)
+    return max(1, round(width * size / longer)), max(1, round(height * size / longer))
 
 
 def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:

@@ -1,6 +1,7 @@
 """Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -21,6 +22,7 @@ from fedshift_datasets.io import (
     masks,
     patients,
     pictures,
+    pool,
     presence,
     same_file,
     split_names,
@@ -273,14 +275,15 @@ def _split_up(
 
 def _cut(found: Sequence[_Found], groups: Sequence[str]) -> Iterator[_Found]:
     """Yield images with their groups, and slices in place of volumes: all of one are of one patient."""
+    pairs = [(each.file, each.mask) for each in found if each.mask and not masks.lacking(each.file, each.mask)]
+    files = tuple({file for pair in pairs for file in pair if volumes.may_be(file)})
+    slices = dict(zip(files, pool.mapped(volumes.slices, files, os.cpu_count() or 1), strict=True))
     for each, group in zip(found, groups, strict=True):
-        if not volumes.is_volume(each.file) or masks.lacking(each.file, each.mask or ""):
-            yield each._replace(group=group)
-            continue
-        for file in volumes.slices(each.file):
+        cut = volumes.is_volume(each.mask or "") or len(slices.get(each.mask or "", ())) > 1
+        for file in slices.get(each.file, [each.file]):
             number = file.removeprefix(each.file)
-            mask = f"{each.mask}{number}" if volumes.is_volume(each.mask or "") else each.mask
-            yield each._replace(name=each.name + number, file=file, group=group or each.name, mask=mask)
+            mask = f"{each.mask}{number}" if cut else each.mask
+            yield each._replace(name=each.name + number, file=file, group=group or each.name * bool(number), mask=mask)
 
 
 def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:

@@ -145,6 +145,7 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True, mas
     labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
     check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
+    mark += " masks, spacing" * masks
     reading_it = partial(files.read_npz, path, classes=classes, stated=stated, masks=masks)
     return Arrays((path,), reading_it, mark, npz.groups(arrays.get(npz.GROUPS), len(labels), where))
 

@@ -1,7 +1,7 @@
-"""Reads the slices of volumes (NIfTI), through nibabel, an optional extra.
+"""Reads the slices of volumes: of NIfTI through nibabel, an optional extra, and of DICOM files of several frames.
 
-A slice lies across the last axis of the stored array; its rows are the second axis, turned as screens show them. The
-volume's place in space turns nothing: image and mask must have the same one. All slices are of one patient.
+A slice of NIfTI lies across the last axis of the stored array; its rows are the second axis, turned as screens show
+them. The volume's place in space turns nothing: image and mask must have the same one. All slices are of one patient.
 """
 
 import functools
@@ -15,36 +15,52 @@ from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.io import dicom
+from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import check_room
 from fedshift_datasets.io.resize import levels
 from fedshift_datasets.listing import SLICE
 
 SUFFIXES = (".nii", ".nii.gz")
+_DICOM = ".dcm"
 _AXES = 3
 _NEAR = 1e-3  # millimetres between places in space that are the same
+_MILLIMETRES = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}  # by the header's unit: not stated, as of most programs, m, mm, um
 _EXTRA = 'pip install "fedshift[medical]"'
 
 
 class _Volume(NamedTuple):
-    """A volume: stored values, slope and intercept to real ones, the affine to space, and the display's window."""
+    """A volume: stored values, slope and intercept to real ones, the affine to space, and the display's window.
+
+    Spacing is that of a slice's pixels in millimetres, down and across; None if the unit is unknown.
+    """
 
     stored: NDArray[Any]
     scale: tuple[float, float]
     affine: NDArray[np.float64]
     window: tuple[float, float] | None
+    spacing: tuple[float, float] | None
 
 
 def is_volume(name: str) -> bool:
-    """Return whether a file, or a slice by its name, is a volume by its suffix."""
+    """Return whether a file, or a slice by its name, is a NIfTI volume by its suffix."""
     return name.partition(SLICE)[0].lower().endswith(SUFFIXES)
 
 
+def may_be(name: str) -> bool:
+    """Return whether a file may be cut into slices by its suffix."""
+    return is_volume(name) or name.lower().endswith(_DICOM)
+
+
 def slices(file: str) -> list[str]:
-    """Return the names of a volume's slices; of a damaged one its own name, as decoding says what is wrong.
+    """Return the names of a volume's slices; its own name of what is none or damaged, as decoding says what is wrong.
 
     Raises:
-        DataError: If nibabel is missing.
+        DataError: If nibabel or pydicom is missing.
     """
+    if not is_volume(file):
+        number = dicom.frames(file) if may_be(file) else 1
+        return [file] if number <= 1 else [f"{file}{SLICE}{place:04d}" for place in range(number)]
     _library(file)
     try:
         return [f"{file}{SLICE}{number:04d}" for number in range(_opened(file).shape[2])]
@@ -64,8 +80,8 @@ def values(name: str) -> NDArray[Any]:
     return stored if volume.scale == (1, 0) else stored * volume.scale[0] + volume.scale[1]
 
 
-def picture(name: str, window: tuple[float, float] | None) -> tuple[Image.Image, tuple[tuple[int, int], str]]:
-    """Return a slice as RGB of 8 bits a channel; its width and height, and the type of its values.
+def picture(name: str, window: tuple[float, float] | None) -> tuple[Image.Image, Header]:
+    """Return a slice as RGB of 8 bits a channel, and its properties, with the type of its values as mode.
 
     Args:
         name: Of the slice.
@@ -83,7 +99,8 @@ def picture(name: str, window: tuple[float, float] | None) -> tuple[Image.Image,
             "such as [-160,240] for soft tissue in CT"
         )
     grey = levels(np.nan_to_num(real, nan=ends[0]), *ends)
-    return Image.fromarray(grey).convert("RGB"), ((grey.shape[1], grey.shape[0]), f"NIfTI {volume.stored.dtype}")
+    about = Header((grey.shape[1], grey.shape[0]), f"NIfTI {volume.stored.dtype}", volume.spacing)
+    return Image.fromarray(grey).convert("RGB"), about
 
 
 def check_place(name: str, mask: str) -> None:
@@ -134,4 +151,9 @@ def _kept(file: str, _: tuple[int, ...]) -> _Volume:
     data, header = volume.dataobj, volume.header
     stored = np.asanyarray(data.get_unscaled()).reshape(volume.shape[:_AXES])
     ends = float(header.get("cal_min", 0)), float(header.get("cal_max", 0))
-    return _Volume(stored, (float(data.slope), float(data.inter)), volume.affine, ends if ends[0] < ends[1] else None)
+    across, down, _ = np.linalg.norm(volume.affine[:_AXES, :_AXES], axis=0) * _MILLIMETRES.get(
+        int(header["xyzt_units"]) % 8, np.nan
+    )
+    spacing = (float(down), float(across)) if 0 < min(down, across) < np.inf else None
+    window = ends if ends[0] < ends[1] else None
+    return _Volume(stored, (float(data.slope), float(data.inter)), volume.affine, window, spacing)

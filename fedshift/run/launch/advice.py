@@ -35,7 +35,7 @@ def network_by_domain(config: RunConfig, nodes: int) -> str:
     """Return a line of advice if all nodes of each domain have the same network and domains differ in theirs, else "".
 
     Domains and networks are both given in turn, so with four domains and two networks each domain gets one of them,
-    and an accuracy by domain is one by network.
+    and a score by domain is one by network.
 
     Args:
         config: The run.
@@ -49,6 +49,6 @@ def network_by_domain(config: RunConfig, nodes: int) -> str:
         return ""
     pairs = [f"{domain} {min(names)}" for domain, names in of_domain.items()]
     return (
-        f"hint: all nodes of a domain have the same network ({some(pairs, MOST_PAIRS)}), so an accuracy by domain is "
+        f"hint: all nodes of a domain have the same network ({some(pairs, MOST_PAIRS)}), so a score by domain is "
         "one by network; with the nodes of each domain given (allocation.counts) a domain has several networks"
     )

@@ -171,8 +171,9 @@ def _unnamed(images: Images) -> Images:
         groups = [
             name and numbers.setdefault((domain, same_names.patient(name)), str(len(numbers) + 1)) for name in known
         ]
+        alike = np.array(groups, np.str_)
         unnamed[domain, split] = (
-            ImageSet(each.x, each.y, groups=np.array(groups, np.str_), masks=each.masks) if known else each
+            ImageSet(each.x, each.y, groups=alike, masks=each.masks, spacing=each.spacing) if known else each
         )
     return unnamed
 

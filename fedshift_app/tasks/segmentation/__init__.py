@@ -10,8 +10,11 @@ from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need, our
 from fedshift_core.params import ConfigModel
 
 NAME = "segmentation"
-#: Names on the wire: whether figures of masks are asked for, the record with them, and an array of it.
-ASK, RECORD, NUMBERS = "mask-figures", "mask-figures", "numbers/"
+#: Names on the wire: whether figures of masks are asked for, and the record with them.
+ASK, RECORD = "mask-figures", "mask-figures"
+#: By the unit of a site's distances, how the name of its array begins. It tells that all spacings are known, or not.
+PIXELS, MILLIMETRES = "px", "mm"
+UNITS = {PIXELS: "numbers/", MILLIMETRES: "millimetres/"}
 
 
 class MaskOptions(ConfigModel):
@@ -24,7 +27,7 @@ class MaskOptions(ConfigModel):
     background: bool = False
     """Whether class 0, the background, is one of the classes of soft Dice."""
     tolerance: float = Field(1.0, gt=0)
-    """Distance in pixels up to which surface Dice takes two outlines for the same."""
+    """Distance up to which surface Dice takes two outlines for the same: in mm where a site knows them, or pixels."""
 
 
 class Options(FeatureOptions):
@@ -78,8 +81,6 @@ def _rules(case: Case) -> str:
         return _decodes(config)
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
-    if value_of(config, "privacy.name") == "dp-sgd":
-        return f"privacy.name=dp-sgd: Opacus has no gradients of single images of a decoder; not with task={NAME}"
     return _adapts(config) or _of_whole_images(config) or _kept_views(config)
 
 
@@ -133,7 +134,7 @@ FEATURE = Feature(
     completed=_completed,
     rules=_rules,
     evaluate=(Key(ASK, "bool", "work out figures of masks by class"),),
-    records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them"),),
+    records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them, in px or mm"),),
     word=CLASS,
     tells="figures of masks by class, with numbers of images and patients",
     score="Dice of images",

@@ -1,7 +1,7 @@
 r"""Figures of masks: Dice, IoU, 95 % Hausdorff distance and surface Dice, by image, patient and site.
 
-Of a class, with M its pixels in the mask, P those predicted, and d the distances in pixels of each outline's pixels to
-the other outline:
+Of a class, with M its pixels in the mask, P those predicted, and d the distances of each outline's pixels to the other
+outline, in millimetres where the spacing of all images is known, else in pixels:
 
 .. math::
     \mathrm{Dice}=\frac{2|M\cap P|}{|M|+|P|},\quad \mathrm{IoU}=\frac{|M\cap P|}{|M\cup P|},\quad
@@ -34,41 +34,45 @@ ABSENT = -1.0  # of a part that nobody may know, or that is undefined
 TAIL = 0.975
 
 
-def of_images(masks: Pixels, predicted: Pixels, classes: int, tolerance: float) -> Floats:
+def of_images(
+    masks: Pixels, predicted: Pixels, classes: int, tolerance: float, spacing: Floats | None = None
+) -> Floats:
     """Return the figures of each image and class besides the background, (4, N, C - 1); NaN where undefined.
 
     Args:
         masks: (N, H, W); where they are ignored, the prediction is too.
         predicted: (N, H, W).
         classes: C.
-        tolerance: tau, in pixels.
+        tolerance: tau, in the unit of distances.
+        spacing: The distance from pixel to pixel, down and across, (N, 2); None: 1.
     """
     figures = np.full((len(METRICS), len(masks), classes - 1), np.nan)
     for i, (mask, said) in enumerate(zip(masks, predicted, strict=True)):
         counts = mask != IGNORED
         for k in range(1, classes):
-            figures[:, i, k - 1] = _of_pair((mask == k) & counts, (said == k) & counts, tolerance)
+            between = None if spacing is None else spacing[i]
+            figures[:, i, k - 1] = _of_pair((mask == k) & counts, (said == k) & counts, tolerance, between)
     return figures
 
 
-def _of_pair(own: Flags, said: Flags, tolerance: float) -> tuple[float, float, float, float]:
+def _of_pair(own: Flags, said: Flags, tolerance: float, spacing: Floats | None) -> tuple[float, float, float, float]:
     both, either = np.count_nonzero(own & said), np.count_nonzero(own | said)
     if not either:
         return np.nan, np.nan, np.nan, np.nan
     if not (own.any() and said.any()):
         return 0.0, 0.0, np.nan, 0.0
-    there, back = _distances(said, own), _distances(own, said)
+    there, back = _distances(said, own, spacing), _distances(own, said, spacing)
     far = max(float(np.quantile(there, 0.95)), float(np.quantile(back, 0.95)))
     near = np.count_nonzero(there <= tolerance) + np.count_nonzero(back <= tolerance)
     return 2 * both / (both + either), both / either, far, near / (len(there) + len(back))
 
 
-def _distances(of: Flags, to: Flags) -> Floats:
+def _distances(of: Flags, to: Flags, spacing: Floats | None) -> Floats:
     """Return the distance of each pixel of one outline to another outline."""
     from scipy import ndimage  # here: it takes a second to import
 
     outline, other = (region & ~ndimage.binary_erosion(region) for region in (of, to))
-    distances: Floats = ndimage.distance_transform_edt(~other)[outline]
+    distances: Floats = ndimage.distance_transform_edt(~other, sampling=spacing)[outline]
     return distances
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.node import SiteFiguresOnNode
-from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD, figures, losses
+from fedshift_app.tasks.segmentation import ASK, MILLIMETRES, PIXELS, RECORD, UNITS, figures, losses
 from fedshift_clients.base import DomainClient
 from fedshift_clients.features import Call, Place, Request
 from fedshift_clients.training.eval_slices import Scores
@@ -29,26 +29,32 @@ class Seen:
         masks: (N, H, W).
         predicted: (N, H, W).
         patients: Of each image (N,); None if nobody says.
+        spacing: As ``ImageSet.spacing``, (N, 2); None unless it is known of all images.
         whole: Domains whose test images are all scored in one pass.
     """
 
     masks: figures.Pixels
     predicted: figures.Pixels
     patients: NDArray[np.str_] | None
+    spacing: figures.Floats | None
     whole: frozenset[str]
 
     def __add__(self, other: "Seen") -> "Seen":
         masks, predicted = np.concatenate([self.masks, other.masks]), np.concatenate([self.predicted, other.predicted])
-        known = self.patients is not None and other.patients is not None
-        patients = np.concatenate([self.patients, other.patients]) if known else None
-        return replace(self, masks=masks, predicted=predicted, patients=patients)
+        patients, spacing = _both(self.patients, other.patients), _both(self.spacing, other.spacing)
+        return replace(self, masks=masks, predicted=predicted, patients=patients, spacing=spacing)
+
+
+def _both(own: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if own is None or other is None else np.concatenate([own, other])
 
 
 class Watching:
     """Keeps what a pass predicts, batch after batch."""
 
     def __init__(self, images: ImageSet, whole: frozenset[str]) -> None:
-        self._groups, self._whole = images.groups, whole
+        self._groups, self._whole, known = images.groups, whole, images.spacing
+        self._spacing = None if known is None or np.isnan(known).any() else known
         self._parts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
@@ -58,7 +64,7 @@ class Watching:
     def total(self) -> Seen:
         """Return all batches together."""
         masks, predicted = (torch.cat(part).numpy() for part in zip(*self._parts, strict=True))
-        return Seen(masks, predicted, self._groups, self._whole)
+        return Seen(masks, predicted, self._groups, self._spacing, self._whole)
 
 
 class MasksOnNode(SiteFiguresOnNode):
@@ -88,5 +94,6 @@ class MasksOnNode(SiteFiguresOnNode):
         seen: Seen | None = scores.seen.get(self.name)
         if seen is None or domain not in seen.whole:
             return {}
-        of_images = figures.of_images(seen.masks, seen.predicted, self._classes, self._tolerance)
-        return {NUMBERS + domain: figures.of_site(of_images, seen.patients, self._least)}
+        of_images = figures.of_images(seen.masks, seen.predicted, self._classes, self._tolerance, seen.spacing)
+        unit = PIXELS if seen.spacing is None else MILLIMETRES
+        return {UNITS[unit] + domain: figures.of_site(of_images, seen.patients, self._least)}

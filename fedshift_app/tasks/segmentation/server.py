@@ -1,7 +1,7 @@
 """The server's part in segmentation: the figures of sites, checked."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import RecordDict
@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 from fedshift_app.features import records
 from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.server import SiteFigures
-from fedshift_app.tasks.segmentation import ASK, NUMBERS, RECORD
+from fedshift_app.tasks.segmentation import ASK, RECORD, UNITS, figures
 from fedshift_app.tasks.segmentation.figures import ABSENT, METRICS, PARTS
 from fedshift_app.tasks.segmentation.show import KEY
 from fedshift_core.limits import Refused
@@ -18,6 +18,18 @@ from fedshift_strategies.federation.evaluation import Answer
 
 #: What each part of a figure may be besides ``ABSENT``: the Hausdorff distance alone may be above 1.
 MOST = 1 + 1e-9
+
+
+class OfSite(NamedTuple):
+    """Figures of a site.
+
+    Attributes:
+        unit: Of distances, one of ``UNITS``.
+        figures: (4, C - 1, 5), as :func:`fedshift_app.tasks.segmentation.figures.of_site` returns them.
+    """
+
+    unit: str
+    figures: figures.Floats
 
 
 class Masks(SiteFigures):
@@ -38,19 +50,22 @@ class Masks(SiteFigures):
         return due(self.run.config, server_round)
 
     def numbers(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return by domain the figures of a reply, (4, C - 1, 5).
+        """Return by domain the figures of a reply.
 
         Raises:
-            Refused: If a name, shape, type or number is not what it should be.
+            Refused: If a name, shape, type or number is not what it should be, or a domain has two units.
         """
         shape = (len(METRICS), self.run.num_classes - 1, len(PARTS))
         firsts = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
-        wanted = {domain: {NUMBERS + domain: (shape, np.float64)} for domain in firsts}
-        numbers = {
-            domain: arrays[NUMBERS + domain] for domain, arrays in records.read(content, self.record, wanted).items()
-        }
-        for domain, of_site in numbers.items():
-            _check(of_site, firsts[domain].part.drawn, domain)
+        names = {start + domain: (unit, domain) for domain in firsts for unit, start in UNITS.items()}
+        given = records.read(content, self.record, {name: {name: (shape, np.float64)} for name in names})
+        numbers = dict[str, OfSite]()
+        for name, arrays in given.items():
+            unit, domain = names[name]
+            if domain in numbers:
+                raise Refused(f"figures of masks of {domain!r} are in pixels and in millimetres")
+            _check(arrays[name], firsts[domain].part.drawn, domain)
+            numbers[domain] = OfSite(unit, arrays[name])
         return numbers
 
 

@@ -1,7 +1,7 @@
 """Shown of segmentation: ``segmentation`` of ``results.json``, by site and class, with the mean over sites."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +11,7 @@ from fedshift_core.shown import FromFile, History, Shown, Table
 
 KEY = "mask_figures"
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "95 % Hausdorff", "surface_dice": "surface Dice"}
+OF_DISTANCES = ("hd95", "surface_dice")  # which have no mean over sites of different units
 MOST_SITES, MOST_CLASSES = 10_000, 255  # of a results file
 
 
@@ -25,10 +26,11 @@ class Figure(FromFile):
 
 
 class Site(FromFile):
-    """The figures of a site by metric and class."""
+    """The figures of a site by metric and class; the unit is that of distances and of the tolerance."""
 
     node: int
     domain: str
+    unit: Literal["px", "mm"] = "px"
     metrics: dict[str, tuple[Figure, ...]] = Field(max_length=len(METRICS))
 
 
@@ -54,13 +56,15 @@ def _section(history: History) -> Mapping[str, Any] | None:
     if not given:
         return None
     sites: list[dict[str, Any]] = [
-        {"node": site.node.index, "domain": site.domain, "metrics": {
+        {"node": site.node.index, "domain": site.domain, "unit": site.numbers.unit, "metrics": {
             name: [_figure(numbers) for numbers in of_metric]
-            for name, of_metric in zip(METRICS, site.numbers.tolist(), strict=True)
+            for name, of_metric in zip(METRICS, site.numbers.figures.tolist(), strict=True)
         }}
         for site in given
     ]  # fmt: skip
     means = {name: _means([site["metrics"][name] for site in sites]) for name in METRICS}
+    if len({site["unit"] for site in sites}) > 1:
+        means |= {name: [None] * len(means[name]) for name in OF_DISTANCES}
     return {
         "round": history.rounds[-1].server_round, "classes": [*history.classes[1:]], "sites": sites, "mean": means,
     }  # fmt: skip
@@ -84,17 +88,22 @@ def _means(of_sites: Sequence[Sequence[Mapping[str, Any]]]) -> list[float | None
 
 def _table(section: Section) -> Table:
     rows = [
-        (site.domain, name, *(_text(site.metrics[metric][k]) for metric in METRICS), _number(site.metrics["dice"][k]))
+        (site.domain, name, *_texts(site, k), _number(site.metrics["dice"][k]))
         for site in section.sites
         for k, name in enumerate(section.classes)
     ]
-    means = [
-        ("mean of sites", name, *(_text(Figure(value=section.mean[metric][k])) for metric in METRICS), "")
-        for k, name in enumerate(section.classes)
-    ]
+    metrics = {metric: tuple(Figure(value=value) for value in values) for metric, values in section.mean.items()}
+    mean = Site(node=0, domain="mean of sites", unit=section.sites[0].unit if section.sites else "px", metrics=metrics)
+    means = [(mean.domain, name, *_texts(mean, k), "") for k, name in enumerate(section.classes)]
     head = ("site", "class", *(TITLES[metric] for metric in METRICS), "images")
-    note = "mean over patients with 95 % interval; pixels; images: those whose mask or prediction has the class"
+    note = "mean over patients with 95 % interval; images: those whose mask or prediction has the class"
     return Table(head, (*rows, *means), len(means), (note,))
+
+
+def _texts(site: Site, k: int) -> list[str]:
+    """Return a class's figures of a site; distances with their unit."""
+    texts = {metric: _text(site.metrics[metric][k]) for metric in METRICS}
+    return [f"{text} {site.unit}" if metric == "hd95" and text != "-" else text for metric, text in texts.items()]
 
 
 def _text(figure: Figure) -> str:

@@ -1,7 +1,9 @@
 """How far a node's reply is from what it is judged by. That is the weights that were sent, and what other nodes send.
 
 ``federation.max_update`` is one ratio for all. All norms are L2, in float64, over floating-point arrays; what an
-array of integers counts (BatchNorm's ``num_batches_tracked``) is no length.
+array of integers counts (BatchNorm's ``num_batches_tracked``) is no length. A variance of BatchNorm counts as the
+deviation that BatchNorm divides by: variances of dark and of light images differ by a hundred times, and of all weights
+only theirs would count. A larger deviation does no more harm than a smaller scale of BatchNorm, which is a weight.
 """
 
 import math
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import BLOCK, LARGEST_COUNT, Refused, Wild, largest
+from fedshift_core.wire.names import BN_VAR
 
 Given = Mapping[str, NDArray[Any]]
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros
@@ -171,7 +174,8 @@ def _of_a_row(array: NDArray[Any]) -> float:
 
 def norm(arrays: Given) -> float:
     """Return the norm of all floating-point arrays together."""
-    return math.sqrt(math.fsum(_squares(array) for array in arrays.values() if array.dtype.kind == "f"))
+    measured = [_measured(name, array) for name, array in arrays.items() if array.dtype.kind == "f"]
+    return math.sqrt(math.fsum(map(_squares, measured)))
 
 
 def change(got: Given, sent: Given, *, exact: bool = True) -> float:
@@ -180,8 +184,14 @@ def change(got: Given, sent: Given, *, exact: bool = True) -> float:
     Not ``exact`` it is right to five digits, a change by less than 1e-19 counts as none, and float32 takes a third of
     the time: enough to hold it against a bound.
     """
-    pairs = ((array, sent[name]) for name, array in got.items() if array.dtype.kind == "f")
+    names = [name for name, array in got.items() if array.dtype.kind == "f"]
+    pairs = ((_measured(name, got[name]), _measured(name, sent[name])) for name in names)
     return math.sqrt(math.fsum(_squares(*pair) if exact else _quick_squares(*pair) for pair in pairs))
+
+
+def _measured(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as its length is measured: of variances their roots, with the sign of each."""
+    return np.copysign(np.sqrt(np.abs(array)), array) if name.endswith(f".{BN_VAR}") else array
 
 
 def _quick_squares(array: NDArray[Any], less: NDArray[Any]) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import MODEL, of_shared
 from fedshift_core.methods.fediir import FedIIRParams
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration
@@ -41,11 +42,11 @@ class FedIIRStrategy(DomainStrategy[FedIIRParams]):
     behind = {GRADIENT: "class"}
 
     def expected(self) -> Declaration:
-        """Return one number for each weight of the head."""
+        """Return one number for each weight of the head; BatchNorm's statistics in a decoder are none."""
         if self.params.lambda_iir == 0:
             return {}
-        head = head_of(decode(self.sent))
-        return {GRADIENT: (sum(array.size for array in head.values()),)} if head else self.contributes
+        head = [array for name, array in head_of(decode(self.sent)).items() if of_shared(name) == MODEL]
+        return {GRADIENT: (sum(array.size for array in head if array.dtype.kind == "f"),)} if head else self.contributes
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return G where the node trains."""

@@ -103,11 +103,19 @@ class Mixing(nn.Module):
         return x - x.mean(dim=0, keepdim=True)
 
 
+class Adding(nn.Conv2d):
+    """Adds to a map where it stands, as shortcuts of timm's networks do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += super().forward(x)
+        return x
+
+
 @pytest.mark.parametrize(
     ("middle", "message"),
     [
         (nn.BatchNorm2d(4), "encoder.1"), (Twice(), "Opacus"), (Mixing(), "mixes"),
-        (nn.InstanceNorm2d(4, track_running_stats=True), "encoder.1.running_mean"),
+        (nn.InstanceNorm2d(4, track_running_stats=True), "encoder.1.running_mean"), (Adding(4, 4, 1), "inplace"),
     ],
 )  # fmt: skip
 def test_networks_without_gradients_of_single_images_are_refused(middle: nn.Module, message: str) -> None:

@@ -65,4 +65,5 @@ def test_the_whole_way_of_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         with Image.open(tmp_path / "found" / name) as mask, Image.open(tmp_path / "found/overlay" / name) as overlay:
             assert mask.size == SIZES["texture"] and overlay.size == (32, 32)
             assert set(np.unique(np.asarray(mask))) <= {0, 1}
-    assert "of masks Dice of images" in said("evaluate", "model", "data-dir=clinics", "engine=inline")
+    evaluated = said("evaluate", "model", "data-dir=clinics", "engine=inline")
+    assert "\nDice of images (%)" in evaluated and "accuracy" not in evaluated

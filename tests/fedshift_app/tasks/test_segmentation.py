@@ -1,14 +1,18 @@
 """Segmentation: loss and figures against slow ones and MONAI's, what it needs of a run, and runs."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
+from PIL import Image
 from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, rng
@@ -18,13 +22,16 @@ from fedshift.export.forms import Form
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_app.tasks.segmentation import MaskOptions, figures
+from fedshift_app.tasks.segmentation import RECORD, UNITS, MaskOptions, figures
 from fedshift_app.tasks.segmentation.losses import EPSILON, MaskGrading, MaskLoss
-from fedshift_app.tasks.segmentation.server import _check
+from fedshift_app.tasks.segmentation.server import Masks, _check
 from fedshift_clients.images.augment import Pipeline
+from fedshift_clients.models import networks
+from fedshift_clients.training import per_image
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
 from fedshift_datasets.listing import IGNORED
 
 C, SHAPE = 3, (4, 9, 9)
@@ -76,15 +83,18 @@ def test_an_image_scores_its_mean_dice_and_one_where_nothing_was_to_be_found(y: 
 
 
 @settings(max_examples=30, deadline=None)
-@given(y=said, predicted=said, tolerance=st.sampled_from([1, 2]))
-def test_figures_equal_those_of_monai(y: Pixels, predicted: Pixels, tolerance: int) -> None:
+@given(y=said, predicted=said, tolerance=st.sampled_from([1, 2]), spacing=st.sampled_from([None, (0.7, 1.3)]))
+def test_figures_equal_those_of_monai(
+    y: Pixels, predicted: Pixels, tolerance: int, spacing: tuple[float, float] | None
+) -> None:
     monai = pytest.importorskip("monai.metrics", reason="needs the extra segmentation")
     hot = [torch.from_numpy(np.stack([mask == k for k in range(C)], 1)) for mask in (predicted, y)]
     dice = monai.compute_dice(*hot, include_background=False, ignore_empty=True)
     iou = monai.compute_iou(*hot, include_background=False, ignore_empty=True)
-    far = monai.compute_hausdorff_distance(*hot, include_background=False, percentile=95)
-    near = monai.compute_surface_dice(*hot, [float(tolerance)] * (C - 1), include_background=False)
-    found = figures.of_images(y, predicted, C, float(tolerance))
+    alike: dict[str, Any] = {"include_background": False, "spacing": spacing}
+    far = monai.compute_hausdorff_distance(*hot, percentile=95, **alike)
+    near = monai.compute_surface_dice(*hot, [float(tolerance)] * (C - 1), **alike)
+    found = figures.of_images(y, predicted, C, float(tolerance), spacing and np.tile(spacing, (len(y), 1)))
     either = np.isfinite(found[0])
     both = np.isfinite(found[2])
     for name, theirs, counted in zip(figures.METRICS, (dice, iou, far, near), (both, both, both, either), strict=True):
@@ -128,7 +138,7 @@ def test_a_mask_moves_with_its_image(seed: int, padding: int, flip: bool, crop: 
 
 FITS = {
     "fedavg", "fedprox", "scaffold", "fedbn", "fedrdn", "fedfa", "feddyn", "ga", "fedheal", "fedala", "fedrep",
-    "mixstyle", "moon", "local", "ditto", "afl", "fedavg-ft", "fedgma", "fedomg", "fdse", "gperxan",
+    "mixstyle", "moon", "local", "ditto", "afl", "fedavg-ft", "fedgma", "fediir", "fedomg", "fdse", "gperxan",
 }  # fmt: skip
 
 
@@ -155,7 +165,6 @@ def test_methods_that_need_no_class_of_an_image_fit() -> None:
     [
         ({"method": "fedproto"}, ("task", "segmentation", "fedproto", "fedavg", "scaffold")),
         ({"set": "adapt.name=tent"}, ("adapt.name=tent",)),
-        ({"set": "privacy.name=dp-sgd privacy.noise_multiplier=1"}, ("privacy.name=dp-sgd", "task=segmentation")),
         ({"set": "train.sampler=balanced"}, ("train.sampler=balanced", "shuffle")),
         ({"set": "images.views=2"}, ("images.views=2",)),
         ({"set": "model.projection=8"}, ("model.projection=8", "0")),
@@ -208,6 +217,27 @@ def test_kept_maps_change_no_result(run_inline: InlineRun) -> None:
         assert [line["accuracy"] for line in anew.rounds] == [line["accuracy"] for line in kept.rounds]
 
 
+def test_noise_is_on_clipped_gradients_of_single_images_of_a_decoder(run_inline: InlineRun) -> None:
+    for package in ("opacus", "dp_accounting"):
+        pytest.importorskip(package, reason="fedshift[dp] is not installed")
+    torch.manual_seed(0)
+    model = networks.with_group_norm(networks.bare("unet:small", C, 8), 2)
+    x, loss = torch.rand(4, 3, 8, 8, generator=rng(0)), MaskLoss(MaskOptions())
+    y, weights = torch.randint(0, C, (4, 8, 8), generator=rng(1)), list(model.parameters())
+    wanted = [torch.zeros_like(weight) for weight in weights]
+    for image in range(4):
+        alone = torch.autograd.grad(loss.of_each(model(x[image : image + 1])[1], y[image : image + 1])[0], weights)
+        norm = torch.stack([gradient.norm() for gradient in alone]).norm()
+        for total, gradient in zip(wanted, alone, strict=True):
+            total += gradient * min(1.0, 0.5 / float(norm))
+    with per_image.per_image(model) as images:
+        images.clipped_sum(loss.of_each(model(x)[1], y), 0.5)
+    torch.testing.assert_close([weight.grad for weight in weights], wanted, rtol=1e-3, atol=1e-5)
+    keys = "privacy.name=dp-sgd privacy.noise_multiplier=0.5 model.bn=group"
+    run = run_inline("handwritten-masks", rounds=1, nodes=2, set=f"{SHORT} {keys} dataset.domains=[texture,sketch]")
+    assert run.rounds[0]["left_out"] == [] and set(run.results["privacy"]["epsilon"]) == {"0", "1"}
+
+
 @pytest.mark.parametrize("lie", [(0, 0, 0, 1.5), (1, 0, 3, 9), (0, 0, 4, 9), (2, 0, 0, np.nan), (2, 0, 1, -2.0)])
 def test_figures_that_cannot_be_are_refused(lie: tuple[int, int, int, float]) -> None:
     site = np.full((4, 1, 5), [0.5, 0.4, 0.6, 8, 2])
@@ -215,6 +245,18 @@ def test_figures_that_cannot_be_are_refused(lie: tuple[int, int, int, float]) ->
     site[lie[:3]] = lie[3]
     with refused(Refused, "'a'"):
         _check(site, 8, "a")
+
+
+def test_a_site_has_one_unit() -> None:
+    site = np.full((4, 1, 5), [0.5, 0.4, 0.6, 8, 2])
+    server: Any = SimpleNamespace(run=SimpleNamespace(num_classes=2), record=RECORD)
+    answers: Any = [SimpleNamespace(part=SimpleNamespace(domain="a", start=0, drawn=8))]
+    for unit, start in UNITS.items():
+        given = Masks.numbers(server, RecordDict({RECORD: encode({start + "a": site})}), answers)["a"]
+        assert given.unit == unit and np.array_equal(given.figures, site)
+    both = RecordDict({RECORD: encode({start + "a": site for start in UNITS.values()})})
+    with refused(Refused, "'a'", "pixels", "millimetres"):
+        Masks.numbers(server, both, answers)
 
 
 def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
@@ -229,6 +271,37 @@ def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineR
     assert section["mean"]["iou"][0] == pytest.approx(
         np.mean([s["metrics"]["iou"][0]["value"] for s in section["sites"]])
     )
+
+
+def test_a_volume_is_a_patient_and_distances_are_in_millimetres_where_all_are_known(
+    tmp_path: Path, run_inline: InlineRun
+) -> None:
+    nibabel = pytest.importorskip("nibabel", reason="needs the extra medical")
+    drawn = np.random.default_rng(0)
+    for site, name, unit in (("ct", "{}.nii", 2), ("mr", "{}.nii.gz", 2), ("scan", "{}.png", 0)):
+        for kind in ("images", "masks"):
+            (tmp_path / site / kind).mkdir(parents=True)
+        for number in range(10):
+            outlined = drawn.integers(0, 2, (4, 4, 3), np.uint8).repeat(4, 0).repeat(4, 1)
+            for kind, values in (("images", outlined * 200), ("masks", outlined)):
+                file = tmp_path / site / kind / name.format(number)
+                if not unit:
+                    Image.fromarray(values[..., 0]).save(file)
+                    continue
+                made = nibabel.Nifti1Image(values, np.diag([0.5, 0.5, 3, 1]) if site == "ct" else np.eye(4))
+                made.header.set_xyzt_units(unit)
+                made.to_filename(file)
+    keys = f"task=segmentation model.name=unet:small dataset.size=16 dataset.domains=[ct,mr,scan] {SHORT}"
+    run = run_inline(dataset="folders", data_dir=str(tmp_path), nodes=3, rounds=1, set=keys)
+    section = run.results["segmentation"]
+    behind = {site["domain"]: site["metrics"]["dice"][0] for site in section["sites"]}
+    assert {name: (dice["images"], dice["patients"]) for name, dice in behind.items()} == {
+        "ct": (6, 2),
+        "mr": (6, 2),
+        "scan": (2, None),
+    }
+    assert [site["unit"] for site in section["sites"]] == ["mm", "mm", "px"]
+    assert section["mean"]["hd95"] == section["mean"]["surface_dice"] == [None] and section["mean"]["dice"] != [None]
 
 
 @pytest.mark.long

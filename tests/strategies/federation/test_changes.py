@@ -74,6 +74,16 @@ def test_a_counter_is_no_length_but_may_not_leap() -> None:
             check(sent, sent | {"n": np.array([3, leap], np.uint64)})
 
 
+def test_a_variance_counts_as_a_deviation() -> None:
+    """That of a dark site's images may be many times that of the others, and is no lie."""
+    sent = {"bn.weight": np.ones(4), "bn.running_var": np.array([1.0, 4, 9, 0])}
+    got = {"bn.weight": np.ones(4), "bn.running_var": np.array([49.0, 4, 9, -9])}
+    assert change(got, sent) == pytest.approx(np.hypot(6, 3))
+    check(sent, got)
+    with refused(Refused, "federation.max_update"):
+        check(sent, got | {"bn.running_var": np.array([1e3, 4, 9, 0])})
+
+
 def test_noise_that_the_run_asks_for_is_allowed_on_top() -> None:
     rng = np.random.default_rng(0)
     sent = rng.normal(size=10_000) / 100  # norm 1; the noise has 5,000

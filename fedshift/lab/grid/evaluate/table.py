@@ -13,6 +13,7 @@ from fedshift_app.config import registry
 from fedshift_app.features.figures.show import test_images
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.cells import csv_text
+from fedshift_core.features import score_name
 from fedshift_core.limits import few, plain
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def read(model: Model, folder: Path) -> Scored:
     return {
         "model": model.label, "path": str(model.path), "sha256": about.sha256, "method": about.method.get("name"),
         "network": about.network, "parts": about.parts, "run_folder": str(folder), "engine": results["engine"],
-        "dataset": results["dataset"], "nodes": len(results["nodes"]), "domains": domains, "avg": average(final),
-        "worst": final[least] if least else None, "worst_domain": least, "scored_with": results["scored_with"],
-        "others": results.get("others", {}),
+        "task": record.config.task, "dataset": results["dataset"], "nodes": len(results["nodes"]), "domains": domains,
+        "avg": average(final), "worst": final[least] if least else None, "worst_domain": least,
+        "scored_with": results["scored_with"], "others": results.get("others", {}),
     }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def table(models: Sequence[Scored]) -> str:
     counts = {tuple(each["domains"].get(name, {}).get("images") for name in domains) for each in models}
     if len(counts) == 1:
         rows.append(("test images", "", *("" if number is None else str(number) for number in counts.pop()), "", ""))
-    notes = ["top-1 accuracy (%), of masks Dice of images"]
+    notes = [" or ".join(dict.fromkeys(score_name(each["task"]) for each in models)) + " (%)"]
     if not all(domain["trained_on"] for each in models for domain in each["domains"].values()):
         notes.append("*: no node of the model's training held this domain")
     return "\n".join(["", *columns(rows, numbers=True, ruled=True, indent=""), "", *notes])

@@ -14,7 +14,7 @@ from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import row_text, text_of
 from fedshift.lab.tables.compare.rows import Row, baseline, named
-from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.compare.table import Numbers, measure
 from fedshift.lab.tables.results.differences import OTHER_IMAGES
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
 from fedshift.lab.tables.results.settings import BASELINE
@@ -34,7 +34,7 @@ from fedshift.run.html.drawing import (
 from fedshift.run.html.naming import name_points
 from fedshift_core.accuracies import OVERALL, STD
 from fedshift_core.limits import MOST_NAME, plain, shortened
-from fedshift_core.plural import plural
+from fedshift_core.plural import capital, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +269,8 @@ def _curves(look: _Look) -> Iterator[Plot]:
     lacking = len(rows) - len(drawn)
     band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
-    caption = f"Top-1 accuracy (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
+    what = capital(measure("final", [run for row, _ in drawn.values() for run in row.runs]))
+    caption = f"{what} (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
     yield Plot(figure, "curves", f"AVG over the rounds: {_few(texts)}.", caption)
 
 
