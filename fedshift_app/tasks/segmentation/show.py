@@ -93,7 +93,7 @@ def _table(section: Section) -> Table:
         for k, name in enumerate(section.classes)
     ]
     head = ("site", "class", *(TITLES[metric] for metric in METRICS), "images")
-    note = "mean over patients with 95 % interval; Hausdorff in pixels; images: those whose mask or prediction has the class"
+    note = "means over patients, 95 % intervals; Hausdorff in pixels; images whose mask or prediction has the class"
     return Table(head, (*rows, *means), len(means), (note,))
 
 
