@@ -80,7 +80,7 @@ pictures: install
 	$(BIN)/python benchmarks/pictures.py
 
 docs: install
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 dist:
 	release/release.sh build

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/results: accuracy in-domain and held out by method, with intervals, and what each costs.
 
-    python benchmarks/answer.py                       # docs/images/answer-pacs.png and answer-digits.png
+    python benchmarks/answer.py              # docs/images: answer-pacs.png, answer-digits.png, costs-pretrained.png
     python benchmarks/answer.py --in-domain DIR... --held-out DIR... --costs FILE --output PICTURE.png
 
 A folder holds finished runs, or what is kept of them. A row of both comparisons with two seeds or more is drawn: its
@@ -26,6 +26,7 @@ from fedshift.run.html.drawing import domain_colour, style
 from fedshift_core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
+COSTS = "costs-pretrained.png"  # the first question's accuracy against seconds
 BASELINE, FEWEST_SEEDS, CONFIDENCE = "fedavg", 2, 0.95
 WIDTH, LINE, AROUND, DPI = 8.0, 0.27, 1.1, 200  # inches: of the picture, of a row, of title and axes; dots an inch
 BAR, ROOM = 0.36, 0.6  # of rows: height of a bar of costs, of which a row has two; room of the key below the bars
@@ -135,7 +136,7 @@ def _bars(panel: Axes, paid: Sequence[Cost | None], baseline: Cost) -> None:
     panel.axvline(1, color=domain_colour(1), linestyle=":", zorder=0)
     panel.set_title("cost of a round")
     panel.set_xlabel("times FedAvg's")
-    panel.legend(loc="lower right", ncols=2, columnspacing=1, handlelength=1)
+    panel.legend(loc="lower right", ncols=2, columnspacing=1, handlelength=1, frameon=True, framealpha=1, edgecolor="w")
     panel.grid(axis="x")
     panel.set_axisbelow(True)
 
@@ -178,6 +179,8 @@ def main(words: Sequence[str] | None = None) -> None:
         os.chdir(ROOT)  # names of runs in messages begin with docs/results
         for question in QUESTIONS:
             write(*_paths(question))
+        in_domain, _, paid, picture = _paths(QUESTIONS[0])
+        save(compare(in_domain, scored="global", costs=paid).figure("tradeoff-seconds"), picture.with_name(COSTS))
 
 
 def _paths(question: Question) -> tuple[Any, ...]:

@@ -55,18 +55,22 @@ def _print(report: Mapping[str, Any], problems: list[diagnostics.Problem], as_js
     if as_json:
         print(json.dumps({**report, "problems": list(map(asdict, problems))}, ensure_ascii=False))
     else:
-        print(yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110))
+        print(
+            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+        )
         lines = [f"  {problem.what}\n    {problem.remedy}" for problem in problems]
         print("\n".join(["problems", *(lines or ["  none found"])]))
     return exit_codes.FAILED if problems else exit_codes.OK
 
 
 def _readable(value: Any) -> Any:
-    """Return a value with its large numbers, which are bytes, in gigabytes."""
+    """Return a value with its large numbers, which are bytes, in gigabytes, and two digits of others."""
     if isinstance(value, Mapping):
         return {key: _readable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_readable(each) for each in value]
+    if isinstance(value, float):
+        return round(value, 2)
     return f"{value / 1e9:.1f} GB" if isinstance(value, int) and value > 1_000_000 else value
 
 

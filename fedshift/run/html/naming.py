@@ -1,9 +1,11 @@
 """Places names next to the points of a figure without overlaps."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 from matplotlib.axes import Axes
+from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Bbox
 
@@ -32,7 +34,8 @@ def name_points(
 
     Args:
         axes: The axes with their final scales, limits and points.
-        named: x, y and name of each point. A line connects a name with a point that is not near.
+        named: x, y and name of each point. A line connects a name with a point that is not near; where possible it
+            crosses no other line, name or named point.
         others: x and y of points without a name. Names avoid them where possible.
         lines: x and y of the corners of lines along the axes. Names avoid them where possible.
     """
@@ -46,29 +49,64 @@ def name_points(
         right, up = axes.transData.transform((x, y)) * scale
         return Bbox.from_extents(right - POINT, up - POINT, right + POINT, up + POINT)
 
-    points = [around(x, y) for x, y, _ in named]
     crowd = [around(*point) for point in others]
     crowd += [Bbox.union((around(*a), around(*b))).padded(0.5 - POINT) for line in lines for a, b in pairwise(line)]
-    taken: list[Bbox] = []
+    ground = _Ground(room, [around(x, y) for x, y, _ in named], crowd)
     for x, y, name in sorted(named, key=lambda point: (-point[1], point[0])):
-        at, width = around(x, y), float(TextPath((0, 0), name, size=SIZE).get_extents().x1)
+        up, side = ground.place(around(x, y), float(TextPath((0, 0), name, size=SIZE).get_extents().x1))
+        tie = {"arrowstyle": "-", "color": GRID, "linewidth": 0.6, "relpos": (side < 0, 0.5), "shrinkA": 0}
+        axes.annotate(
+            name, (x, y), xytext=(side * GAP, up * LINE), textcoords="offset points", fontsize=SIZE, va="center",
+            ha="left" if side > 0 else "right", arrowprops=tie if abs(up) >= 1 else None,
+        ).set_in_layout(False)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What names must keep off: the figure's edge, named points, other points and lines; names and ties placed so far.
+
+    A tie is the line from a point to a name that is not next to it.
+    """
+
+    room: Bbox
+    points: Sequence[Bbox]
+    crowd: Sequence[Bbox]
+    names: list[Bbox] = field(default_factory=list)
+    ties: list[Path] = field(default_factory=list)
+
+    def place(self, at: Bbox, width: float) -> tuple[float, int]:
+        """Return how many lines above a point its name goes, and on which side, and keep that place."""
+        right, middle = (at.x0 + at.x1) / 2, (at.y0 + at.y1) / 2
         best = None
         for up, side in PLACES:
-            left = (at.x0 + at.x1) / 2 + (GAP if side > 0 else -GAP - width)
-            bottom = (at.y0 + at.y1) / 2 + (up - 0.5) * LINE
-            box = Bbox.from_extents(left, bottom, left + width, bottom + LINE)
-            out = box.x0 < room.x0 or box.y0 < room.y0 or box.x1 > room.x1 or box.y1 > room.y1
-            hidden = any(map(box.fully_overlaps, [*taken, *points]))
-            cost = (out, hidden, any(map(box.fully_overlaps, crowd)))
+            left, bottom = right + (GAP if side > 0 else -GAP - width), middle + (up - 0.5) * LINE
+            name = Bbox.from_extents(left, bottom, left + width, bottom + LINE)
+            ties = [Path([(right, middle), (right + side * GAP, middle + up * LINE)])] if abs(up) >= 1 else []
+            cost = self._cost(at, name, ties)
             if best is None or cost < best[0]:
-                best = cost, up, side, box
+                best = cost, (up, side), name, ties
             if not any(cost):
                 break
         assert best is not None
-        _, up, side, box = best
-        taken.append(box)
-        line = None if abs(up) < 1 else {"arrowstyle": "-", "color": GRID, "linewidth": 0.6}
-        axes.annotate(
-            name, (x, y), xytext=(side * GAP, up * LINE), textcoords="offset points", fontsize=SIZE, va="center",
-            ha="left" if side > 0 else "right", arrowprops=line,
-        ).set_in_layout(False)  # fmt: skip
+        self.names.append(best[2])
+        self.ties.extend(best[3])
+        return best[1]
+
+    def _cost(self, at: Bbox, name: Bbox, ties: Sequence[Path]) -> tuple[bool, ...]:
+        """Return what is wrong with a place, the worst first."""
+        room, apart = self.room, [point for point in self.points if not point.overlaps(at)]
+        return (
+            name.x0 < room.x0 or name.y0 < room.y0 or name.x1 > room.x1 or name.y1 > room.y1,
+            any(map(name.fully_overlaps, [*self.names, *self.points])),
+            _crossed(ties, [*self.names, *apart], self.ties) or _crossed(self.ties, [name]),
+            any(map(name.fully_overlaps, self.crowd)),
+        )
+
+
+def _crossed(lines: Sequence[Path], boxes: Sequence[Bbox], others: Sequence[Path] = ()) -> bool:
+    """Return whether a line goes through another line, or through a box or close by."""
+    return any(
+        any(line.intersects_bbox(box.padded(1), filled=False) for box in boxes)
+        or any(map(line.intersects_path, others))
+        for line in lines
+    )

@@ -33,7 +33,7 @@ _ROUND = re.compile(r"round +\d+/\d+  ")  # the line of a round (``console.round
 
 
 def cleaned(line: str, *, colour: bool) -> str | None:
-    """Return a line as it is shown; None for a misleading one of Flower's, and for the sign of the run's end.
+    """Return a line as it is shown; None for a misleading or empty one of Flower's, and for the sign of the run's end.
 
     A line of a round is not shown either where the rounds have a display of their own.
 
@@ -42,9 +42,13 @@ def cleaned(line: str, *, colour: bool) -> str | None:
         colour: Keep control sequences.
     """
     bare = ANSI.sub("", line)
-    level = bare.partition(":")[0].strip()  # with which each line of Flower's logger begins
-    misleading = logging.getLevelNamesMapping().get(level) and any(part in bare for part in MISLEADING)
-    if is_end(bare) or misleading or (os.environ.get(LIVE) and _ROUND.match(bare)):
+    level, _, text = bare.partition(":")  # so begins each line of Flower's logger
+    needless = not text.strip() or any(part in bare for part in MISLEADING)
+    if (
+        is_end(bare)
+        or (logging.getLevelNamesMapping().get(level.strip()) and needless)
+        or (os.environ.get(LIVE) and _ROUND.match(bare))
+    ):
         return None
     return line if colour else bare
 

@@ -96,7 +96,7 @@ def _table(section: Section) -> Table:
     mean = Site(node=0, domain="mean of sites", unit=section.sites[0].unit if section.sites else "px", metrics=metrics)
     means = [(mean.domain, name, *_texts(mean, k), "") for k, name in enumerate(section.classes)]
     head = ("site", "class", *(TITLES[metric] for metric in METRICS), "images")
-    note = "mean over patients with 95 % interval; images: those whose mask or prediction has the class"
+    note = "means over patients, 95 % intervals; images whose mask or prediction has the class"
     return Table(head, (*rows, *means), len(means), (note,))
 
 

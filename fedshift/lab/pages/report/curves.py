@@ -172,11 +172,11 @@ def costs(lines: Lines) -> Plot:
     sent.plot(rounds, down, color=domain_colour(1), alpha=0.55, linewidth=5.5, label="to the nodes")
     sent.plot(rounds, up, color=domain_colour(2), marker=_marker(lines), label="from the nodes")
     sent.set_ylabel("MB")
-    for axes, most in ((seconds, None), (sent, max(*up, *down, 1e-9) * 1.5)):  # room for the legend
+    for axes in (seconds, sent):
         axes.grid(axis="y")
-        axes.set_ylim(0, most)
+        axes.set_ylim(0)
         axes.locator_params(axis="y", nbins=4)
-    sent.legend(loc="upper left", ncols=2, handlelength=1.6)
+    legend_above(figure, sent)
     shown_rounds(sent, rounds[-1])
     title = (
         f"Seconds and megabytes by round: {sum(spent):.1f} s in {plural(len(lines), 'round')}, {sum(up):.1f} MB from "

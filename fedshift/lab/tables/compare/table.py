@@ -17,12 +17,14 @@ from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import score_name
-from fedshift_core.limits import as_found
+from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 
 #: Values of ``--scored``: which models a run scored.
 SCORED = ("global", "personal")
+#: Up to how many settings a refusal names with their values; of more, as of other experiments, how many without.
+_FEW, _NAMED = 2, 6
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,10 @@ def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
 
 def _differ(runs: Sequence[Run], groups: dict[str, list[object]]) -> ConfigError:
     held_out = ", --unseen one of runs that leave out a domain each" if leave_one_out.foldable(groups) else ""
+    keys = list(groups)
+    which = differences.line(groups, [run.name for run in runs]) if len(keys) <= _FEW else some(keys, _NAMED)
     return ConfigError(
-        f"these runs differ in more than method and seed (--allow-different makes rows of them{held_out}): "
-        + differences.line(groups, [run.name for run in runs])
+        f"these runs differ in more than method and seed (--allow-different makes rows of them{held_out}): " + which
     )
 
 

@@ -212,10 +212,16 @@ function showTable(table) {
   return make("section", {id: table.id},
     make("h2", {text: table.name}),
     make("p", {class: "note", text: `${table.title}; ${table.split}`}),
-    ...table.warnings.map((text) => make("p", {class: "warn", text})),
+    ...table.warnings.map(warning),
     make("p", {class: "hint", text: "Wider than the screen: swipe it sideways."}),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `table of ${table.name}`}, drawn),
     budget(table), command(table.command), notes(table));
+}
+
+/* A warning begins with what it is of; the runs behind it open, so that they do not push the table off the screen. */
+function warning(text) {
+  const [of, ...runs] = text.split(/(?<=:) /);
+  return make("details", {class: "warn"}, make("summary", {text: of}), runs.join(" "));
 }
 
 /* A label breaks at spaces and after the signs of its parameters, never within a word or a number. */
@@ -224,9 +230,9 @@ function label(text) {
   return make("span", {}, ...parts.flatMap((part, i) => (i ? [make("wbr"), part] : [part])));
 }
 
-/* A cell breaks between a mean and its spread, never within. */
+/* A cell breaks between a mean, its spread and a name, never within. */
 function cell(text, best) {
-  const words = text.split(/ (?=±)/).flatMap((word, i) =>
+  const words = text.split(/ (?=±)|(?<=\d) (?=\p{L})/u).flatMap((word, i) =>
     (i ? [" ", make("span", {class: "kept", text: word})] : [word]));
   return make(best ? "strong" : "span", {}, ...words);
 }

@@ -34,6 +34,7 @@ class Terminal(io.StringIO):
         ("\x1b]0;title\x07\x1b[2K\x1b[1;32mbold\x1b[m", "bold"),
         # Ours, or an app's: only Flower's own lines are left out.
         ("see flwr federation simulation-config\n", "see flwr federation simulation-config\n"),
+        ("\x1b[92mINFO \x1b[0m:      \n", None),
     ],
 )
 def test_a_line(line: str, bare: str | None) -> None:

@@ -113,6 +113,19 @@ def test_names_of_points_close_by_are_all_to_be_read(rows: int, name: str, apart
     assert not [pair for pair in combinations(boxes.values(), 2) if Bbox.intersection(*pair)]
 
 
+def test_a_line_to_a_name_crosses_no_name_and_no_other_line() -> None:
+    """Six methods of PACS side by side on the front of accuracy against seconds."""
+    x, y = (0.138, 0.142, 0.15, 0.158, 0.193, 0.209), (83.4, 83.9, 84.0, 84.1, 84.2, 85.4)
+    names = ("FedGMA", "FedHEAL", "FedAvg", "FedOMG", "SCAFFOLD", "GGEUR")
+    named = list(zip(x, y, names, strict=True))
+    axes, boxes = shown(named, [(0.362, 67.5)], [])
+    ties = [text for text in axes.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
+    paths = {tie.get_text(): tie.arrow_patch.get_window_extent() for tie in ties if tie.arrow_patch is not None}
+    assert len(paths) > 1
+    assert not [pair for pair in combinations(paths.values(), 2) if Bbox.intersection(*pair)]
+    assert not [name for name in boxes for tie, path in paths.items() if tie != name and path.overlaps(boxes[name])]
+
+
 def test_a_name_keeps_off_points_and_lines_and_stays_in_the_figure() -> None:
     named = [(1.0, 90.0, "first"), (9.0, 92.0, "the last of them")]
     line = [(1.0, 90.0), (9.0, 90.0), (9.0, 92.0)]

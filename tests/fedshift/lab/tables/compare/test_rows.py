@@ -146,6 +146,8 @@ def test_differing_settings_are_named_with_their_values_or_make_groups(run: Make
     ]  # fmt: skip
     with refused(ConfigError, "rounds is 20 (a, b) and 7 (c)", "train.lr is 0.01 (a, b) and 0.5 (c)"):
         compare(runs)
+    with refused(ConfigError, "rounds, train.epochs, train.lr"):  # of other experiments: too many for their values
+        compare([runs[0], run("fedavg", given="train.lr=0.5 rounds=7 train.epochs=9", name="d")])
     rows = {(row.group, row.label): row for row in numbers(runs, allow_different=True).rows}
     assert list(rows) == [
         ("rounds=20, train.lr=0.01", "fedavg"), ("rounds=20, train.lr=0.01", "i2pfl"),
