@@ -79,12 +79,15 @@ class FeatureSumsClient(DomainClient[P]):
         return []
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute the sums if the server lacks them."""
+        """Contribute the sums if the server lacks them; the gram matrix of classes that a secure sum has rows of."""
         y, number = self.train_set.y, self.model.num_classes
         if not self.scalars.get("sums", 0):
             counts = np.bincount(y, minlength=number)
             return {COUNTS: counts, GRAM: np.zeros(0, np.int64), CROSS: np.zeros((number, 0), np.int64)}
-        return self.sums_of(np.ones(len(y), bool))
+        sums = self.sums_of(np.ones(len(y), bool))
+        if self.summed is None or self.summed[y].all():
+            return sums
+        return sums | {GRAM: self.sums_of(self.summed[y])[GRAM]}
 
     def sums_of(self, chosen: NDArray[np.bool_]) -> Arrays:
         """Return counts and sums of some of the training images, (N,), in whole numbers.

@@ -105,6 +105,7 @@ class SecureSumsOnNode(NodeFeature):
         options, member = call.options, Member(call.state(self.name), call.index)
         _check(options, (*_SHARES, *protocol.COMMON), "a message to train")
         _receive(member, call)
+        call.client.summed = member.summed
         reply = next(call)
         knowledge, most = reply.knowledge or {}, call.config.federation.secure_sums_range
         sums, terms = read(options[wire.SECURE_SUMS]), options[wire.SECURE_TERMS]
