@@ -30,9 +30,11 @@ def sums(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         y: Labels (N,).
         classes: C.
     """
-    f = torch.round(features.double() / STEP)
+    f = (features.double() * (1 / STEP)).round_()
     by_class = torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
-    return f.T @ f, by_class / STEP
+    # NumPy computes one half of a symmetric product; the numbers are whole, so that both have the same bits.
+    gram = f.T @ f if f.is_cuda else torch.from_numpy(f.numpy().T @ f.numpy())
+    return gram, by_class / STEP
 
 
 def own_head(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor, rho: float) -> tuple[Tensor, Tensor]:
