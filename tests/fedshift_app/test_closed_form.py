@@ -139,6 +139,12 @@ def test_with_secure_sums_the_head_is_the_same_to_the_bit(
         assert same(state | {"nodes": state["members"]}, expected | {"members": expected["nodes"]})
 
 
+def test_secure_sums_over_other_nodes_in_each_round_are_refused(run_inline: InlineRun) -> None:
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.participation=0.8"
+    with refused(ConfigError, "federation.participation=0.8", "rounds=1"):
+        run_inline(nodes=4, rounds=2, method="fed3r", set=words)
+
+
 def test_a_secure_sum_of_longer_features_than_its_range_ends_the_run(run_inline: InlineRun) -> None:
     """One node's lie is in the sum of all: without a range it could be of any length."""
     words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.secure_sums_range=0.1"
