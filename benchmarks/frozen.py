@@ -1,6 +1,6 @@
 """What ``model.precompute`` brings and costs: a frozen encoder's features, computed once, and rounds on them.
 
-    python benchmarks/frozen.py [--data DIR] [--parts features,round,off,evaluation] [--images 512] [--share 0.14]
+    python benchmarks/frozen.py [--data DIR] [--parts features,round,off,evaluation,head] [--images 512] [--share 0.14]
                                 [--rounds 10] [--turns 3] [--lite lite0]
 
 PACS at 128 pixels (DIR, by default ../shared/data/PACS next to the repository; without it nothing is measured), the
@@ -15,6 +15,7 @@ a node has 290 images on average (``--share`` of its domain). Everything takes o
 | `round` | a round of `fedshift run ... engine=inline workers=1` | training, averages, scores in bare PyTorch |
 | `off` | the same round | with `model.precompute=off`: one epoch of few images, multiplied |
 | `evaluation` | all 1,995 test images, scored by a client | a time |
+| `head` | Fed3R's head of 6,000 features of 1,280 numbers, on one node and the server | NumPy's Gram matrix and solve |
 
 Each figure is there as wall time and as processor time; the ratio of processor times is less disturbed by what else
 the machine does. A round's wall time is the median from the second on, its processor time the difference between two
@@ -54,9 +55,12 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model
+from fedshift_clients.methods import feature_sums
 from fedshift_clients.training.precomputed import FrozenFeatures
+from fedshift_core.methods import feature_sums as whole
 from fedshift_datasets.io.cache import CACHE_DIR
 from fedshift_datasets.listing import ImageSet
+from fedshift_strategies.methods.feature_sums import ridge_head
 
 ROOT = Path(alone.__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "PACS"
@@ -68,9 +72,9 @@ SETTINGS = (
 )
 BATCH = 32  # of the network alone
 FEW = 0.01  # of a domain, for a node without ``model.precompute``
-PARTS = ("features", "round", "off", "evaluation")
+PARTS = ("features", "round", "off", "evaluation", "head")
 #: Most of what they may be, but of ``off`` the least.
-TARGETS = {"features": 1.0, "round": 1.3, "off": 100.0, "evaluation": 0.05}
+TARGETS = {"features": 1.0, "round": 1.3, "off": 100.0, "evaluation": 0.05, "head": 1.2}
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,33 @@ def evaluation(given: argparse.Namespace) -> tuple[Took, int]:
     return in_turns({"score": score}, max(given.turns, 10))["score"], sum(map(len, sets))
 
 
+# --- head ------------------------------------------------------------------------------------------
+
+
+def head(turns: int) -> dict[str, Took]:
+    """Measure the head that is solved of features: a node's sums, as they travel, and the server's equation."""
+    f, y = _random(6000, 1280, 7, torch.Generator().manual_seed(0))
+    labels, solved = np.eye(7)[y.numpy()], {}
+
+    def ours() -> None:
+        gram, cross = (each.numpy() for each in feature_sums.sums(f, y, 7))
+        half, by_class = whole.to_whole(whole.packed(gram), whole.GRAM), whole.to_whole(cross, whole.CROSS)
+        counts = np.bincount(y.numpy(), minlength=7).astype(np.float64)
+        gram = whole.unpacked(half * whole.UNIT, f.shape[1])
+        solved["ours"], _ = ridge_head(counts, gram, by_class * whole.UNIT, 0.3)
+
+    def plain() -> None:
+        x = f.numpy().astype(np.float64)
+        x -= x.mean(axis=0)
+        gram = x.T @ x
+        ridge = 0.3 * np.trace(gram) / len(gram) * np.eye(len(gram))
+        solved["plain"] = np.linalg.solve(gram + ridge, x.T @ labels).T
+
+    times = in_turns({"head": ours, "NumPy's": plain}, turns)
+    np.testing.assert_allclose(solved["ours"], solved["plain"], rtol=0, atol=1e-5)
+    return times
+
+
 def main() -> None:
     """Measure the parts; print a table and, last, one JSON object."""
     parser = argparse.ArgumentParser(description="Features of a frozen encoder, computed once, and rounds on them.")
@@ -336,6 +367,10 @@ def main() -> None:
         took, number = evaluation(given)
         print(f"| {number:,} test images | {_seconds(took)} | {TARGETS['evaluation']} s |")
         result["evaluation"] = {"wall": took.wall, "cpu": took.cpu, "images": number}
+    if "head" in wanted:
+        ours, plain = head(given.turns).values()
+        print(f"| Fed3R's head of 6,000 images | {_seconds(ours)} | |\n| NumPy's | {_seconds(plain)} | |")
+        _ratio(result, "head", ours.wall / plain.wall, ours.cpu / plain.cpu, "Fed3R's head over NumPy's")
     print("".join(f"\n{name}: {1000 * value:.0f} ms a round" for name, value in result.get("parts", {}).items()))
     print(json.dumps(result))
 

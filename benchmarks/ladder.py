@@ -25,7 +25,7 @@ RESULTS = answer.ROOT / "docs" / "results"
 IN_DOMAIN = ("pacs-pretrained", "pacs-pretrained-today", "pacs-pretrained-closed", "pacs-lite1", "pacs-lite2")
 HELD_OUT = (
     "pacs-pretrained-out", "pacs-pretrained-out-today", "pacs-pretrained-out-own", "pacs-pretrained-out-closed",
-    "pacs-lite2-out", "pacs-pretrained-out-t3a",
+    "pacs-lite1-out", "pacs-lite2-out", "pacs-pretrained-out-t3a", "pacs-lite1-out-t3a", "pacs-lite2-out-t3a",
 )  # fmt: skip
 COSTS = RESULTS / "costs-pacs-pretrained.json"
 #: Methods in the order of the key, and networks with their markers.

@@ -146,7 +146,7 @@ class Question(Message):
         trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
         statement: Returns what the node states of its images in a secure sum.
         weigh: Returns by what nodes that state so much are multiplied in a sum of a purpose.
-        once: Notes over which nodes something was summed; False where it was over others before.
+        once: Notes over which nodes things were summed, or returns the first that was over others before.
         site: Returns the node's training images.
         least_images: Least images behind a number that its owner lets out; 1 without an owner.
         withheld: Features whose answers the owner does not let out at all.
@@ -157,7 +157,7 @@ class Question(Message):
     trusted: tuple[str, ...]
     statement: Callable[[], Statement]
     weigh: Callable[[Sequence[Statement], str], tuple[float, ...]]
-    once: Callable[[bytes, bytes], bool]
+    once: Callable[[Sequence[bytes], bytes], bytes | None]
     site: Callable[[], Site]
     least_images: int
     withheld: frozenset[str]

@@ -220,7 +220,7 @@ def planned(path: Path, given: Mapping[str, str]) -> Plan:
     others = [other for other in checkpoint.nodes if other.index in members and other.index != node.index]
     whole = source.patients is None
     if whole:
-        _check_left(record, others, node)
+        _check_left(record, others, node, strategy)
     config = _with_ridge(record, strategy, given.get("method.ridge", ""))
     try:
         strategy.take_out(source.sums, node, others if whole else None)
@@ -329,7 +329,7 @@ def _source(record: Record, given: Mapping[str, str], node: Node) -> Source:
     return Source(read.sums, f"{shown(file)}, signed by {read.signer}", about.patients, file)
 
 
-def _check_left(record: Record, others: Sequence[Node], node: Node) -> None:
+def _check_left(record: Record, others: Sequence[Node], node: Node, strategy: FeatureSumsStrategy) -> None:
     """Refuse to leave too few nodes for a secure sum: their owners count on the others.
 
     Raises:
@@ -337,11 +337,13 @@ def _check_left(record: Record, others: Sequence[Node], node: Node) -> None:
     """
     least = record.config.federation.secure_sums_nodes if record.config.federation.secure_sums else 1
     again = f"to train again without {node}: {_again(record, node)}"
+    if least > 1 and record.config.model.weights:
+        again = f"nodes refuse a new sum without {node} of this encoder's features, as the difference would be its own"
     if len(others) < least:
         raise ConfigError(f"withdraw: {plural(len(others), 'node')} would be left in the sum, least is {least}", again)
     if least == 1:
         return
-    holders = (np.array([other.class_counts for other in others]) > 0).sum(axis=0)
+    holders = (np.array([other.class_counts for other in others]) > 0).sum(axis=0) * (strategy.state[COUNTS] > 0)
     for name, number in zip(record.classes, holders.tolist(), strict=True):
         if 0 < number < LEAST_HOLDERS:
             raise ConfigError(

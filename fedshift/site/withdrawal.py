@@ -64,7 +64,11 @@ def write(node: SiteNode, model: Path, key: Path, patients: Path | None, output:
     client.prepare(RoundInputs())
     setup.load({name: complete[name] for name in client.shared_names}, client, f"{shown(file)}:")
     names = None if patients is None else _listed(patients)
-    sums = client.sums_of(_chosen(client.train_set, names))
+    in_model = client.model.classifier.weight.detach().any(dim=1).numpy()  # classes that the sums had rows of
+    chosen = _chosen(client.train_set, names) & in_model[client.train_set.y]
+    if not chosen.any():
+        raise ConfigError("--model: it was made of none of these images: too few nodes held their classes")
+    sums = client.sums_of(chosen)
     _check(allowed, sums)
     about = About(
         run_id=opened.origin.run_id,

@@ -46,8 +46,8 @@ from fedshift_core.wire import names as wire
 KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
 #: How vectors are made, by key of a message to train: which all nodes must get alike.
 COMMON = (wire.SECURE_SUMS, wire.SECURE_TERMS)
-#: Takes what was summed and over which nodes, and notes it; False where it was summed over others before.
-Once = Callable[[bytes, bytes], bool]
+#: Takes what is summed and over which nodes, and notes it; or returns the first that was summed over others before.
+Once = Callable[[Sequence[bytes], bytes], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class State:
         seed_shares: Theirs; empty of those that were wrong.
         secret_shares: Likewise.
         weights: Digest of the weights of the vector that was masked.
+        told: Digest of each array in it that tells of the node's images.
         rows: Whether it has rows of single classes.
     """
 
@@ -100,6 +101,7 @@ class State:
     seed_shares: list[bytes] = field(default_factory=list)
     secret_shares: list[bytes] = field(default_factory=list)
     weights: bytes = b""
+    told: list[bytes] = field(default_factory=list)
     rows: bool = False
 
     @property
@@ -116,11 +118,16 @@ class State:
         if self.rows:
             check_rows(self.stated, [self.stated[place] for place in places])
         over = crypto.digest("over", *(self.members[place] for place in places))
-        if self.weights and not once(crypto.digest("summed", self.purpose, self.weights), over):
-            raise RequestError(
-                "refused: the same weights were summed over other nodes before, and the difference tells of single "
-                "ones: take all nodes of then, another checkpoint or another seed"
-            )
+        summed = [crypto.digest("summed", self.purpose, what) for what in (self.weights, *self.told) if what]
+        if (before := once(summed, over)) is None:
+            return
+        what, others = "the same sums of this node's images", ""  # whatever weights were sent
+        if self.weights and before == summed[0]:
+            what, others = "the same weights", ", another checkpoint or another seed"
+        raise RequestError(
+            f"refused: {what} were summed over other nodes before, and the difference tells of single ones: take all "
+            f"nodes of then{others}"
+        )
 
     @property
     def needed(self) -> str:
@@ -239,13 +246,18 @@ class Member:
         )  # fmt: skip
         return bad
 
-    def mask(self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", rows: bool = False) -> Residues:
+    def mask(
+        self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", told: Sequence[bytes] = (),
+        rows: bool = False,
+    ) -> Residues:  # fmt: skip
         """Add the node's masks to its vector, in place, and return it.
 
         Args:
             vector: The node's.
             sent: The digest of the shared weights and of what else the node was sent (:func:`digest_of`).
             weights: The digest of the weights alone; empty where none are shared.
+            told: Digests of arrays in the vector that may be summed over the same nodes alone, too
+                (:func:`digests_of`): they need not change with the weights.
             rows: Whether the vector has rows of single classes.
 
         Raises:
@@ -259,11 +271,11 @@ class Member:
         for other in at.sources[1:]:
             key = pair_key(at.mask_secret, keys[other], at.group + sent)
             crypto.add_mask(vector, key, minus=other < self._index)
-        self._state.update(stage=UNMASK, weights=weights, rows=rows)
+        self._state.update(stage=UNMASK, weights=weights, told=list(told), rows=rows)
         return vector
 
     def reveal(
-        self, server_round: int, alive: Sequence[int], lost: Sequence[int], once: Once = lambda what, over: True
+        self, server_round: int, alive: Sequence[int], lost: Sequence[int], once: Once = lambda what, over: None
     ) -> list[bytes]:
         """Return a share of each node: of its seed where its vector arrived, else of its private key; then wipe all.
 
@@ -271,7 +283,7 @@ class Member:
             server_round: The round.
             alive: Nodes whose vectors are in the sum, rising.
             lost: The others that have dealt, rising.
-            once: Notes over which nodes the shared weights were summed.
+            once: Notes over which nodes the weights and arrays of the vector were summed.
 
         Returns:
             In the order of the nodes in both lists together, rising; empty where the node has no good share.
@@ -351,3 +363,8 @@ def weights_digest(weights: Mapping[str, NDArray[Any]]) -> bytes:
         hashed.update(crypto.digest(name, str(array.dtype), str(array.shape)))
         hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return hashed.digest() if weights else b""
+
+
+def digests_of(told: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    """Return the digest of each array that a node contributes, before any factor of a group; zeros tell nothing."""
+    return [weights_digest({name: array}) for name, array in told.items() if array.any()]

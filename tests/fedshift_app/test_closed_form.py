@@ -13,7 +13,9 @@ from support import InlineRun, ListeningGrid, Run
 
 from fedshift import testing
 from fedshift.run.launch import runner
+from fedshift_app.node import state_folder
 from fedshift_app.run.received_log import RECEIVED_FILE
+from fedshift_clients.methods.feature_sums import FeatureSumsClient
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 
@@ -137,6 +139,12 @@ def test_with_secure_sums_the_head_is_the_same_to_the_bit(
         assert same(state | {"nodes": state["members"]}, expected | {"members": expected["nodes"]})
 
 
+def test_secure_sums_over_other_nodes_in_each_round_are_refused(run_inline: InlineRun) -> None:
+    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.participation=0.8"
+    with refused(ConfigError, "federation.participation=0.8", "rounds=1"):
+        run_inline(nodes=4, rounds=2, method="fed3r", set=words)
+
+
 def test_a_secure_sum_of_longer_features_than_its_range_ends_the_run(run_inline: InlineRun) -> None:
     """One node's lie is in the sum of all: without a range it could be of any length."""
     words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.secure_sums_range=0.1"
@@ -175,14 +183,26 @@ def test_real_nodes_with_a_policy_of_masked_weights_take_part(
         sites.run(1, method="fed3r", more=f"{FROZEN} federation.secure_sums=off")
 
 
-def test_a_class_that_too_few_hold_ends_a_run_with_secure_sums(
-    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("method", METHODS)
+def test_a_class_that_too_few_hold_is_left_out_as_if_nobody_had_it(
+    method: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its images would be in the gram matrix and in no row."""
+    """Of the gram matrix, too."""
     real_nodes(monkeypatch, tmp_path)
     sites = Sites(tmp_path, run_inline, held={"north": ("bar", "cross")})
-    with pytest.raises(FederationError, match=r"secure sums: .* are of classes that fewer than three nodes hold"):
-        sites.run(1, method="fed3r", more=f"{FROZEN} aggregation.weights=equal")
+    words = f"{FROZEN} aggregation.weights=equal"
+    run = sites.run(1, method=method, more=words)
+    assert "secure sums: rows of disc are in no sum" in (run.folder / "log.jsonl").read_text()
+    sums_of = FeatureSumsClient.sums_of
+    monkeypatch.setattr(
+        FeatureSumsClient, "sums_of", lambda self, chosen: sums_of(self, chosen & (self.train_set.y != 2))
+    )
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "other"))
+    nobody = sites.run(1, method=method, more=words)
+    for stem in ("state", "weights"):
+        for name, array in kept(nobody, stem).items():
+            np.testing.assert_array_equal(kept(run, stem)[name], array, err_msg=name)
+    assert kept(run, "state")["counts"][2] == 0 and not kept(run, "weights")["classifier.weight"][2].any()
 
 
 # --- a head of each node's own ---------------------------------------------------------------------------

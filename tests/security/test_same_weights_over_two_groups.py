@@ -16,7 +16,7 @@ from support import InlineRun, listening
 from fedshift_app.features.secure_sums.server import SecureSums
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import answered
-from fedshift_app.node.answered import DIGEST, noted
+from fedshift_app.node.answered import DIGEST, noted, over_others
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
@@ -71,25 +71,26 @@ def test_the_list_is_private_bounded_and_nothing_is_answered_where_it_cannot_be_
     monkeypatch.setattr(answered, "MOST", 3)
     once = answered.once(make_context(7, {"domain": "north", "data-dir": "images", "partition-id": 0}, {}))
     digests = [bytes([number]) * DIGEST for number in range(5)]
-    assert all(once(one, digests[0]) for one in digests[:3])
-    assert once(digests[2], digests[0]) and not once(digests[2], digests[1])
+    assert not any(once([one], digests[0]) for one in digests[:3])
+    assert once([digests[2]], digests[0]) is None
+    assert once([digests[3], digests[1], digests[2]], digests[4]) == digests[1]  # nor is the first of them noted
     file = tmp_path / "state" / "node-0" / answered.FILE
-    assert once(digests[3], digests[0]) and once(digests[0], digests[1])  # the oldest ones are forgotten
+    assert once([digests[3]], digests[0]) is once([digests[0]], digests[1]) is None  # the oldest ones are forgotten
     assert file.stat().st_mode & 0o777 == 0o600 and file.stat().st_size == 3 * 2 * DIGEST
     file.write_bytes(b"short")
     with refused(FedShiftError):
-        once(digests[4], digests[0])
+        once([digests[4]], digests[0])
     file.unlink()
     file.mkdir()
     with refused(FedShiftError):
-        once(digests[4], digests[0])
+        once([digests[4]], digests[0])
 
 
 def test_entries_are_told_apart_by_all_their_bytes() -> None:
     rng = np.random.default_rng(0)
-    kept: Any = b""
-    pairs = [(rng.bytes(DIGEST), rng.bytes(DIGEST)) for _ in range(50)]
-    for pair in pairs:
-        kept = noted(kept, *pair)
+    kept, pairs = b"", [(rng.bytes(DIGEST), rng.bytes(DIGEST)) for _ in range(50)]
     for what, over in pairs:
-        assert noted(kept, what, over) == kept and noted(kept, what, over[:-1] + bytes([over[-1] ^ 1])) is None
+        kept = noted(kept, [what], over)
+    for what, over in pairs:
+        assert noted(kept, [what], over) == kept and over_others(kept, [what], over) is None
+        assert over_others(kept, [what], over[:-1] + bytes([over[-1] ^ 1])) == what

@@ -30,9 +30,11 @@ def sums(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         y: Labels (N,).
         classes: C.
     """
-    f = torch.round(features.double() / STEP)
+    f = (features.double() * (1 / STEP)).round_()
     by_class = torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
-    return f.T @ f, by_class / STEP
+    # NumPy computes one half of a symmetric product; the numbers are whole, so that both have the same bits.
+    gram = f.T @ f if f.is_cuda else torch.from_numpy(f.numpy().T @ f.numpy())
+    return gram, by_class / STEP
 
 
 def own_head(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor, rho: float) -> tuple[Tensor, Tensor]:
@@ -79,12 +81,15 @@ class FeatureSumsClient(DomainClient[P]):
         return []
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute the sums if the server lacks them."""
+        """Contribute the sums if the server lacks them; the gram matrix of classes that a secure sum has rows of."""
         y, number = self.train_set.y, self.model.num_classes
         if not self.scalars.get("sums", 0):
             counts = np.bincount(y, minlength=number)
             return {COUNTS: counts, GRAM: np.zeros(0, np.int64), CROSS: np.zeros((number, 0), np.int64)}
-        return self.sums_of(np.ones(len(y), bool))
+        sums = self.sums_of(np.ones(len(y), bool))
+        if self.summed is None or self.summed[y].all():
+            return sums
+        return sums | {GRAM: self.sums_of(self.summed[y])[GRAM]}
 
     def sums_of(self, chosen: NDArray[np.bool_]) -> Arrays:
         """Return counts and sums of some of the training images, (N,), in whole numbers.

@@ -54,6 +54,8 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
     #: Whether it contributes :meth:`class_prototypes` and nothing else, once in a round.
     sends_prototypes: ClassVar[bool] = False
+    #: Of which classes the secure sum of the round has rows, (C,); None without one.
+    summed: NDArray[np.bool_] | None = None
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],

@@ -10,6 +10,7 @@ from fedshift_core.limits import MOST_NODES
 from fedshift_core.params import For
 from fedshift_core.shown import History, Shown
 from fedshift_core.wire import names as wire
+from fedshift_strategies.contributions import Whole
 
 
 class Options(FeatureOptions):
@@ -53,6 +54,12 @@ def _rules(case: Case) -> str:
         return (
             f"federation.secure_sums=on: {case.method.name!r} sums up the nodes' changes alike, which "
             f"aggregation.weights={rule.weights} hides; allowed are method and equal"
+        )
+    exact = any(isinstance(shape, Whole) for shape in case.method.strategy_class().contributes.values())
+    if exact and case.config.federation.participation < 1 < case.config.rounds:
+        return (
+            f"federation.participation={case.config.federation.participation:g}: with federation.secure_sums=on "
+            f"{case.method.name!r} may sum its nodes' features over the same nodes alone; allowed is 1, or rounds=1"
         )
     return ""
 

@@ -105,6 +105,7 @@ class SecureSumsOnNode(NodeFeature):
         options, member = call.options, Member(call.state(self.name), call.index)
         _check(options, (*_SHARES, *protocol.COMMON), "a message to train")
         _receive(member, call)
+        call.client.summed = member.summed
         reply = next(call)
         knowledge, most = reply.knowledge or {}, call.config.federation.secure_sums_range
         sums, terms = read(options[wire.SECURE_SUMS]), options[wire.SECURE_TERMS]
@@ -119,9 +120,10 @@ class SecureSumsOnNode(NodeFeature):
         values |= _contributions(knowledge, sums, member)
         values |= _losses(reply.metrics, terms, member.factor, most)
         common = [str(options[key]) for key in protocol.COMMON]
+        told = protocol.digests_of({name: array for name, array in knowledge.items() if name != COUNTS})
         masked = member.mask(
             layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
-            rows=has_rows(sums),
+            told=told, rows=has_rows(sums),
         )  # fmt: skip
         return Reply(reply.images, _without_losses(reply.metrics), {wire.MASKED: masked}, {})
 
@@ -145,7 +147,11 @@ class SecureSumsOnNode(NodeFeature):
         )
         layout = of_powers(sizes, reply.powers, most, member.nodes)
         vector = layout.vector({name: array * member.factor for name, array in reply.means.items()})
-        masked = member.mask(vector, protocol.digest_of(call.sent), weights=protocol.weights_digest(call.sent))
+        first = dict([*reply.knowledge.items()][:1])  # of the layer behind the fewest weights
+        masked = member.mask(
+            vector, protocol.digest_of(call.sent), weights=protocol.weights_digest(call.sent),
+            told=protocol.digests_of(first),
+        )  # fmt: skip
         return replace(reply, knowledge={wire.MASKED: masked}, means={}, powers={})
 
 

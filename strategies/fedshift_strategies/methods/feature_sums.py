@@ -16,7 +16,6 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
-from fedshift_core.plural import plural
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Scalars
@@ -111,19 +110,8 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         self.state["nodes"] = np.array(sorted([*known, *(update.node.index for update in fresh)]), np.int64)
 
     def _take_sum(self, update: Update) -> None:
-        """Take in a sum over nodes of which none is known by itself.
-
-        Raises:
-            FederationError: If classes are not in it, whose images are in the gram matrix all the same.
-        """
-        counts = update.knowledge[COUNTS]
-        announced = np.sum([node.class_counts for node in update.nodes], axis=0)  # of few images more than there are
-        if lacking := int(announced[counts == 0].sum()):
-            raise FederationError(
-                f"secure sums: {plural(lacking, 'image')} of {announced.sum()} are of classes that fewer than three "
-                "nodes hold; a head of all images needs three holders of each class"
-            )
-        if not self.state or counts.sum() >= self.state[COUNTS].sum():
+        """Take in a sum over nodes of which none is known by itself."""
+        if not self.state or update.knowledge[COUNTS].sum() >= self.state[COUNTS].sum():
             members = np.array([node.index for node in update.nodes], np.int64)
             self.state = {name: update.knowledge[name] for name in SUMS} | {"members": members}
 

@@ -1,6 +1,7 @@
 """A site, or some of its patients, withdraw from a model: what is left has the bits of a run without them."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -132,10 +133,12 @@ def test_what_cannot_withdraw_is_refused_and_nothing_changes(run_inline: InlineR
 class Federated:
     """A run of four real nodes with secure sums, and the files that their owners make."""
 
-    def __init__(self, folder: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, held: Any = None
+    ) -> None:  # fmt: skip
         real_nodes(monkeypatch, folder)
         self.patch = monkeypatch
-        self.home, self.sites = folder, Sites(folder, run_inline, FOUR)
+        self.home, self.sites = folder, Sites(folder, run_inline, FOUR, held)
         for place, site in enumerate(FOUR):
             images = folder / "images" / site
             names = sorted(path.relative_to(images) for path in images.rglob("*.*"))
@@ -189,6 +192,23 @@ def test_a_site_withdraws_from_a_secure_sum(
     assert not east.exists()
     with refused(ConfigError, "2 nodes would be left", "least is 3", "flwr run"):
         withdrawing.run(str(run), ["node=north", f"sums={north}", pub["north"]], dry=False)
+
+
+def test_a_site_withdraws_with_a_class_that_was_in_no_sum(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fedshift: Command
+) -> None:
+    two = ("bar", "cross")
+    made = Federated(tmp_path, run_inline, monkeypatch, {"north": two, "south": two})
+    table = made.home / "images" / "east" / "patients.csv"
+    table.write_text(re.sub("(disc/.*),p", r"\1,disc", table.read_text()))  # others than those of further classes
+    never, run = made.run("north", "south", "west", state="other"), made.run()
+    assert fedshift("save", run).code == 0
+    words = ["node=east", f"sums={made.withdraws('east', run / 'model')}", f"key={made.key('east')}"]
+    with refused(ConfigError, "--model", "none of these images"):
+        made.withdraws("east", run / "model", "disc1")
+    withdrawing.run(str(run), words, dry=False)
+    same(run, never)
+    assert kept(run, "state")["counts"].all(where=[True, True, False]) and kept(run, "state")["counts"][2] == 0
 
 
 def test_patients_withdraw_from_a_secure_sum(

@@ -1,0 +1,91 @@
+"""A server has features of one frozen encoder summed over four nodes, then over three, under another seed or head.
+
+No weight that it sends is the same again: a node must know its own sums.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file, save_file
+from secure_sites import FOUR, MakeSites
+from support import InlineRun, Run, listening
+
+from fedshift_clients.models import cnn
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.wire import names
+
+SHORT = "model.freeze=encoder allocation.share=0.3 evaluate.figures=false"
+ALIKE = "aggregation.weights=equal allocation.validation_fraction=0 model.freeze=encoder"
+REFUSED = "refused: the same sums of this node's images were summed over other nodes before"
+#: Each contributes features of the encoder, or sums of them.
+METHODS = {
+    "fed3r": "", "fedcgs": "", "fedproto": "method.share_weights=true", "fedthe": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> str:
+    """Return the keys of an encoder that is the same under each seed."""
+    file = tmp_path / "encoder.safetensors"
+    save_file({f"encoder.{name}": array.numpy() for name, array in cnn.cnn(3, 32).encoder.state_dict().items()}, file)
+    return f"{ALIKE} model.weights={file}"
+
+
+def sums_of(run: Run) -> Arrays:
+    return load_file(*(run.folder / "checkpoint").glob("state-*.safetensors"))
+
+
+def lost(server_round: int, kind: str) -> Any:
+    """Return a grid that loses what the last node replies to a kind of message of a round."""
+
+    def pass_on(message: Message, reply: Message) -> Message | None:
+        config: Any = message.content.config_records["config"]
+        at = message.metadata.message_type, config.get(names.SERVER_ROUND), config.get(names.NODE_INDEX)
+        return None if at == (kind, server_round, 3) else reply
+
+    return listening(pass_on)
+
+
+@pytest.mark.parametrize(("first", "second"), [(name, name) for name in METHODS] + [("fed3r", "fedcgs")])
+def test_a_second_run_of_other_nodes_is_refused_under_each_seed(
+    first: str, second: str, sites: MakeSites, frozen: str
+) -> None:
+    four = sites(FOUR)
+    four.run(1, method=first, more=f"{frozen} {METHODS[first]}")
+    with pytest.raises(FederationError, match=f"(?s)^round 1: .*{REFUSED}"):
+        four.run(1, method=second, more=f"{frozen} {METHODS[second]}", sites=FOUR[1:], seed=1)
+    again = four.run(1, method=second, more=f"{frozen} {METHODS[second]}", seed=1)  # all nodes of then
+    assert again.rounds[0]["nodes"] == [0, 1, 2, 3]
+
+
+def test_the_difference_is_what_a_node_alone_has(run_inline: InlineRun) -> None:
+    """Of two simulated runs, whose nodes remember nothing of each other."""
+    alone = run_inline(nodes=4, rounds=1, method="fed3r", set=SHORT).folder / "nodes" / "00003.safetensors"
+    words = f"{SHORT} federation.secure_sums=on"
+    whole = sums_of(run_inline(nodes=4, rounds=1, method="fed3r", set=words))
+    part = sums_of(run_inline(nodes=4, rounds=1, method="fed3r", set=words, grid=lost(1, MessageType.TRAIN)))
+    for name, array in load_file(alone).items():
+        assert array.any() and np.array_equal(whole[name] - part[name], array)
+
+
+def test_a_round_of_one_node_less_is_refused(run_inline: InlineRun) -> None:
+    """The head is another one in round 2, and with it the weights that are sent."""
+    words = f"{SHORT} federation.secure_sums=on"
+    whole = run_inline(nodes=4, rounds=2, method="fed3r", set=words)
+    assert [line["nodes"] for line in whole.rounds] == [[0, 1, 2, 3]] * 2
+    with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
+        run_inline(nodes=4, rounds=2, method="fed3r", set=words, grid=lost(2, MessageType.TRAIN))
+
+
+def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: InlineRun) -> None:
+    """What comes before the first BatchNorm does not move, its own running statistics and scores do."""
+    words = (
+        "model.name=cnn_bn train.lr=1e-30 train.weight_decay=0 allocation.share=0.3 evaluate.figures=false "
+        "evaluate.bn=[averaged,retaken] federation.secure_sums=on aggregation.weights=equal evaluate.bn_images=40"
+    )
+    with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
+        run_inline(nodes=4, rounds=2, method="fedavg", set=words, grid=lost(2, MessageType.EVALUATE))
