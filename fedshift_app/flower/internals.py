@@ -246,8 +246,11 @@ def wait_for_database() -> None:
 
     Flower waits 5 s and answers 500, at which the process that starts ServerApps ends.
     """
-    if (pragmas := sources.found(f"{sources.SQL}:SQLITE_PRAGMAS")) is not None:
-        sources.found(sources.SQL).SQLITE_PRAGMAS = (*pragmas, ("busy_timeout", "60000"))
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
+
+    # At each use of a connection: Flower sets its own seconds when it opens one.
+    event.listen(Pool, "checkout", lambda connection, *_: connection.execute("PRAGMA busy_timeout = 60000"))
 
 
 def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:

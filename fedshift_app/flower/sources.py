@@ -17,14 +17,12 @@ CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 SUPEREXEC = "flwr.supercore.superexec.run_superexec"
 GRID = "flwr.superlink.grid.http_grid"
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
-SQL = "flwr.supercore.sql_mixin"
 #: What breaks without each.
 NAMES = {
     "flwr.app.message:make_message": "a reply that cannot be read, or a node started anew, stops the run or its round",
     "flwr.supercore.task_identity:TaskIdentity": "engine=inline and tests make no Message",
     "flwr.superlink.extensions:get_middleware": "the Control API is open to the network: `fedshift superlink` refuses",
     "flwr.superlink.main:_get_middleware": "nobody notices that the Control API is open",
-    f"{SQL}:SQLITE_PRAGMAS": "a database that is busy for 5 s ends the process that starts ServerApps",
     f"{GRID}:inflate_object_from_contents": "one node's nonsense ends everybody's run",
     "flwr.supercore.inflatable.inflatable_utils:pull_objects": "a deployed round takes 1.1 s longer",
     "flwr.server.superlink.fleet.vce.backend.raybackend:RayBackend": "Ray is open, a dead worker counts as a client",

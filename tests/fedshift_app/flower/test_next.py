@@ -60,14 +60,13 @@ WITHOUT: dict[str, Callable[[], str | None]] = {
     f"{quick_grid.PARTS}:": the_server_goes_on,
     "flwr.supercore.task_identity:": internals.identify_process,
     "flwr.supercore.heartbeat:": a_node_keeps_its_place,
-    f"{sources.SQL}:": internals.wait_for_database,
     "flwr.serverapp.exception:": a_reply_is_refused,
     "flwr.cli.": hub_tells_nothing,
     "flwr.superlink.": refuses(internals.guard_superlink, object),
     f"{simulating.BACKEND}:": refuses(simulating.prepare),
     "flwr.super": refuses(node_waits.run_supernode, [], warm=True),
 }
-SILENT = ("flwr.supercore.task_identity:", "flwr.supercore.heartbeat:", "flwr.serverapp.exception:", f"{sources.SQL}:")
+SILENT = ("flwr.supercore.task_identity:", "flwr.supercore.heartbeat:", "flwr.serverapp.exception:")
 
 
 @pytest.mark.parametrize("name", sources.NAMES)

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from flwr.supercore import sql_mixin
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink import extensions
 from flwr.superlink import main as flower
@@ -93,8 +92,7 @@ def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.M
         internals.guard_superlink(superlink.OnlyFleet)
 
 
-def test_a_request_waits_for_a_busy_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+def test_a_request_waits_for_a_busy_database(tmp_path: Path) -> None:
     internals.wait_for_database()
     store: Any = ObjectStoreFactory(str(tmp_path / "superlink.db")).store()
     assert store.query("PRAGMA busy_timeout") == [{"timeout": 60_000}]
