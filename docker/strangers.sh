@@ -4,7 +4,7 @@ set -eu
 project=${1:?usage: docker/strangers.sh PROJECT IMAGE}
 image=${2:?usage: docker/strangers.sh PROJECT IMAGE}
 ca=/var/fedshift/public/ca.crt
-join="flower-supernode --superlink superlink:8000 --max-retries 1"
+join="flower-supernode --superlink superlink:8000 --max-retries 9"
 connection="mkdir -p \$FLWR_HOME && printf '[superlink.site]\naddress = \"superlink:8000\"\nroot-certificates = \"$ca\"\n' > \$FLWR_HOME/config.toml"
 
 refused() { # WHO, what the refusal says, COMMAND: a container on the federation's network, with the public files only

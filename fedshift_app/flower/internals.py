@@ -241,8 +241,21 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
         )
 
 
+def wait_for_database() -> None:
+    """Let a request wait for a minute while others write to the SuperLink's database.
+
+    Flower waits 5 s and answers 500, at which the process that starts ServerApps ends.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
+
+    # At each use of a connection: Flower sets its own seconds when it opens one.
+    event.listen(Pool, "checkout", lambda connection, *_: connection.execute("PRAGMA busy_timeout = 60000"))
+
+
 def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     guard_superlink(guard)
+    wait_for_database()
     sys.argv = ["flower-superlink", *options]
     sources.program("flower-superlink")()

@@ -7,7 +7,6 @@ from fedshift_app.run import exit_codes
 #: Ctrl-C arrives while `fedshift.cli` is looked for.
 INTERRUPTED = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell have it ignored
 import fedshift
 
 class Interrupting:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink import extensions
 from flwr.superlink import main as flower
 from hypothesis import given
@@ -89,6 +90,12 @@ def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(flower, "_get_middleware", lambda: [])
     with pytest.raises(FedShiftError, match="open to the network"):
         internals.guard_superlink(superlink.OnlyFleet)
+
+
+def test_a_request_waits_for_a_busy_database(tmp_path: Path) -> None:
+    internals.wait_for_database()
+    store: Any = ObjectStoreFactory(str(tmp_path / "superlink.db")).store()
+    assert store.query("PRAGMA busy_timeout") == [{"timeout": 60_000}]
 
 
 def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:

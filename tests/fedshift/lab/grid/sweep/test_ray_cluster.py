@@ -25,6 +25,7 @@ ENV = {
     "RAY_memory_monitor_refresh_ms": "0",  # it would end tasks where others fill the memory
     "RAY_raylet_start_wait_time_s": "300",  # 30, which a busy machine exceeds
     "RAY_agent_register_timeout_ms": "300000",  # likewise
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else Ray looks for 127.0.0.1 at another address of the machine
     "PYTHONPATH": os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")])),
 }
 

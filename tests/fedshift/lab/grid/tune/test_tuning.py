@@ -2,9 +2,7 @@
 
 import csv
 import json
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -229,14 +227,6 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     return made
 
 
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Let SIGINT through: what a shell starts in the background ignores it, and so do the tests then."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(searches: Searches) -> None:
     searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
     (summary,) = searches.home.glob("runs/tune-*/tune.json")
@@ -263,7 +253,6 @@ def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(s
         assert len(searches.started) == count + more
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_it_and_the_same_command_goes_on_with_the_same_trials(
     searches: Searches, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
