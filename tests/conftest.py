@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 settings.register_profile("fedshift", deadline=None, max_examples=50)
 settings.load_profile("fedshift")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 
 for stop in (signal.SIGINT, signal.SIGHUP):  # a job in the background ignores them, and tests send them to its children
     if signal.getsignal(stop) is signal.SIG_IGN:
