@@ -125,6 +125,19 @@ class NothingAlike:
         return ""
 
 
+def agreed_of(nodes: Collection[Node], agreement: Agreement) -> tuple[list[Node], list[str]]:
+    """Return the nodes that have what most nodes have, and what is wrong with the others.
+
+    While two things are as frequent there are none of the first, and one text is all that is wrong.
+    """
+    copy = agreement.of_most(nodes)
+    if copy is None:
+        return [], [agreement.no_majority(nodes)] if nodes else []
+    agreed = [node for node in nodes if agreement.copy_of(node) == copy]
+    others = (node for node in nodes if agreement.copy_of(node) != copy) if len(agreed) < len(nodes) else ()
+    return agreed, sorted(agreement.another(node, copy) for node in others)
+
+
 def in_order(nodes: Iterable[Node], domains: Sequence[str]) -> list[Node]:
     """Return nodes in the order in which they get places: by partition id, then by domain and node id.
 
