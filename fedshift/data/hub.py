@@ -165,8 +165,7 @@ def _accepted(
         info = api.dataset_info(known.repository, revision=CONVERTED, files_metadata=True)
         parts = _parts(info, known, files)
     if not parts:
-        begun = f" that begins with {files}" if files else ""
-        raise ConfigError(f"get {known.repository}: no parquet or zip file{begun}")
+        raise ConfigError(f"get {known.repository}: no {files}*.parquet or {files}*.zip")
     total = sum(each.size or 0 for each in info.siblings or () if each.rfilename in parts)
     typer.echo(
         f"{known.repository} at {info.sha}: {plural(len(parts), 'file')}, {size_of(total)}; licence: {plain(licence)} "
