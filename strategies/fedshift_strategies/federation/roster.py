@@ -21,7 +21,7 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.messages import RunHeader
 from fedshift_strategies.federation import announced, checks, refusals
 from fedshift_strategies.federation.introduction import Introduction
-from fedshift_strategies.federation.nodes import UNSEATED, Agreement, NothingAlike, agreed_of, in_order
+from fedshift_strategies.federation.nodes import UNSEATED, Agreement, agreed_of, in_order
 from fedshift_strategies.federation.nodes import Listener as Listener
 from fedshift_strategies.federation.nodes import Node as Node
 from fedshift_strategies.federation.pending import Sent
@@ -53,7 +53,7 @@ class Roster:
         self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
         agreement: Agreement | None = None, held_out: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self._agreement = agreement or NothingAlike()
+        self._agreement = agreement
         self.listener = Listener()
         self._domains = domains
         self._simulated = engine == "simulation"
@@ -173,12 +173,17 @@ class Roster:
 
     def _settle_copy(self) -> dict[str, int]:
         """Take the public set of most nodes for the run's, and refuse the others. Return why, each with its number."""
-        self._copy = self._agreement.of_most(self._nodes.values())
+        self._copy = self._agreement and self._agreement.of_most(self._nodes.values())
         problems: dict[str, int] = {}
         for node in list(self._nodes.values()):
-            if self._copy is not None and self._agreement.copy_of(node) != self._copy:
-                self._refuse(node.node_id, self._agreement.another(node, self._copy), problems)
+            if wrong := self._another_copy(node):
+                self._refuse(node.node_id, wrong, problems)
         return problems
+
+    def _another_copy(self, node: Node) -> str:
+        """Return that a node has another public set than the run; empty where it has the same, or the run has none."""
+        known, copy = self._agreement, self._copy
+        return known.another(node, copy) if known and copy is not None and known.copy_of(node) != copy else ""
 
     def online(self, grid: Grid, timeout: float) -> list[Node]:
         """Return the nodes that are connected now and answer, in the order of their index; newcomers are asked first.
@@ -306,8 +311,8 @@ class Roster:
             self.silence.forget(node_id)
             try:
                 answer = self._introduction.read(reply)
-                if self._copy is not None and self._agreement.copy_of(answer.node) != self._copy:
-                    raise FederationError(self._agreement.another(answer.node, self._copy))
+                if wrong := self._another_copy(answer.node):
+                    raise FederationError(wrong)
             except (FederationError, Refused) as error:
                 self._refuse(node_id, str(error), problems)
                 continue
