@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
+from fedshift_app.node import loading, out_log, reasons, received_model, requests, setup, state_store
 from fedshift_app.node import memory as node_memory
 from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import out_log, reasons, received_model, requests, setup, state_store
 from fedshift_app.node import owner as node_owner
 from fedshift_app.node.feature_state import kept_for
 from fedshift_app.node.introducing import introduce
@@ -152,7 +152,7 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
     memory = node_memory.recall(store, context, request.server_round if trains else None, where.domain)
     client.prepare(RoundInputs(decode(request.knowledge), request.scalars, memory or {}))
     sent = decode(request.weights)
-    setup.in_order(sent, client, "the server's")
+    loading.in_order(sent, client, "the server's")
     call = Call(
         config=config, options=request.options, server_round=request.server_round, index=request.node_index,
         run=str(msg.metadata.run_id), state=partial(kept_for, context), client=client, sent=sent,

@@ -14,7 +14,7 @@ import fedshift as fs
 from fedshift.export.scorer import Needs, Scorer
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
-from fedshift_app.node import setup
+from fedshift_app.node import loading
 from fedshift_app.run import checkpoints
 from fedshift_clients.base import DomainClient
 
@@ -82,5 +82,5 @@ def _client(run: fs.Run, index: int | None, *, trains: bool) -> DomainClient:
     whole = record.config.model.model_copy(update={"precompute": False})
     config = record.config.model_copy(update={"model": whole})
     client = predictions.client_of(replace(record, config=config), config, node.domain, node, trains=trains)
-    setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)
+    loading.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)
     return client

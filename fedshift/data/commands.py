@@ -85,16 +85,16 @@ def get(
 ) -> None:
     """Fetch an image set of the Hugging Face hub: pacs, office-home, domainnet, fed-isic2019, camelyon17, OWNER/NAME.
 
-    Shows size and licence, asks whether you accept it, fetches the parquet files, compares their SHA-256 and writes
-    the images as <domain>/[<split>/]<class>/. Interrupted, the same command goes on. `fedshift run` finds one of ours
-    without data-dir, any other by dataset.hub=OWNER/NAME.
+    Shows size and licence, asks whether you accept it, fetches the parquet or zip files, compares their SHA-256 and
+    writes the images as <domain>/[<split>/]<class>/. Interrupted, the same command goes on. `fedshift run` finds one of
+    ours without data-dir, any other by dataset.hub=OWNER/NAME.
 
     Args:
-        name (NAME): One of the above, or a repository of the hub with columns of images, labels and domains.
+        name (NAME): One of the above, or a repository of the hub: columns image, label and domain, or zip files.
         to (--to DIR): Where to; without it below $FEDSHIFT_HUB, or ~/.cache/fedshift/hub.
         accept: Accept the licence without a question.
         revision: A branch, tag or commit; without it the newest.
-        files: Only the parquet files whose paths begin so: one configuration of several.
+        files: Only the files whose paths begin so: one configuration of several.
         image: The column of the images, unless it is image.
         label: The column of the classes, unless it is label.
         domain: The column of the domains, unless it is domain.

@@ -1,15 +1,19 @@
 """``fedshift get``: an image set of the Hugging Face hub as a folder of images (extra ``hub``).
 
-Of each parquet file the images are written as they are, ``<domain>/[<split>/]<class>/``; then the file is deleted. A
+Of each parquet or zip file the images are written as they are, ``<domain>/[<split>/]<class>/``; then the file is
+deleted. A
 record says from which revision they came and which files are done: the same command goes on after an interruption.
 """
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +21,12 @@ from typing import Any
 import typer
 
 from fedshift.data.cache_command import size_of
+from fedshift_core import disk_use
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, plain, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import fetched, rows
+from fedshift_datasets.io import fetched, pictures, rows, split_names
 from fedshift_datasets.io.fetched import Part, Record
 from fedshift_datasets.sets import camelyon, domainnet, folders, isic, pacs
 
@@ -32,7 +37,8 @@ CONVERTED = "refs/convert/parquet"  # the hub's own conversion, of repositories 
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 _SPLIT = re.compile(rf"(?:^|[/_.-])({'|'.join(SPLITS)})(?=[/_.-])")
 _BATCH = 64  # rows that are read at a time
-DOWNLOAD = ".download"  # the parquet file that is being fetched
+MOST_IMAGE = 1 << 28  # bytes of an image of a zip file
+DOWNLOAD = ".download"  # the file that is being fetched
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def get(
         to: The folder; None for that of ``fetched.folder``.
         revision: A branch, tag or commit; empty for the newest.
         columns: Names of the columns image, label and domain, where they are others.
-        files: Only parquet files whose paths begin so: one configuration of several.
+        files: Only files whose paths begin so: one configuration of several.
         accept: Whether the licence is accepted; otherwise a person is asked.
 
     Raises:
@@ -135,7 +141,7 @@ def _accepted(
     """Return what is to be fetched, after the licence was accepted.
 
     Raises:
-        ConfigError: If it is not, the folder holds something else, or there are no parquet files.
+        ConfigError: If it is not, the folder holds something else, or there are no parquet or zip files.
     """
     from huggingface_hub import HfApi
 
@@ -155,11 +161,11 @@ def _accepted(
     api = HfApi()
     info = api.dataset_info(known.repository, revision=revision or None, files_metadata=True)
     licence = str(getattr(info.card_data, "license", None) or "not stated")
-    if not (parts := _parts(info, files)) and not revision:
+    if not (parts := _parts(info, known, files)) and not revision:
         info = api.dataset_info(known.repository, revision=CONVERTED, files_metadata=True)
-        parts = _parts(info, files)
+        parts = _parts(info, known, files)
     if not parts:
-        raise ConfigError(f"get {known.repository}: no parquet file{f' that begins with {files}' if files else ''}")
+        raise ConfigError(f"get {known.repository}: no {files}*.parquet or {files}*.zip")
     total = sum(each.size or 0 for each in info.siblings or () if each.rfilename in parts)
     typer.echo(
         f"{known.repository} at {info.sha}: {plural(len(parts), 'file')}, {size_of(total)}; licence: {plain(licence)} "
@@ -177,13 +183,16 @@ def _accepted(
     return record
 
 
-def _parts(info: Any, files: str) -> dict[str, Part]:
-    """Return the parquet files of a repository, with the SHA-256 that the hub states; empty where it states none."""
-    found = [each for each in info.siblings or () if each.rfilename.endswith(".parquet")]
-    return {
-        each.rfilename: Part(sha256=each.lfs.sha256 if each.lfs else "")
-        for each in found if each.rfilename.startswith(files)
-    }  # fmt: skip
+def _parts(info: Any, known: Known, files: str) -> dict[str, Part]:
+    """Return the parquet files of a repository, with the SHA-256 that the hub states; empty where it states none.
+
+    Without parquet files they are its zip files, unless columns are named, which these lack.
+    """
+    there = [each for each in info.siblings or () if each.rfilename.startswith(files)]
+    for kind in (".parquet", ".zip") if known.columns == COLUMNS else (".parquet",):
+        if chosen := [each for each in there if each.rfilename.endswith(kind)]:
+            return {each.rfilename: Part(sha256=each.lfs.sha256 if each.lfs else "") for each in chosen}
+    return {}
 
 
 def _keep(record: Record, folder: Path) -> None:
@@ -208,7 +217,8 @@ def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
         if part.sha256 and digest != part.sha256:
             file.unlink()
             raise DataError(f"{file_name}: SHA-256 {digest[:12]} is not the hub's {part.sha256[:12]}; get it again")
-        images = _write(file, f"{number:03d}", splits[file_name], known, folder)
+        write = _unpack if file_name.endswith(".zip") else _write
+        images = write(file, f"{number:03d}", splits[file_name], known, folder)
         record = record.with_part(file_name, Part(sha256=digest, images=images))
         _keep(record, folder)
         file.unlink()
@@ -232,12 +242,14 @@ def _download(record: Record, name: str, file: Path) -> None:
 
 
 def _split_of(file: str) -> str:
-    """Return the split of a parquet file by its name.
+    """Return the split of a file by its name; empty for a zip file that says none.
 
     Raises:
-        ConfigError: If the name says none.
+        ConfigError: If the name of a parquet file says none.
     """
     found = _SPLIT.search(file)
+    if found is None and file.endswith(".zip"):
+        return ""
     if found is None:
         raise ConfigError(f"{shown(file)}: its name says no split; allowed are {', '.join(SPLITS)}; see --files")
     return SPLITS[found[1]]
@@ -278,6 +290,50 @@ def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int
             rows.write(picture, place, f"{mark}_{row:06d}", f"{file.name}, row {row}")
             row += 1
     return row
+
+
+def _unpack(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:
+    """Write the images of a zip file, ``[.../]<domain>/[<split>/]<class>/*``, and return how many there are.
+
+    Raises:
+        ConfigError: If a name cannot be that of a domain or class.
+        DataError: If the file or one of its images cannot be read.
+        OSError: If they would not fit on the disk.
+    """
+    try:
+        with zipfile.ZipFile(file) as opened:
+            members = [each for each in opened.infolist() if pictures.is_image_name(each.filename.rpartition("/")[2])]
+            disk_use.check_room(folder, sum(each.file_size for each in members))
+            for row, (member, (site, *below)) in enumerate(zip(members, _places(members), strict=True)):
+                where = as_found(member.filename)
+                place = folder / rows.folder_name(site, where, folders.check_domain) / split
+                for name in below:
+                    place /= rows.folder_name(name, where, folders.check_class)
+                with opened.open(member) as image:
+                    picture = {"bytes": image.read(member.file_size), "path": member.filename}
+                rows.write(picture, place, f"{mark}_{row:06d}", where)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(f"{known.repository}: a zip file that cannot be read ({plain(str(error))})") from None
+    return len(members)
+
+
+def _places(members: Sequence[zipfile.ZipInfo]) -> list[tuple[str, ...]]:
+    """Return the folders of images from the domain down, without those around all domains.
+
+    Raises:
+        DataError: If an image lies in fewer than two folders, or is larger than any image.
+    """
+    paths = [tuple(each.filename.split("/")[:-1]) for each in members]
+    for member, path in zip(members, paths, strict=True):
+        if len(path) < 2 or member.file_size > MOST_IMAGE:
+            raise DataError(
+                f"{as_found(member.filename)} has {size_of(member.file_size)}; expected <domain>/<class>/<image> "
+                f"of at most {size_of(MOST_IMAGE)}"
+            )
+    levels = zip(*(path[:-2] for path in paths), strict=False)
+    around = sum(1 for _ in itertools.takewhile(lambda level: len({*level}) == 1, levels))
+    around -= around > 0 and any(split_names.split_of(path[around]) for path in paths)
+    return [path[around:] for path in paths]
 
 
 def _stated(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:

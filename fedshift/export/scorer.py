@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup
+from fedshift_app.node import loading, setup
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs
 from fedshift_clients.models import weights
 from fedshift_clients.training.node import MODEL_PART
@@ -207,7 +207,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     shared = {name: complete[name] for name in client.shared_names}
     private = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
     client.prepare(RoundInputs(knowledge, memory=private))
-    setup.load(shared, client, whose)
+    loading.load(shared, client, whose)
     # What trains may come from elsewhere: a head that the server trained, erasers of a node.
     taken, frozen = client.model.state_dict(), {name: weights[name] for name in weights if name in client.shared_frozen}
     if left := [name for name, array in frozen.items() if not np.array_equal(taken[name].numpy(), array)]:

@@ -11,7 +11,7 @@ from fedshift.run.launch import credentials
 from fedshift.site.nodes import SiteNode
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import ledger, partition, policy, policy_rules, setup
+from fedshift_app.node import ledger, loading, partition, policy, policy_rules, setup
 from fedshift_app.node.place import Place, PolicyError
 from fedshift_app.node.policy import Policy
 from fedshift_clients.base import RoundInputs
@@ -62,7 +62,7 @@ def write(node: SiteNode, model: Path, key: Path, patients: Path | None, output:
     complete = {name: tensor.numpy() for name, tensor in client.model.state_dict().items()} | saved.weights_of(file)
     client.begin({name: complete[name] for name in client.shared_frozen}, "")
     client.prepare(RoundInputs())
-    setup.load({name: complete[name] for name in client.shared_names}, client, f"{shown(file)}:")
+    loading.load({name: complete[name] for name in client.shared_names}, client, f"{shown(file)}:")
     names = None if patients is None else _listed(patients)
     in_model = client.model.classifier.weight.detach().any(dim=1).numpy()  # classes that the sums had rows of
     chosen = _chosen(client.train_set, names) & in_model[client.train_set.y]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord
 
-from fedshift_app.node import setup
+from fedshift_app.node import loading
 from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
@@ -66,7 +66,7 @@ def check(arrays: Arrays, client: DomainClient) -> None:
     strange += sorted(client.shared_frozen - arrays.keys())
     if strange:
         raise FedShiftError(f"what this node is to begin from does not match its model: {', '.join(strange[:3])}")
-    setup.check_arrays(arrays, state, "to begin from:")
+    loading.check_arrays(arrays, state, "to begin from:")
 
 
 def write(folder: Path, arrays: Arrays, *, private: bool = False) -> None:

@@ -5,9 +5,11 @@ the Python files of the app and the YAML files of its ``conf``; in a bundle all 
 Flower writes itself (``pyproject.toml``, ``.info``) and texts. A checkout, a wheel and a bundle of one commit have one.
 """
 
+import fnmatch
 import functools
 import hashlib
 import json
+import os
 import re
 import tomllib
 import zipfile
@@ -135,24 +137,26 @@ def _first() -> tuple[tuple[tuple[str, int, int], ...], str]:
     return _stats(), _hash(_lines())
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _files() -> Iterator[tuple[str, str]]:
     """Yield each file with its path in a bundle; of a wheel those that are imported, not those that Flower bundles."""
     for name in (*PACKAGES, *CONF):
         folder, place = name, APP / name
         if _IN_WHEEL and name in PACKAGES:
             folder = name if name.startswith("fedshift_") else f"{name}/fedshift_{name}"
             place = ROOT / folder.rpartition("/")[2]
-        for path in place.rglob("*.yaml" if name in CONF else "*.py"):
-            yield f"{folder}/{path.relative_to(place).as_posix()}", path
+        for top, _, names in os.walk(place):  # a third of the time of rglob: each message of a real node does it
+            for each in fnmatch.filter(names, "*.yaml" if name in CONF else "*.py"):
+                yield f"{folder}{top.removeprefix(str(place))}/{each}", f"{top}/{each}"
 
 
 def _stats() -> tuple[tuple[str, int, int], ...]:
-    """Return what shows in a millisecond whether a file may have changed."""
-    return tuple(sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for _, path in _files()))
+    """Return what shows in some milliseconds whether a file may have changed."""
+    stats = ((path, os.stat(path)) for _, path in _files())  # noqa: PTH116
+    return tuple(sorted((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
 
 
 def _lines() -> list[str]:
-    return [_line(name, path.read_bytes()) for name, path in _files()]
+    return [_line(name, Path(path).read_bytes()) for name, path in _files()]
 
 
 def _line(path: str, content: bytes) -> str:

@@ -19,7 +19,7 @@ from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import setup
+from fedshift_app.node import loading, setup
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
 from fedshift_clients.models.networks import SplitModel
@@ -63,7 +63,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
         client = predictions.client_of(record, record.config, node.domain, node)
-        setup.load(record.checkpoint.weights, client, "the checkpoint's")
+        loading.load(record.checkpoint.weights, client, "the checkpoint's")
         model = copy.deepcopy(client.model)  # the client's may be the next one's too
         norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
         test, own = client.test_set(node.domain), statistics.of_moments(*client.take_statistics(1000))

@@ -9,7 +9,7 @@ from support import InlineRun
 from fedshift.lab.pages.report import predictions
 from fedshift.lab.tables.compare import compare
 from fedshift.run import reading
-from fedshift_app.node import setup
+from fedshift_app.node import loading
 
 ON_ALL = "evaluate.personal_on=all_domains"
 SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.05"
@@ -28,7 +28,7 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
         each = []
         for node in record.checkpoint.nodes:
             client = predictions.client_of(record, record.config, domain, node)
-            setup.load(record.checkpoint.weights, client, "the checkpoint's")
+            loading.load(record.checkpoint.weights, client, "the checkpoint's")
             test = client.test_set(domain)
             each.append(100 * client.score_test(test).correct / len(test))
         assert every.rounds[-1]["accuracy"][domain] == pytest.approx(np.mean(each))

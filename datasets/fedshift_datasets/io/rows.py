@@ -1,6 +1,7 @@
 """Writes rows of Hugging Face's image sets as files, as they are: a folder of images as users have them."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,21 @@ def name(value: Any, names: tuple[str, ...], column: str, check: Any) -> str:
             raise ConfigError(f"column {column}: {value}; allowed are 0 to {len(names) - 1} ({some(list(names), 6)})")
         value = names[value]
     text = str(value) if isinstance(value, str) else f"{column}{value}"
-    text = text.replace("/", "_").strip()
+    return folder_name(text.replace("/", "_").strip(), f"column {column}", check)
+
+
+def folder_name(text: str, where: str, check: Callable[[str], None]) -> str:
+    """Return the name of a folder.
+
+    Raises:
+        ConfigError: If it cannot be one.
+    """
     try:
         if text.startswith("."):
             raise ValueError(f"{as_found(text)}; allowed are names without a dot at the beginning")
         check(text)
     except ValueError as problem:
-        raise ConfigError(f"column {column}: {problem}") from None
+        raise ConfigError(f"{where}: {problem}") from None
     return text
 
 

@@ -19,6 +19,7 @@ for name in ("httpcore", "torchvision", "fedshift_app.client_app"):
     import_module(name)
 with contextlib.suppress(ImportError):  # of the networks of timm: each message would import it again
     import_module("timm")
+import_module("fedshift_app.config.resolving").resolve({})  # builds its models, which each message would build again
 
 if torch.cuda.is_initialized() or len(list(Path("/proc/self/task").iterdir())) > 1:  # type: ignore[no-untyped-call]
     raise RuntimeError("an import has opened the GPU, or begun a thread: neither survives a fork")

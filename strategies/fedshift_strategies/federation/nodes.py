@@ -105,24 +105,19 @@ class Agreement(Protocol):
         """Return what there is, of which nothing is what most nodes have."""
 
 
-class NothingAlike:
-    """Nodes need have nothing alike, so that all agree."""
+def agreed_of(nodes: Collection[Node], agreement: Agreement | None) -> tuple[list[Node], list[str]]:
+    """Return the nodes that have what most nodes have, and what is wrong with the others; all without an agreement.
 
-    def copy_of(self, node: Node) -> Any:
-        """Return the same for every node."""
-        return ()
-
-    def of_most(self, nodes: Iterable[Node]) -> Any:
-        """Return what all nodes have; None where there is no node."""
-        return () if any(True for _ in nodes) else None
-
-    def another(self, node: Node, copy: Any) -> str:
-        """Return nothing: no node has something else."""
-        return ""
-
-    def no_majority(self, nodes: Iterable[Node]) -> str:
-        """Return nothing: all nodes have the same."""
-        return ""
+    While two things are as frequent there are none of the first, and one text is all that is wrong.
+    """
+    if agreement is None:
+        return list(nodes), []
+    copy = agreement.of_most(nodes)
+    if copy is None:
+        return [], [agreement.no_majority(nodes)] if nodes else []
+    agreed = [node for node in nodes if agreement.copy_of(node) == copy]
+    others = (node for node in nodes if agreement.copy_of(node) != copy) if len(agreed) < len(nodes) else ()
+    return agreed, sorted(agreement.another(node, copy) for node in others)
 
 
 def in_order(nodes: Iterable[Node], domains: Sequence[str]) -> list[Node]:

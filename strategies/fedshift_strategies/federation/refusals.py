@@ -1,8 +1,9 @@
 """Why nodes are refused, in words, and how the log names that."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from fedshift_core.plural import plural
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.nodes import Node
 
@@ -19,6 +20,34 @@ def doubled(index: int, former: Node, node: Node) -> str:
             "it may be the same after a restart; give each node a partition-id"
         )
     return f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}, which waits"
+
+
+def twins(nodes: Iterable[Node]) -> list[str]:
+    """Return, for each node whose number another one has that goes before it, what is wrong.
+
+    Args:
+        nodes: In order, so that those with one number follow each other.
+    """
+    first: Node | None = None
+    problems = []
+    for node in nodes:
+        if first is not None and node.partition_id == first.partition_id >= 0:
+            problems.append(doubled(node.partition_id, first, node))
+        else:
+            first = node
+    return problems
+
+
+def too_few(here: int, wanted: int, timeout: float, reasons: Mapping[str, int]) -> str:
+    """Return that too few nodes can take part, and why others cannot, each reason with their number."""
+    within = f"within {timeout:.0f} s (federation.node_timeout)"
+    if not reasons:
+        return f"{here} of {plural(wanted, 'node')} answered {within}; start the others, or lower federation.min_nodes"
+    refused, why = sum(reasons.values()), first_two(sorted(reasons), "\n")
+    return (
+        f"{here} of {plural(wanted, 'node')} that can take part answered {within}, {refused} "
+        f"{'was' if refused == 1 else 'were'} refused:\n{why}"
+    )
 
 
 def warn(problems: dict[str, int]) -> None:

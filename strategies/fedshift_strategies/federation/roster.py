@@ -21,7 +21,7 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.messages import RunHeader
 from fedshift_strategies.federation import announced, checks, refusals
 from fedshift_strategies.federation.introduction import Introduction
-from fedshift_strategies.federation.nodes import UNSEATED, Agreement, NothingAlike, in_order
+from fedshift_strategies.federation.nodes import UNSEATED, Agreement, agreed_of, in_order
 from fedshift_strategies.federation.nodes import Listener as Listener
 from fedshift_strategies.federation.nodes import Node as Node
 from fedshift_strategies.federation.pending import Sent
@@ -53,7 +53,7 @@ class Roster:
         self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
         agreement: Agreement | None = None, held_out: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self._agreement = agreement or NothingAlike()
+        self._agreement = agreement
         self.listener = Listener()
         self._domains = domains
         self._simulated = engine == "simulation"
@@ -149,10 +149,10 @@ class Roster:
             if problems and self._simulated:
                 raise FederationError(refusals.first_two(list(problems), "\n"))
             refusals.warn(problems)
-            agreed = self._agreed()
-            twins = self._twins(agreed)
+            agreed, disagreements = agreed_of(self._nodes.values(), self._agreement)
+            twins = refusals.twins(in_order(agreed, self._domains))
             if (twins or len(agreed) < len(self._nodes)) and self._simulated:
-                raise FederationError(refusals.first_two(twins or self._disagreements(), "\n"))
+                raise FederationError(refusals.first_two(twins or disagreements, "\n"))
             wanted, here = max(at_least, self._announced), len(agreed) - len(twins)
             if here >= wanted:
                 refusals.warn(self._settle_copy())
@@ -161,61 +161,29 @@ class Roster:
                 return
             now = time.monotonic()
             if now - started > timeout:
-                raise FederationError(self._too_few(here, wanted, timeout))
+                reasons = dict(self._reasons)
+                for problem in (*twins, *disagreements):
+                    refusals.count(reasons, problem)
+                raise FederationError(refusals.too_few(here, wanted, timeout, reasons))
             if now - reminded > REMIND_SECONDS:
                 fields = {"event": "waiting"}
                 log.info("waiting for nodes: %d of %d are here", here, wanted, extra=fields)
                 reminded = now
             time.sleep(POLL_SECONDS)
 
-    def _agreed(self) -> list[Node]:
-        """Return the nodes that have the public set of most nodes; none while two copies are as frequent."""
-        copy = self._agreement.of_most(self._nodes.values())
-        return [node for node in self._nodes.values() if self._agreement.copy_of(node) == copy]
-
-    def _disagreements(self) -> list[str]:
-        """Return what is wrong with nodes without the public set of most. One text if no set is that of most."""
-        copy = self._agreement.of_most(self._nodes.values())
-        if copy is None:
-            return [self._agreement.no_majority(self._nodes.values())] if self._nodes else []
-        others = [node for node in self._nodes.values() if self._agreement.copy_of(node) != copy]
-        return sorted(self._agreement.another(node, copy) for node in others)
-
     def _settle_copy(self) -> dict[str, int]:
         """Take the public set of most nodes for the run's, and refuse the others. Return why, each with its number."""
-        self._copy = self._agreement.of_most(self._nodes.values())
+        self._copy = self._agreement and self._agreement.of_most(self._nodes.values())
         problems: dict[str, int] = {}
         for node in list(self._nodes.values()):
-            if self._copy is not None and self._agreement.copy_of(node) != self._copy:
-                self._refuse(node.node_id, self._agreement.another(node, self._copy), problems)
+            if wrong := self._another_copy(node):
+                self._refuse(node.node_id, wrong, problems)
         return problems
 
-    def _twins(self, nodes: Iterable[Node]) -> list[str]:
-        """Return, for each node whose number another one has that goes before it, what is wrong."""
-        first: Node | None = None
-        problems = []
-        for node in in_order(nodes, self._domains):  # those with one number follow each other
-            if first is not None and node.partition_id == first.partition_id >= 0:
-                problems.append(refusals.doubled(node.partition_id, first, node))
-            else:
-                first = node
-        return problems
-
-    def _too_few(self, here: int, wanted: int, timeout: float) -> str:
-        """Return that too few nodes can take part, and why others cannot."""
-        reasons = dict(self._reasons)
-        for problem in (*self._twins(self._agreed()), *self._disagreements()):
-            refusals.count(reasons, problem)
-        within = f"within {timeout:.0f} s (federation.node_timeout)"
-        if not reasons:
-            return (
-                f"{here} of {plural(wanted, 'node')} answered {within}; start the others, or lower federation.min_nodes"
-            )
-        refused, why = sum(reasons.values()), refusals.first_two(sorted(reasons), "\n")
-        return (
-            f"{here} of {plural(wanted, 'node')} that can take part answered {within}, {refused} "
-            f"{'was' if refused == 1 else 'were'} refused:\n{why}"
-        )
+    def _another_copy(self, node: Node) -> str:
+        """Return that a node has another public set than the run; empty where it has the same, or the run has none."""
+        known, copy = self._agreement, self._copy
+        return known.another(node, copy) if known and copy is not None and known.copy_of(node) != copy else ""
 
     def online(self, grid: Grid, timeout: float) -> list[Node]:
         """Return the nodes that are connected now and answer, in the order of their index; newcomers are asked first.
@@ -343,8 +311,8 @@ class Roster:
             self.silence.forget(node_id)
             try:
                 answer = self._introduction.read(reply)
-                if self._copy is not None and self._agreement.copy_of(answer.node) != self._copy:
-                    raise FederationError(self._agreement.another(answer.node, self._copy))
+                if wrong := self._another_copy(answer.node):
+                    raise FederationError(wrong)
             except (FederationError, Refused) as error:
                 self._refuse(node_id, str(error), problems)
                 continue

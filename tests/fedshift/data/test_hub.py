@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import subprocess
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -48,6 +49,15 @@ def parquet(rows: Sequence[Row], names: Mapping[str, Sequence[str]] | None = Non
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     sink = io.BytesIO()
     files.write_table(table, sink)
+    return sink.getvalue()
+
+
+def zipped(members: Mapping[str, bytes]) -> bytes:
+    """Return a zip file."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in members.items():
+            opened.writestr(name, content)
     return sink.getvalue()
 
 
@@ -194,3 +204,53 @@ def test_rows_that_are_no_images_are_refused_by_name(get: Get, home: Path, rows:
     hub = Hub("me/mine", {TRAIN: parquet(rows, {"label": ["cat", "dog"]})})
     get(hub, "me/mine", "--accept", problem=problem)
     assert not (home.parent / "up").exists()
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one zip", "a zip a site"])
+def test_folders_in_zip_files(home: Path, get: Get, *, together: bool) -> None:
+    """Folders around the domains go, splits and the images' bytes stay, by-products do not come in."""
+    places = [*product(("Caltech101", "SUN09"), ("train", "test"), ("bird", "dog"), range(3))]
+    images = {"/".join(map(str, place)) + ".png": picture(i) for i, place in enumerate(places)}
+    more = {"README.txt": b"text", "__MACOSX/SUN09/dog/._1.png": b"other"}
+    files = {"VLCS.zip": {f"VLCS/{name}": content for name, content in images.items()} | more}
+    if not together:
+        by_site = {site: {name: c for name, c in images.items() if name.startswith(site)} for site, *_ in places}
+        files = {f"data/{site}.zip": members for site, members in by_site.items()}
+    hub = Hub("me/vlcs", {name: zipped(members) for name, members in files.items()})
+    hub.lie.add(last := [*files][-1])
+    get(hub, "me/vlcs", "--accept", problem="SHA-256")
+    hub.lie.clear()
+    folder = home / "me--vlcs"
+    record = fetched.read(folder)
+    assert record
+    (folder / fetched.RECORD).write_text(
+        record.with_part(last, fetched.Part(sha256=hub.digest(last))).model_dump_json()
+    )
+    assert "24 images" in get(hub, "me/vlcs")
+    written = {path.parent.relative_to(folder).as_posix(): set[bytes]() for path in folder.glob("*/*/*/*")}
+    for path in folder.glob("*/*/*/*"):
+        written[path.parent.relative_to(folder).as_posix()].add(path.read_bytes())
+    assert sorted(written) == sorted({"/".join(place[:3]) for place in places})
+    assert all(content in written[name.rpartition("/")[0]] for name, content in images.items())
+    config = resolve_dataset("folders", "", ["dataset.hub=me/vlcs"])
+    assert config.domains == ("Caltech101", "SUN09") and config.classes == ("bird", "dog")
+    assert len(catalog.load("folders", "SUN09", "test", config.source()).y) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("../up/dog/1.png", picture(0), "'../up/dog/1.png': '..'; allowed are names without a dot"),
+        ("AVG/dog/1.png", picture(0), "'AVG/dog/1.png': 'AVG' is a column"),
+        ("dog/1.png", picture(0), "expected <domain>/<class>/<image>"),
+        ("a/dog/1.png", b"GIF89a", "begins with b'GIF8'"),
+        ("a/dog/1.png", bytes((1 << 28) + 1), "of at most"),
+        ("", b"", "a zip file that cannot be read"),
+    ],
+)
+def test_zip_files_that_are_no_domains_of_classes_are_refused_by_name(
+    get: Get, home: Path, name: str, content: bytes, problem: str
+) -> None:
+    members = {"b/cat/2.png": picture(1), name: content}
+    get(Hub("me/mine", {"a.zip": zipped(members) if name else b"PK"}), "me/mine", "--accept", problem=problem)
+    assert not (home.parent / "up").exists() and not (home / "up").exists()

@@ -21,7 +21,7 @@ from fedshift.run.engine.inline import InlineGrid
 from fedshift_app import client_app
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup
+from fedshift_app.node import loading, setup
 from fedshift_app.run import starting
 from fedshift_app.run.starting import Ready
 from fedshift_clients.base import DomainClient
@@ -221,7 +221,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     """
     request = WorkRequest.from_record(message.content)
     server_round = request.server_round
-    setup.load(decode(request.weights), client, "the server's", server_round - 1)
+    loading.load(decode(request.weights), client, "the server's", server_round - 1)
     order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
     client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
     after: list[tuple[Phase, int]] = []

@@ -21,8 +21,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.features.class_balance import node as class_balance
 from fedshift_app.features.class_balance.server import totals
 from fedshift_app.features.statistics.server import SiteStatistics
+from fedshift_app.node import loading, setup, state_store
 from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
@@ -161,7 +161,7 @@ def _scored(record: Record, config: RunConfig, domain: str, limit: int | None) -
     drawn = total if limit is None else min(limit, total)
     with _watched(client) as seen:
         request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
-        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
+        client.evaluate(loading.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
     # Scores before an adaptation come first.
     images = seen.images[0] if len(seen.images) == 1 else joined(seen.images)
     images = images.select(slice(len(images) - drawn, None))
