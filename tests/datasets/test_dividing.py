@@ -77,11 +77,6 @@ def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, 
             assert np.all(np.diff(indices) > 0)
 
 
-def test_another_seed_deals_otherwise() -> None:
-    first, second = (deal([100] * 5, 2, seed, label_skew=0.5, **CUT)[0] for seed in (0, 1))
-    assert not any(np.array_equal(getattr(first, part), getattr(second, part)) for part in PARTS)
-
-
 @pytest.mark.parametrize(
     ("counts", "chosen", "named"),
     [
@@ -234,13 +229,6 @@ def test_a_patient_is_in_one_part(
     assert more or len(whole(*parts)) == 120 - round(120 * public)
 
 
-def test_patients_that_only_a_test_goes_by_leave_the_rest_as_it_was() -> None:
-    kept = deal([60, 60], 2, 0, validation_fraction=0.2)
-    for one, other in zip(grouped(2, PATIENTS, 0, validation_fraction=0.2, only_test=True), kept, strict=True):
-        assert np.array_equal(one.train, other.train)
-        assert np.array_equal(one.validation, other.validation)
-
-
 @pytest.mark.parametrize("patients", [2, 3, 8])
 def test_a_few_patients_have_a_validation_part(patients: int) -> None:
     """One of them is in it, however small it is to be, and no class goes with it that others have."""
@@ -296,14 +284,6 @@ def test_nodes_that_answer_for_a_domain_get_equal_test_sets(counts: list[int], n
     for domain, answering in (("a", nodes), ("b", 1), ("held out", nodes + 1)):
         sizes = {len(mixed_test(dealt, index, domain, mix, labels, seed)) for index in range(len(dealt))}
         assert sizes == {max(1, len(labels) // answering)}
-
-
-def test_nodes_draw_for_themselves() -> None:
-    labels = labels_of([300, 300])
-    first, second = (mixed_test(("a", "a"), index, "a", np.array([1, 1]), labels, 0) for index in (0, 1))
-    assert len(first) == len(second) == 300
-    # Half of the images each: 150 in common are to be expected, with a spread of 8.7 or less.
-    assert 110 < len(np.intersect1d(first, second)) < 190
 
 
 @given(counts=class_counts, nodes=st.integers(1, 6), groups=st.integers(1, 40), seed=seeds)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_datasets.io import cache, decode, integrity, kept, trees
+from fedshift_datasets.io import cache, kept, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
 from fedshift_datasets.quality.exact_copies import Role
@@ -28,17 +28,6 @@ def photos(tmp_path: Path) -> Listing:
             exif[274] = 6
         image.convert("L" if number % 4 == 1 and number % 3 else "RGB").save(path, exif=exif)
     return trees.list_folders(tmp_path / "photos", CLASSES)
-
-
-def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
-    out = np.empty((len(photos), 32, 32, 3), np.uint8)
-    for workers in (1, 3):
-        facts = decode.decode_into(photos, out, workers=workers)
-        assert list(facts.headers) == checkup.headers(photos.items)
-        assert len({header.size for header in facts.headers}) == 3 and any(header.turned for header in facts.headers)
-        assert {header.mode for header in facts.headers} == {"RGB", "L"}
-        assert integrity._of_all(facts.digests[file] for file in photos.sources) == integrity.content(photos.sources)
-        assert np.array_equal(out, np.stack([decode.decode(item, 32).pixels for item in photos.items]))
 
 
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from data_refusals import refuses
 from image_trees import SPLITS, fill, pictures
-from PIL import Image
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source, Split
@@ -55,15 +54,6 @@ def write_table(path: Path, lines: list[str], header: str = "file,label,domain")
 
 
 # --- folders ----------------------------------------------------------------------------------------
-
-
-def test_sites_may_have_different_layouts(root: Path) -> None:
-    train, test = split_of(root, "Aachen")
-    assert (len(train), len(test), sum(name.endswith("malignant") for name in test)) == (12, 3, 1)
-    train, test = split_of(root, "Bonn")
-    assert (len(train), len(test), min(test)) == (15, 5, "0050.jpgbenign")
-    labels = listed(folders.find, "Bonn", "test", source(root))
-    assert all(label == ("malignant" in name) for name, label in labels.items())
 
 
 @pytest.mark.parametrize("name", ["Bonn/extra", "train", "C=1", "Worst", "-c", "loose"])
@@ -137,12 +127,6 @@ def test_a_table_says_everything(root: Path, mark: str) -> None:
     assert [len(part) for part in split_of(root, "south")] == [1, 1]
 
 
-def test_quotes_around_a_cell_may_follow_a_space(root: Path) -> None:
-    rows = [f'Aachen/{kind}/{i:04}.jpg, "{kind}" ,  "north"' for kind in CLASSES for i in range(3)]
-    write_table(root / "labels.csv", rows, 'file, "label", domain')
-    assert folders.names(Source(root)) == folders.Names(("north",), CLASSES)
-
-
 @pytest.mark.parametrize(("encoding", "line"), [("cp1252", 3), ("utf-16", 1)])
 def test_a_table_of_another_encoding_is_named_with_its_line(root: Path, encoding: str, line: int) -> None:
     text = "file,label,domain\na.png,benign,north\nb.png,gutartig für sich,north\n"
@@ -202,15 +186,3 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
 
 
 # --- two runs in one process ------------------------------------------------------------------------
-
-
-def test_runs_with_other_classes_do_not_mix(tmp_path: Path) -> None:
-    for grey, kind in enumerate(CLASSES):
-        for number in range(4):
-            path = tmp_path / "Aachen" / kind / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("L", (20, 20), 200 * grey).save(path)
-    for classes in (CLASSES, CLASSES[::-1]):
-        for load, root in ((catalog.load, tmp_path), (catalog.load_own, tmp_path / "Aachen")):
-            images = load("folders", "Aachen", "train", Source(root, classes=classes), 16)
-            assert len(images) == 6 and (images.y == (images.x[:, 0, 0, 0] > 100) * 1 ^ (classes != CLASSES)).all()

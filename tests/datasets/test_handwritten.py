@@ -14,7 +14,7 @@ from fedshift_datasets import catalog
 from fedshift_datasets.base import SPLITS, Source, Split, checked
 from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
-from fedshift_datasets.sets import handwritten_masks, handwritten_styles
+from fedshift_datasets.sets import handwritten_masks
 from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
 from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, upsample
 
@@ -44,16 +44,6 @@ def test_classes_are_dealt_evenly(seed: int) -> None:
         assert (np.abs(test - 0.2 * (train + test)) <= 0.5).all()
         totals.append(sum(train) + sum(test))
     assert max(totals) - min(totals) <= 4
-
-
-def test_split_is_shuffled_and_seeded() -> None:
-    first, again, other = source_indices(0), source_indices(0), source_indices(1)
-    for part in PARTS:
-        assert np.array_equal(first[part], again[part])
-        assert not np.array_equal(np.sort(first[part]), np.sort(other[part]))
-        labels = LABELS[first[part]]
-        assert not np.array_equal(labels, np.sort(labels))
-        assert np.any(np.diff(first[part]) < 0)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -98,18 +88,6 @@ def test_masks_lie_on_the_digits_of_the_same_pictures(domain: str) -> None:
     elif domain == "sketch":  # the pencil runs along the border, and paper is on both sides of it
         rim, near = (grow(digit, axes=(1, 2)) for grow in (ndimage.binary_erosion, ndimage.binary_dilation))
         assert grey[digit & ~rim].mean() < 130 and min(grey[rim].mean(), grey[~near].mean()) > 200
-
-
-def test_street_takes_neighbours_from_its_batch_only() -> None:
-    # Every digit of this batch is a plane of one value, so a neighbour shows whose it is.
-    values = np.linspace(0.1, 0.9, 5, dtype=np.float32)
-    ink = np.broadcast_to(values[:, None, None], (5, SIZE, SIZE))
-    strips = handwritten_styles._strips(ink, generator(0, "test"))
-    pitch = handwritten_styles.STREET_PITCH
-    assert strips.shape == (5, SIZE, SIZE + 2 * pitch)
-    for own, strip in zip(values, strips, strict=True):
-        assert {strip[0, 0], strip[0, -1]} <= {*values} - {own}
-        assert np.all(strip[:, SIZE : 2 * pitch] == own)
 
 
 def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:

@@ -117,13 +117,6 @@ def test_names_are_compared_where_folders_have_no_times(
     assert looks.call_count == 2
 
 
-def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: Mock) -> None:
-    survey = folders.survey(Source(home))
-    kept_sites._known.clear()
-    again = folders.survey(Source(home, classes=survey.classes))
-    assert looks.call_count == 1 and again.sites == survey.sites and again.classes == CLASSES
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
 def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes) -> None:
     first = names(found(home))
@@ -133,16 +126,6 @@ def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes
         file.write_bytes(damaged)
         assert names(found(home)) == first and looks.call_count == number
     assert file.stat().st_mode & 0o077 == 0
-
-
-def test_names_of_any_letters_are_kept(home: Path, looks: Mock) -> None:
-    for name in ("line\nbreak.png", "Läsion.png", "\udcff.png", " .png"):  # the third is no UTF-8
-        picture(home / "home" / "cat" / "a.png")
-        (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
-    first, again = found(home, test_share=0.01), found(home, test_share=0.01)
-    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) == 14
-    (file,) = cache.cache_dir().glob("site-*.list")
-    assert cache.remove_lists() == 1 and not file.exists()
 
 
 def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
 """Names of files that anybody may have given them: shown so that no terminal obeys them, and taken as they are."""
 
-import io
 import os
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_datasets.io import decode, files, mat, trees
+from fedshift_datasets.io import decode, files, trees
 from fedshift_datasets.listing import Item
 
 CLASSES = ("dog", "cat", "owl")
@@ -69,19 +67,6 @@ def test_folders_and_images(tmp_path: Path) -> None:
     refused(decode.decode, Item(image, str(image)), 8)
     Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(image, "TIFF")
     refused(decode.decode, Item(image, str(image)), 8)
-
-
-def test_archives(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, EVIL) / EVIL
-    for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES)):
-        (folder / "a").write_bytes(b"no archive")
-        refused(read, folder / "a")
-    np.savez(tmp_path / "a.npz", **{EVIL.replace("\udcff", "\\xff"): np.zeros(1)})
-    refused(files.read_npz, tmp_path / "a.npz", classes=CLASSES)
-    for name in (f"art/{EVIL}/1.jpg", f"{EVIL}/dog/1.jpg"):
-        with tarfile.open(tmp_path / "a.tar", "w") as archive:
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-        refused(trees.list_tar, tmp_path / "a.tar", ("art",), CLASSES)
 
 
 # --- use

@@ -144,27 +144,6 @@ def test_an_image_without_rights_is_named(root: Path) -> None:
         decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
 
 
-def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path) -> None:
-    fill(tmp_path / "a" / "train", {"x": 3, "y": 3})
-    to_link(tmp_path / "a" / "test", "/mnt/other")
-    with refuses(tmp_path / "a" / "test"):
-        catalog.has_own("folders", "a", "test", source(tmp_path))
-    with refuses(tmp_path / "a" / "test"):
-        trees.find_plain(tmp_path, "a", "test", CLASSES)
-
-
-def test_a_row_whose_file_is_away_is_named(root: Path) -> None:
-    rows = [f"{path.relative_to(root)},{path.parent.name},{path.parts[-3]}" for path in sorted(root.rglob("*.png"))]
-    (root / "labels.csv").write_text("\n".join(["file,label,domain", *rows]))
-    to_link(root / "a" / "x" / "3.png")
-    without = source(root, skip_broken=True)
-    assert sum(len(catalog.load("folders", "a", s, without, 16, PLAIN)) for s in ("train", "test")) == 19
-    (root / "b" / "x").rename(root.parent / f"{root.name}-moved")
-    to_link(root / "b" / "x", "/mnt/other")
-    with refuses(root / "b" / "x", "/mnt/other"):
-        folders.find("b", "train", source(root))
-
-
 def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
     fill(tmp_path, {"x": 3, "y": 3})
     to_link(tmp_path / "x" / "link.jpg")

@@ -10,7 +10,6 @@ from refusals import refused
 
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.corruptions import corrupt
 from fedshift_datasets.quality import preview
 from fedshift_datasets.quality.corruption_sheet import corruption_sheet
 from fedshift_datasets.quality.preview import contact_sheet
@@ -63,21 +62,6 @@ def test_nothing_to_show_is_refused(more: dict[str, Any]) -> None:
 def some_images(count: int) -> ImageSet:
     x = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     return ImageSet(x, np.zeros(count, np.int64))
-
-
-def test_cells_are_the_corrupted_images() -> None:
-    images = some_images(5)
-    sheet = corruption_sheet(images, ("fog", "contrast"), (2, 5), count=2, seed=4, scale=1)
-    pixels = np.asarray(sheet)
-    # Of five images the first and the third; from the right and from below, where no text stands: two images of three
-    # columns, two rows.
-    for row, name in enumerate(("fog", "contrast")):
-        top = sheet.height - (2 - row) * (32 + 2 * preview.PAD)
-        for column, (image, severity) in enumerate((i, s) for i in (0, 1) for s in (0, 2, 5)):
-            left = sheet.width - (6 - column) * (32 + preview.PAD)
-            expected = corrupt(images.x[[0, 2]], name, severity, np.array([0, 2]), 4)[image]
-            assert np.array_equal(pixels[top : top + 32, left : left + 32], expected)
-    assert sheet.mode == "RGB"
 
 
 def test_corruptions_that_cannot_be_shown_are_refused() -> None:

@@ -11,7 +11,6 @@ from image_trees import fill, pictures
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import layout
 from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
@@ -161,13 +160,3 @@ def test_a_label_of_pandas_for_nothing_is_no_class(root: Path) -> None:
     with refuses("line 21", "'NaN'"):
         folders.names(Source(root))
     assert folders.find("a", "train", Source(root, classes=("x", "y", "nan")))
-
-
-def test_files_are_found_in_another_spelling(tmp_path: Path) -> None:
-    (tmp_path / "Scan_train.npz").write_bytes(b"")
-    fill(tmp_path / "Photo" / "train", {"x": 1})
-    assert layout.find_domain(tmp_path, "scan", "train") == tmp_path / "Scan_train.npz"
-    assert layout.find_domain(tmp_path, "photo", "train") == tmp_path / "Photo" / "train"
-    fill(tmp_path / "PHOTO" / "train", {"x": 1})
-    with refuses("PHOTO and Photo"):
-        layout.find_domain(tmp_path, "photo", "train")

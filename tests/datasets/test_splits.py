@@ -52,12 +52,6 @@ def shares_of(allocation: Allocation, nodes: int, num_examples: int, seed: int) 
 # --- what a node holds -----------------------------------------------------------------------------------
 
 
-def test_share_of_one_domain_alone_leaves_the_others_equal() -> None:
-    allocation = Allocation(counts={"a": 2, "b": 2}, share={"a": 0.1})
-    dealt = allocation.deal(DOMAINS, 4, 0)
-    assert [len(node_share(allocation, dealt, i, 100, 0)) for i in range(4)] == [10, 10, 50, 50]
-
-
 def test_shares_are_those_of_earlier_releases() -> None:
     """Runs are repeated by their seed: what a plain allocation deals must never change."""
     cases = (

@@ -127,25 +127,6 @@ def checks() -> Iterator[list[tuple[int, ...]]]:
         yield seen
 
 
-def test_digests_are_compared_only_of_a_file_that_nobody_knows(
-    photos: Path, cache_home: Path, checks: list[tuple[int, ...]]
-) -> None:
-    load(photos)
-    checks.clear()
-    load(photos)
-    kept._checked.clear()  # another process
-    load(photos)
-    assert checks == []
-    shutil.copy2(part := part_of(cache_home), cache_home / "copy")  # another inode
-    (cache_home / "copy").replace(part)
-    load(photos)
-    assert (COUNT, 64, 64, 3) in checks
-    checks.clear()
-    kept._checked.clear()
-    load(photos)
-    assert checks == []
-
-
 @pytest.mark.parametrize("note", ["{", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
 def test_a_damaged_note_means_a_check(photos: Path, cache_home: Path, checks: list[tuple[int, ...]], note: str) -> None:
     load(photos)
@@ -196,17 +177,6 @@ def test_the_next_build_removes_what_a_killed_one_left(photos: Path, cache_home:
     assert left.is_file()
     cache.load(cache.Part("pets", "photo", "test", 16), listed(photos))
     assert kept.builds() == [] and not list(cache_home.glob(f"{PART.stem}-*"))
-
-
-def test_a_build_leaves_that_of_a_live_process_alone(photos: Path) -> None:
-    process, live = building_in_a_process(photos)
-    try:
-        cache.load(cache.Part("pets", "photo", "train", 16), listed(photos))
-        cache.load(cache.Part("pets", "photo", "test", 64), listed(photos).select(np.arange(9)))
-        assert live.is_file() and process.is_alive()
-    finally:
-        process.kill()
-        process.join()
 
 
 def test_only_what_is_built_is_removed(cache_home: Path) -> None:

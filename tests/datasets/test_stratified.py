@@ -41,13 +41,6 @@ def test_the_split_goes_by_names_not_by_order_and_by_the_seed() -> None:
     assert units[one][:3].tolist() == ["a/000.png", "a/004.png", "a/008.png"]
 
 
-def test_an_umlaut_of_two_characters_is_the_same_name() -> None:
-    composed, apart = (
-        split([0] * 20, [f"a/{letter}{i}.png" for i in range(20)], 0.3, 0) for letter in ("ü", "u\u0308")
-    )
-    assert np.array_equal(composed, apart)
-
-
 @pytest.mark.parametrize("seed", [3, 18, 19, 26])
 def test_groups_stay_together_and_shares_are_near(seed: int) -> None:
     rng = np.random.default_rng(seed)
