@@ -122,9 +122,3 @@ def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
 def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
     with refused(FedShiftError, C, D):
         client(sent() | wrong).start_round(2)
-
-
-def test_switched_off_it_is_fedavg() -> None:
-    made, plain = client(sent(), lacking=1, samples=0), fedavg(network=network())
-    assert same(fit(made)[0], fit(plain)[0])
-    assert made.contribution() == {}

@@ -148,30 +148,6 @@ def test_what_travels_and_what_stays(method: str) -> None:
     assert case.kind.personal(made.model, made.setup.model, made.params) is personal
 
 
-OFF_SEPROTO = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
-#: Clients with their own terms off, and what the server sends them all the same.
-OFF: Rows = {
-    "f2dc": ({}, f2dc(use_dfd_loss=False, use_dfc_loss=False)), "fedccrl": ({"copies": 0}, {}), "fedgh": ({}, {}),
-    "fedicon": ({"lie": False}, {}), "fediir": ({"lambda_iir": 0.0}, sent_to("fediir")),
-    "fedmd": ({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, {}),
-    "fedpall": ({"lambda_adv": 0, "lambda_con": 0, "take": 0}, {}), "fedprox": ({"mu": 0.0}, {}),
-    "fedproto": ({"lambda_proto": 0.0}, sent_to("fedproto")), "fedseproto": (OFF_SEPROTO, sent_to("fedseproto")),
-    "local": ({}, {}), "stablefdg": ({"shift": 0.0, "explore": 0.0, "attention": False}, {}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OFF)
-def test_switched_off_it_is_fedavg_bit_for_bit(name: str) -> None:
-    """Of one node, where weights do not travel."""
-    params, options = OFF[name]
-    made = client_of(name, params, epochs=1, **options)
-    plain = fedavg(epochs=1, network=client_of(name, params).model if name == "fedseproto" else None)
-    for server_round in (1, 2):
-        assert fit(made, server_round)[1] == fit(plain, server_round)[1]
-    state, wanted = made.model.state_dict(), plain.model.state_dict()
-    assert all(torch.equal(state[part], wanted[part]) for part in wanted if not part.startswith(("domain", "decoder")))
-
-
 def test_copa_in_a_federation_of_one_domain_is_fedavg() -> None:
     plain = fedavg(epochs=1)
     state = plain.model.state_dict()

@@ -55,8 +55,3 @@ def test_nodes_contribute_one_number_for_each_parameter() -> None:
     assert made.expected() == {CHANGE: (6,)}  # neither buffers nor integers
     made._global = ArrayRecord()
     assert made.expected() == {CHANGE: ("P",)}  # before it is known
-
-
-def test_switched_off_it_is_fedavg() -> None:
-    updates = [update(i, np.ones(6, np.float32)) for i in (0, 2)]
-    assert server(control=False).node_weights(updates) == [0.25, 0.75]

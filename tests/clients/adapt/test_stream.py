@@ -9,7 +9,7 @@ import torch
 from method_cases import domain_heads
 from numpy.typing import NDArray
 from refusals import refused
-from support import InlineRun, image_set, new_client, normalised, same, shared, whole
+from support import image_set, new_client, normalised, same, shared, whole
 from torch import Tensor
 
 from fedshift_clients.adapt.eata import EATA, EATAAdaptation
@@ -186,24 +186,6 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     made.model.classifier = torch.nn.Identity()  # type: ignore[assignment]
     with refused(ConfigError, "adapt.name=t3a", "cnn_bn", "Identity"):
         T3AAdaptation(T3AParams()).check_model(made.model, made.setup.model)
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        ("fedavg", "model.name=cnn_bn"),
-        pytest.param("fedseproto", "model.name=cnn_bn method.schedule=joint", marks=pytest.mark.long),
-        pytest.param("moon", "model.name=cnn_bn method.projection=mlp", marks=pytest.mark.long),
-    ],
-)
-def test_over_any_method_training_is_as_without_it(method: str, settings: str, run_inline: InlineRun) -> None:
-    few = "train.epochs=1 allocation.share=0.06 train.batch_size=12 dataset.domains=[scan,sketch]"
-    plain = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name=none")
-    for name in ALL:
-        adapted = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name={name}")
-        assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
-        assert "before-adaptation" in adapted.rounds[-1]["others"]
-        assert adapted.results["evaluated"] == "personal models"
 
 
 def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
