@@ -1,15 +1,12 @@
 """What the command tells of methods, data sets and experiments, and what a shell completes."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from support import ROOT, on_images
+from support import on_images
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -113,18 +110,6 @@ def test_every_key_that_is_completed_is_one() -> None:
         assert "unknown key" not in result, key
 
 
-@pytest.mark.slow
-def test_a_shell_is_answered(tmp_path: Path) -> None:
-    words = "fedshift run handwritten method=fedpro"
-    requested = {"_FEDSHIFT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
-    program = "import sys; sys.argv[0] = 'fedshift'; from fedshift.cli import app; app(prog_name='fedshift')"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | requested | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert {"method=fedprox", "method=fedproc", "method=fedproto"} <= set(re.findall(r"[\w.]+=\w+", ended.stdout))
-
-
 def test_keys_of_one_section() -> None:
     lines = shown("keys", "privacy").splitlines()
     assert {line.split()[0] for line in lines if line.startswith("privacy.")} == {
@@ -139,16 +124,3 @@ def test_a_key_that_several_methods_have_stands_under_each() -> None:
         assert row[:3] == ["method.tau", "number", default]
     lines = shown("keys", "adapt.epochs").splitlines()
     assert [line for line in lines if "=" in line] == [f"adapt.name={name}" for name in ("finetune", "fedicon")]
-
-
-def test_one_experiment_and_one_data_set(tmp_path: Path) -> None:
-    result = shown("experiments", "f2dc-pacs")
-    assert "10: photo 2, art_painting 3, cartoon 2, sketch 3" in result
-    assert "f2dc.Table 1b: fedshift compare RUNS --paper 'f2dc.Table 1b'" in result
-    assert "fedcode: alpha=100.0" in result and "100 rounds of 10 local epochs" in result
-    own = tmp_path / "mine.yaml"
-    own.write_text((files.CONF / "experiments" / "handwritten.yaml").read_text())
-    assert shown("experiments", str(own)).startswith("mine")
-    result = shown("datasets", "pacs")
-    assert "photo, art_painting, cartoon, sketch" in result and "7: dog" in result and "f2dc-pacs" in result
-    assert "those of data-dir" in shown("datasets", "folders")

@@ -1,15 +1,12 @@
 """`fedshift cache`: images and features that are kept are listed, verified and deleted, and nothing else is."""
 
-import contextlib
 import fcntl
 import json
 import os
-import pty
 import shutil
 import time
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 from own_sites import make
@@ -130,16 +127,6 @@ def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[st
     assert {entry.kind for entry in entries} == left and filled[3].name not in {entry.name for entry in entries}
 
 
-def test_lists_of_file_names_go_with_the_images(filled: list[Entry], folder: Path) -> None:
-    lists = folder / "site-0f.json"
-    lists.write_text('["anna.png"]')
-    assert _run("delete", "--features", "--yes")[0] == 0 and lists.exists()
-    code, out, _ = _run("delete", "--images", "--yes")
-    assert code == 0 and out.endswith("lists of file names\n") and not lists.exists()
-    lists.write_text("[]")
-    assert _run("delete", "--all", "--yes")[1] == "deleted 1 list of file names\n"
-
-
 def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
     images, _, store, _ = filled
     with kept.lock_of(images.path).open("a") as first, kept.lock_of(store.path).open("a") as second:
@@ -187,18 +174,3 @@ def test_unknown_names_and_contradictions_are_one_line(filled: list[Entry]) -> N
         error = _run(*arguments)[2]
         assert named in error and "\n" not in error
     assert len(inventory.entries()) == 4
-
-
-@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 4), (b"y\n", 3)])
-def test_it_asks_first(
-    filled: list[Entry], monkeypatch: pytest.MonkeyPatch, answer: bytes, left: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, answer)
-    unasked = dict.fromkeys(("features", "images", "everything", "yes"), False)
-    with os.fdopen(theirs) as terminal, contextlib.suppress(click.Abort):
-        monkeypatch.setattr("sys.stdin", terminal)
-        cache_command.delete([filled[0].name], unused=None, **unasked)
-    os.close(ours)
-    assert f"Delete these 1 ({cache_command.size_of(filled[0].bytes)})?" in capsys.readouterr().out
-    assert len(inventory.entries()) == left

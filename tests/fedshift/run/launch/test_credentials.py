@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import ipaddress
 import os
 import shutil
 import socket
@@ -20,8 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 from typer.testing import CliRunner
 
@@ -137,13 +134,6 @@ def test_a_nodes_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
         with refused(ConfigError, named):
             credentials.make_server(tmp_path, hosts)
     assert not list(tmp_path.iterdir())
-
-
-@given(st.ip_addresses())
-def test_every_ip_address_is_written_as_one(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    if isinstance(address, ipaddress.IPv6Address) and address.scope_id:
-        return
-    assert credentials._general_name(str(address)) == x509.IPAddress(address)
 
 
 # --- what a SuperLink refuses to start with ------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """``fedshift doctor``: the machine, what is kept of it, and each of its problems with what to do."""
 
 import json
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -69,18 +67,6 @@ def message_of(found: Iterator[Problem]) -> str:
     return "\n".join(f"{one.what}: {one.remedy}" for one in found)
 
 
-def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["flwr[simulation]<1.42,>=1.41", "numpy>=1.26", 'timm<2,>=1; extra == "timm"']
-    have = {"flwr": "1.42.0", "numpy": None, "timm": None}
-    monkeypatch.setattr(diagnostics, "requires", lambda _: wanted)
-    monkeypatch.setattr(diagnostics, "installed", have.get)
-    assert message_of(diagnostics.packages()) == (
-        "flwr 1.42.0, expected is flwr<1.42,>=1.41: pip install 'flwr<1.42,>=1.41'\n"
-        "numpy is missing, expected is numpy>=1.26: pip install 'numpy>=1.26'"
-    )
-    assert diagnostics.extras() == {"timm": {"timm": None}}
-
-
 def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(free=10**12, total=10**12)
     monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: disk)
@@ -89,37 +75,6 @@ def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE" in message_of(diagnostics.folders())
     monkeypatch.setattr(diagnostics.os, "access", lambda path, how: path != tmp_path)
     assert f"{tmp_path} cannot be written to (FEDSHIFT_CACHE)" in message_of(diagnostics.folders())
-
-
-def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = SimpleNamespace(total=64 << 20)
-    monkeypatch.setattr(diagnostics, "SHARED", tmp_path)
-    monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: small)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
-    monkeypatch.setattr(diagnostics, "QUOTA", tmp_path / "cpu.max")
-    monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(diagnostics.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert "64 cores" not in message_of(diagnostics.limits())  # no quota
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    result = message_of(diagnostics.limits())
-    assert "a process may open 256 files: ulimit -n 4096 (at most unlimited)" in result
-    assert f"{tmp_path} has 67 MB, simulations are slow: docker run --shm-size=2g" in result
-    assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in result
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert diagnostics.cores_granted() == 64
-
-
-def test_memory_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: Any = SimpleNamespace(available=3_000_000_000)
-    monkeypatch.setattr(diagnostics.psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 8)
-    assert message_of(diagnostics.memory()).endswith("about 1.1 GB for each of 8 cores: actors=2")
-    memory.available = 20_000_000_000
-    assert message_of(diagnostics.memory()) == ""
-    (tmp_path / "version").write_text("NVRM")
-    monkeypatch.setattr(diagnostics, "NVIDIA", tmp_path / "version")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "there is an NVIDIA driver, but torch" in message_of(diagnostics.devices())
 
 
 def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

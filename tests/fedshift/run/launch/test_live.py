@@ -35,25 +35,6 @@ def line(number: int, losses: float | None = 1.5, **accuracy: float | None) -> d
     return {"round": number, "accuracy": accuracy or None, "losses": {"loss": losses}, "seconds": 1.0}
 
 
-def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
-    watched = progress_table.Watched(tmp_path / "status")
-    watched.look()
-    assert watched.status == {}
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (tmp_path / "status").write_text(json.dumps({"run_folder": str(folder)}))
-    watched.look()
-    first, second, anew = (json.dumps(line(*each)) + "\n" for each in ((1, 1.0), (2, 2.0), (1, 7.0)))
-    for status, metrics, losses in (
-        (json.dumps(STATUS), first + '{"round": 2, "acc', [1.0]), ("{", first + second, [1.0, 2.0]),
-        ("{", anew, [7.0]),  # back to an earlier round
-    ):  # fmt: skip
-        (folder / "status.json").write_text(status)
-        (folder / "metrics.jsonl").write_text(metrics)
-        watched.look()
-        assert watched.status["round"] == 3 and [line["losses"]["loss"] for line in watched.rounds] == losses
-
-
 @pytest.mark.parametrize(
     ("terminal", "term", "log", "possible"),
     [(True, "xterm", "", True), (True, "dumb", "", False), (True, "xterm", "json", False), (False, "xterm", "", False)],

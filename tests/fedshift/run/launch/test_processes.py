@@ -148,31 +148,6 @@ def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
     assert json.loads(output) == ([started.pid] if by_flower and alone else [])
 
 
-def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
-    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
-    with processes.group(tmp_path, dict(os.environ)) as made:
-        parent = psutil.Process(made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested]).pid)
-        assert until(lambda: bool(parent.children()))
-        family = {parent, *parent.children()}
-        at_once = made.start("two", ["sleep", "1000"])
-    assert not any(process.is_running() for process in family) and at_once.poll() is not None
-
-
-def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = subprocess.Popen(["sleep", "1000"], env={**os.environ, "FEDSHIFT_TEST": "here"})
-    true, hidden = psutil.Process.environ, [program.pid]
-
-    def environ(process: psutil.Process) -> dict[str, str]:
-        return {} if hidden == [process.pid] and hidden.pop() else true(process)
-
-    monkeypatch.setattr(psutil.Process, "environ", environ)
-    try:
-        assert processes.stop_marked("FEDSHIFT_TEST", "here") == 1
-        assert not psutil.pid_exists(program.pid)
-    finally:
-        program.kill()
-
-
 # --- ports -------------------------------------------------------------------------------------------
 
 

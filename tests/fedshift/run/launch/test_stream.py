@@ -8,50 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedshift.run.launch import log_filter
-from fedshift_app.run import console
-
-GREEN, YELLOW, RESET = "\x1b[92m", "\x1b[93m", "\x1b[0m"
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("line", "bare"),
-    [
-        (f"{YELLOW}WARNING {RESET}:   Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.\n", None),
-        (f"{GREEN}INFO {RESET}:      To change federation size, use the following command:\n", None),
-        (
-            f"{GREEN}INFO {RESET}:      \tflwr federation simulation-config @none/x <superlink> --num-supernodes <N>\n",
-            None,
-        ),
-        (f"{GREEN}INFO {RESET}:      Starting Flower Simulation\n", "INFO :      Starting Flower Simulation\n"),
-        ("round 1/2  scan 10.0\n", "round 1/2  scan 10.0\n"),
-        ("\x1b]0;title\x07\x1b[2K\x1b[1;32mbold\x1b[m", "bold"),
-        # Ours, or an app's: only Flower's own lines are left out.
-        ("see flwr federation simulation-config\n", "see flwr federation simulation-config\n"),
-    ],
-)
-def test_a_line(line: str, bare: str | None) -> None:
-    assert log_filter.cleaned(line, colour=False) == bare
-    assert log_filter.cleaned(line, colour=True) == (None if bare is None else line)
-
-
-def test_colours_belong_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert console.coloured(Terminal())
-    assert not console.coloured(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not console.coloured(Terminal())
-    monkeypatch.setenv("NO_COLOR", "")  # as https://no-color.org has it
-    assert console.coloured(Terminal())
-    monkeypatch.setenv("TERM", "dumb")
-    assert not console.coloured(Terminal())
 
 
 def test_both_streams_of_a_program_are_cleaned_and_its_exit_code_is_returned(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from played_runs import Compared, Played
 from refusals import refused
 from support import until
 
-from fedshift.lab.grid.sweep import children, grid, progress, running, sweeping
+from fedshift.lab.grid.sweep import children, grid, progress, sweeping
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.run.launch import processes, runner, worker_count
 from fedshift_app.node import data as node_data
@@ -57,25 +57,6 @@ def test_all_runs_are_done_then_compared(
     with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
         played.sweep("seed=0", "model.bn=average,freeze")
     assert compared.calls[-1][-1]  # what the grid varies may differ in the table
-
-
-def test_runs_that_cannot_stand_in_one_table_are_compared_in_groups(
-    played: Played, compared: type[Compared], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After hours of training there is a table."""
-    module = sys.modules["fedshift.lab.tables.compare"]
-    usual = module.compare
-
-    def compare(runs: Any, **options: Any) -> Any:
-        table = usual(runs, **options)
-        if not options["allow_different"]:
-            raise ConfigError("these runs differ in model.bn")
-        return table
-
-    monkeypatch.setattr(module, "compare", compare)
-    played.sweep("seed=0,1")
-    assert [call[-1] for call in compared.calls] == [False, True]
-    assert "these runs differ in model.bn" in (played.folder / "compare.md").read_text()
 
 
 def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
@@ -250,27 +231,7 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
         next_one.process.wait()
 
 
-def test_the_real_command_runs_this_tree(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise SystemExit(9)")  # of the working folder, which must not come first
-    result = subprocess.run(
-        [*running.run_command(), "--nonsense"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert result.returncode == 2 and "--nonsense" in result.stderr
-
-
 # --- what cannot run --------------------------------------------------------------------------------------------
-
-
-def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    arguments = [
-        "handwritten", "method=fedavg,f2dc", "model.name=cnn,timm:vit_tiny_patch16_224", f"output-dir={tmp_path}",
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"^F2DC|^f2dc") as caught:
-        sweeping.sweep(arguments, "")
-    assert "model.name=timm:vit_tiny_patch16_224: modules f2dc: the network" in str(caught.value)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_says_to_its_sweep_that_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,50 +2,17 @@
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from support import Run
 
-from fedshift.lab.pages.report import curves, maps, record_sections
+from fedshift.lab.pages.report import curves, record_sections
 from fedshift.run import reading
 from fedshift.run.html import drawing
-from fedshift.run.html.confusion import confusion_of
 from fedshift.run.html.naming import name_points
-
-
-def test_many_classes_and_domains() -> None:
-    """DomainNet has 345 classes; nobody has ten domains yet. Features that are all alike have one place."""
-    classes, domains = [f"class {k}" for k in range(345)], [f"domain {d}" for d in range(10)]
-    y = np.arange(345).repeat(2)
-    counts = np.eye(345, dtype=np.int64) + np.roll(np.eye(345, dtype=np.int64), 1, 1)
-    with drawing.style():
-        assert len(confusion_of("domain 0", counts, classes, 0, "domain 0").svg) < 200_000
-        placed = np.random.default_rng(0).normal(size=(len(y), 2))
-        of_classes, of_domains = maps.by_class_and_domain(placed, y, np.arange(len(y)) % 10, domains, classes)
-    assert "class 344" in of_classes.svg and "class 344" not in of_domains.svg  # a key for who looks at the colours
-    assert "domain 9" in of_domains.svg
-    assert maps.tsne(np.ones((6, 3)), seed=0).tolist() == [[0, 0]] * 6
-    assert len(np.unique(maps.tsne(placed[:5], seed=0), axis=0)) == 5
-
-
-def test_whiskers_end_at_100_one_domain_has_none_and_equal_bytes_are_two_lines() -> None:
-    fields = {"domains": {"a": 100.0, "b": 92.0}, "avg": 96.0, "std": 5.7, "averaged_rounds": 5}
-    with drawing.style():
-        bars: Any = curves.bars(fields).figure.axes[0]
-        alone: Any = curves.bars(fields | {"domains": {"a" * 60: 85.0}, "avg": 85.0, "std": 0.0})
-        costs: Any = curves.costs([{"round": n, "seconds": 1.0, "bytes_up": 5e6, "bytes_down": 5e6} for n in (1, 2)])
-    (whisker,) = bars.collections
-    assert whisker.get_segments()[0][:, 0] == pytest.approx([96 - 8 / 2**0.5, 100])
-    (axes,) = alone.figure.axes
-    assert axes.texts[-1].get_text() == "85.0" and "STD" not in alone.caption
-    assert len(axes.get_yticklabels()[0].get_text()) == drawing.ROW_NAME  # a long name is cut
-    down, up = costs.figure.axes[1].lines
-    assert down.get_label() != up.get_label() and down.get_linewidth() > 2 * up.get_linewidth()
 
 
 def test_the_table_names_scored_rounds_that_are_not_the_last_ones(finished: Run) -> None:
@@ -111,17 +78,3 @@ def test_names_of_points_close_by_are_all_to_be_read(rows: int, name: str, apart
     _, boxes = shown(named, [(5.0, 70.0)], [])
     assert len(boxes) == rows
     assert not [pair for pair in combinations(boxes.values(), 2) if Bbox.intersection(*pair)]
-
-
-def test_a_name_keeps_off_points_and_lines_and_stays_in_the_figure() -> None:
-    named = [(1.0, 90.0, "first"), (9.0, 92.0, "the last of them")]
-    line = [(1.0, 90.0), (9.0, 90.0), (9.0, 92.0)]
-    axes, boxes = shown(named, [(1.3, 90.6)], [line])
-    whole = axes.get_figure(root=True).bbox
-    along = Bbox(axes.transData.transform(line[:2]))
-    for box in boxes.values():
-        assert not Bbox.intersection(box, along)
-        assert not box.contains(*axes.transData.transform((1.3, 90.6)))
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1
-    (name,) = shown([(1.0, 90.0, "alone")], [(2.0, 80.0)], [])[0].texts
-    assert isinstance(name, Annotation) and name.xyann == (5.0, 0.0) and name.arrowprops is None  # next to the point

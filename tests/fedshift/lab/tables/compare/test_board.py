@@ -1,10 +1,8 @@
 """`fedshift compare --board`: its tables are those of `compare`, its commands make the runs, its page escapes names."""
 
 import base64
-import csv
 import hashlib
 import html
-import io
 import json
 import re
 import shlex
@@ -140,24 +138,6 @@ def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is
     assert made.left_out[0] in html.unescape(board_page.page(made))
     with refused(ConfigError, "comes twice"):
         board.board([root / "b"])
-
-
-def test_a_site_called_like_a_column_keeps_its_own_numbers(run: MakeRun) -> None:
-    sites = {"p": 10.0, "n": 20.0, "method": 30.0, "p std": 40.0, "network": 50.0}
-    runs = [
-        run(method, seed, domains={site: value + seed * (1 + gain) for site, value in sites.items()})
-        for gain, method in enumerate(("fedavg", "fedprox"))
-        for seed in range(3)
-    ]
-    own = {"site p": 11.0, "site n": 21.0, "site method": 31.0, "p std": 41.0, "site network": 51.0}
-    compared = compare(runs)
-    base, other = json.loads(compared.json())["rows"]
-    first, second = csv.DictReader(io.StringIO(compared.csv()))
-    assert [{name: float(row[name]) for name in own} for row in (base, first)] == [own, own]
-    result = compared.numbers.rows[1].difference
-    assert other["p"] == result.p == float(second["p"]) and base["method"] == "fedavg"
-    row = rows_of(*runs)[0]
-    assert {column: row["by_seed"]["1"][column] for column in own} == own
 
 
 # --- The page ---

@@ -4,13 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from refusals import refused
-from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -23,16 +21,11 @@ from fedshift.lab.tables.compare.claim_rule import (
     PRETRAINED_RULE,
     RULE,
     SIMILAR,
-    VERDICTS,
     Claim,
-    is_pretrained,
-    unlike,
 )
 from fedshift.lab.tables.compare.claim_table import Claims
 from fedshift.lab.tables.compare.claims import claims
-from fedshift.lab.tables.compare.rows import PaperRow, Row
 from fedshift.lab.tables.papers import printed as printed_module
-from fedshift.lab.tables.papers.deviations import Altered
 from fedshift_core.errors import ConfigError
 
 Make = Callable[..., Path]
@@ -227,11 +220,6 @@ def test_what_makes_no_sense_is_refused(
         CliRunner().invoke(cli.app, ["claims", *arguments.split()], catch_exceptions=False)
 
 
-def test_the_rule_stands_in_the_docs() -> None:
-    page = (ROOT / "docs" / "guide" / "compare.md").read_text()
-    assert [words for words in VERDICTS if f"**{words}**" not in page] == []
-
-
 def test_tuned_rows_are_held_against_tuned_fedavg(pair: Make, make: Make) -> None:
     """FedAvg with searched values is far above F2DC as it is, which has not had that search."""
     place = pair()
@@ -281,24 +269,6 @@ def test_image_size_and_arithmetic_are_named_among_the_differences(
     assert one(checked).unlike == named
     assert ", ".join(named) in checked.markdown()
     assert json.loads(checked.json())["claims"][0]["unlike"] == list(named)
-
-
-@pytest.mark.parametrize(
-    ("ours", "altered", "text"),
-    [
-        ({}, (), ""), ({"model.download": True}, (), ""),  # both
-        (
-            {"model.weights_sha256": "ab"}, (Altered("model.weights_sha256", ("ab",), ""),),
-            "pretrained (paper from scratch)",
-        ),
-        ({"model.download": True}, (Altered("model.download", ("true",), "false"),), "pretrained (paper from scratch)"),
-        ({}, (Altered("model.download", ("false",), "true"),), "from scratch (paper pretrained)"),
-    ],
-)  # fmt: skip
-def test_pretrained_weights_of_either_side_are_named(ours: Any, altered: Any, text: str) -> None:
-    run: Any = SimpleNamespace(config={"train.precision": "float32", **ours}, surroundings={})
-    row, paper = Row("", "", "global", (run,), {}, {}), PaperRow("", {}, {}, {}, altered)
-    assert unlike(row, paper) == (text,) * bool(text) and is_pretrained(row, paper) is text.startswith("pretrained")
 
 
 def test_pretrained_runs_have_a_verdict_of_their_own_and_change_no_other(

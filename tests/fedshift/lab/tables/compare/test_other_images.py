@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from fedshift.lab.tables.compare import claims, compare, keep
+from fedshift.lab.tables.compare import compare, keep
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift.lab.tables.results import differences as contents
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError
 
@@ -78,27 +77,6 @@ def test_nodes_that_hold_other_numbers_of_images_have_no_difference_either(run: 
     numbers, rows = rows_of([run("fedavg"), run("fedprox", nodes=nodes)])
     assert rows["fedprox"].refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
     assert len(numbers.warnings) == 1
-
-
-def test_unseen_domains_of_other_images_are_marked_and_have_no_difference(run: MakeRun) -> None:
-    runs = [
-        run(method, recorded=images(out), given=f"allocation.held_out=[{out}] allocation.counts=any")
-        for method in ("fedavg", "fedprox") for out in ("scan", "street")
-    ]  # fmt: skip
-    numbers, rows = rows_of(runs, held_out=True)
-    assert rows["fedavg"].mixed and rows["fedprox"].mixed and rows["fedprox"].refused and numbers.warnings
-
-
-@pytest.mark.parametrize("other", [True, False])
-def test_claims_judge_no_gain_on_other_images(other: bool, run: MakeRun) -> None:
-    for method, accuracy, slope in (("fedavg", 40.0, 1), ("f2dc", 60.0, 2)):
-        recorded = {"images": {"photo": {"train": "new" if other and method == "f2dc" else "old"}}}
-        for seed in range(3):
-            place = run(method, seed, accuracy + seed * slope, experiment="f2dc-pacs", recorded=recorded).parent
-    checked = claims.claims([place])
-    judged = {claim.why for claim in checked.claims if claim.table == "f2dc.table1b"}
-    found = (judged == {contents.OTHER_IMAGES}, bool(checked.warnings), "the images of photo train" in checked.text())
-    assert found == (other,) * 3
 
 
 def lines(*scans: float) -> list[dict[str, Any]]:

@@ -5,17 +5,14 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
 from support import Command, undrawn
 
-from fedshift.lab.tables.compare import compare, figures, keep
-from fedshift.run.html.drawing import GRID
+from fedshift.lab.tables.compare import compare, keep
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
@@ -81,33 +78,6 @@ def test_a_folder_that_is_not_utf_8_is_linked(three_seeds: list[Path], tmp_path:
     assert page.encode() and f"{three_seeds[0].name}%FF/report.html" in page and f"{three_seeds[0].name}\\xff<" in page
     table.to_board(tmp_path / "b.html")
     assert "\\udcff" in (tmp_path / "b.html").read_text(encoding="utf-8")
-
-
-def test_many_rows_have_small_curves_or_no_figures(run: MakeRun) -> None:
-    """Ten rows in three groups, whose names are cut at the same place; the last group has no baseline."""
-    runs = []
-    for group, methods in enumerate(("fedavg fedprox i2pfl fpl", "fedavg fedprox i2pfl", "i2pfl i2pfl i2pfl")):
-        for i, method in enumerate(methods.split()):
-            settings = f"train.lr=0.01 train.batch_size={8 + group} train.momentum=0.{5 + group}"
-            settings += f" method.tau=0.{i + 1}" * (group == 2)
-            runs.append(run(method, 0, 50 + 10 * group + i, given=settings))
-            with_rounds(runs[-1], [20.0 + 10 * group, 30.0 + 10 * group + i, 0.0])
-    numbers = compare(runs, allow_different=True).numbers
-    plotted = figures.plots(numbers)
-    (curves,) = [plot.figure for plot in plotted.overall if plot.name == "curves"]
-    panels = [axes for axes in curves.axes if axes.get_visible()]
-    bases = {row.group: 30.0 + 10 * i for i, row in enumerate(row for row in numbers.rows if row.is_baseline)}
-    assert len(bases) == 2
-    for row, axes in zip(numbers.rows, panels, strict=True):  # the baseline of the row's own group is dashed
-        dashed = [float(np.asarray(line.get_ydata())[-1]) for line in axes.lines if line.get_color() == GRID]
-        assert dashed == ([] if row.is_baseline or row.group not in bases else [bases[row.group]])
-    assert len({axes.get_title(loc="left") for axes in panels}) == 10
-    assert all(f"[{place}] " in plotted.lacking[0] for place in (1, 2, 3))
-    (lack,) = figures.plots(replace(numbers, rows=numbers.rows * 7)).lacking
-    assert lack.startswith("More than 60 rows")
-    (runs[0] / "metrics.jsonl").unlink()
-    (lack,) = figures.plots(compare(runs[:1]).numbers).lacking
-    assert lack.startswith("No curves")
 
 
 @pytest.mark.usefixtures("undrawn_figures")

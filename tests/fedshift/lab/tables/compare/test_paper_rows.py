@@ -154,21 +154,6 @@ def test_each_value_that_is_not_the_papers_is_named_and_what_it_leaves_open_is_n
     assert all(sum(note.startswith(start) for note in numbers.notes) == 1 for start in starts)
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "label"),
-    [
-        ("tent", "", "Tent"), ("fedavg", "adapt.name=tent model.name=cnn_bn", "Tent"), ("fedavg", "", "FedAvg"),
-        ("fedavg", f"adapt.name=eata {EATA} model.name=cnn_bn", "EATA"), ("fedavg", "adapt.name=t3a", "T3A"),
-    ],
-)  # fmt: skip
-def test_a_model_adapted_when_it_is_scored_again_stands_next_to_the_papers_row(
-    run: MakeRun, method: str, settings: str, label: str
-) -> None:
-    folder = run(method, given=settings, experiment="fedicon-digit5-covariate")
-    (row,) = compare([folder], paper="fedicon.table1").numbers.rows
-    assert (row.paper.label, row.paper.altered) == (label, ())
-
-
 def test_they_are_counted_in_the_table_and_whole_in_csv_and_json(run: MakeRun) -> None:
     settings = "method.eval_modules=none method.sigma=5 train.lr=0.1"
     table = compare([run("f2dc", given=settings, experiment="f2dc-pacs")], paper="f2dc.table1b")
@@ -185,36 +170,6 @@ def test_they_are_counted_in_the_table_and_whole_in_csv_and_json(run: MakeRun) -
     assert (reading["ours"], reading["reading"]) == (["none"], "client_mean") and reading["why"].endswith(".")
     as_printed = compare([run("f2dc", experiment="f2dc-pacs")], paper="f2dc.table1b")
     assert "ours - paper" in as_printed.text() and "ours - paper (" not in as_printed.text()
-
-
-def test_values_that_all_rows_have_otherwise_are_reported_once(run: MakeRun) -> None:
-    domains = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
-    runs = [run(method, domains=domains, experiment="digits-small") for method in ("fedavg", "fedprox", "f2dc")]
-    notes = compare(runs, paper="f2dc.table2").numbers.notes
-    (shared,) = [note for note in notes if note.startswith("not the paper's, every row with a printed one: ")]
-    for text in (
-        "rounds=10 (paper 100)", "nodes=6 (paper 20)", "train.epochs=5 (paper 10)",
-        "allocation.counts={mnist:2,mnistm:2,usps:2} (paper {mnist:3,svhn:6,syn:5,usps:6})",
-        "allocation.share={mnist:0.01,mnistm:0.03,usps:0.05} (paper 0.01)",
-        "dataset.domains=[mnist,usps,mnistm] (paper [mnist,usps,svhn,syn])",
-    ):  # fmt: skip
-        assert text in shared
-    assert "dataset.size" not in shared  # null is the data set's own, 32
-    assert f"{OPEN}, fedprox with FedProx: mu=0.01 (0.0001)" in notes
-    runs = [run(method, given="images.flip=false", experiment="f2dc-office") for method in ("fedavg", "moon")]
-    notes = compare(runs, paper="f2dc.table1a").numbers.notes
-    assert [note for note in notes if note.startswith(OPEN)] == [
-        f"{OPEN}, every row with a printed one: images.flip=false (true)"
-    ]
-
-
-def test_a_lost_label_is_reported_as_a_reading(run: MakeRun) -> None:
-    folder = run("i2pfl", given="method.use_apa=false", experiment="i2pfl-digits")
-    table = compare([folder], paper="i2pfl.tableivdigits")
-    (row,) = table.numbers.rows
-    assert row.paper.values["AVG"] == 86.11 and row.paper.altered == ()
-    assert "  paper: w/o APA (a reading)" in table.text()
-    assert any(note.startswith("the label of w/o APA is lost") for note in table.numbers.notes)
 
 
 @given(st.integers(0, 300), st.text(max_size=400))

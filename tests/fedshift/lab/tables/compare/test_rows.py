@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from fedshift.lab.tables.compare import compare, figures
+from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.results.statistics import paired, spread
 from fedshift_core.errors import ConfigError
 from fedshift_core.intervals import interval
@@ -225,23 +225,3 @@ def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(run: MakeRun) 
     ]  # fmt: skip
     with refused(ConfigError, "train.lr is"):
         compare([*runs, run("fedprox", given="train.lr=0.03")])  # by hand
-
-
-@pytest.mark.usefixtures("undrawn_figures")
-def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(run: MakeRun) -> None:
-    """Else a method without a server optimizer would be held against FedAvg with one, in table and figure."""
-    runs = [
-        run(method, seed, base + gain + seed, base + gain, given=f"server.optimizer={stepped}")
-        for method, gain in (("fedavg", 0), ("fedprox", 1.5))
-        for stepped, base in (("fedadam", 20), ("none", 50))
-        for seed in range(3)
-    ]
-    runs += [run("f2dc", seed, 53 + 1.1 * seed, 53) for seed in range(3)]  # averages by domain, as neither does
-    runs += [run("fedavg", 0, given="modules.name=f2dc")]
-    table = numbers(runs)
-    gains = {row.label: row.difference.difference.mean for row in table.rows if row.difference}
-    prox, none = "fedprox server.optimizer", "modules=none server.optimizer=none"
-    assert gains == pytest.approx(gains | {f"{prox}=none": 1.5, f"{prox}=fedadam": 1.5, "f2dc": 3.05})
-    assert f"difference to fedavg {none}: fedavg modules=f2dc server.optimizer=none, f2dc, {prox}=none" in table.notes
-    (title,) = [drawing.svg for drawing in figures.plots(table).overall if "AVG - fedavg" in drawing.svg]
-    assert f"{prox}=none +1.50" in title

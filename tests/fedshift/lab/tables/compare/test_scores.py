@@ -88,15 +88,6 @@ def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run
     assert len(board.of_runs(loading.read(again).runs).tables) == 2
 
 
-@pytest.mark.parametrize(
-    ("rounds", "called"),
-    [(5, "mean of the last five rounds"), (1, "last round"), (2, "mean of the last 2 to 5 rounds")],
-)
-def test_a_title_says_over_how_many_rounds_is_averaged(run: MakeRun, rounds: int, called: str) -> None:
-    runs = [run("fedavg", averaged_rounds=rounds), run("i2pfl", averaged_rounds=max(rounds, 5 * (rounds > 1)))]
-    assert numbers(runs).title.endswith(f"(%), {called}")
-
-
 def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones(run: MakeRun, tmp_path: Path) -> None:
     """Runs of 100 rounds that were scored every ten: the mean is over the rounds 60 to 100."""
 
@@ -119,29 +110,6 @@ def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones
     assert title(early) == "mean of the last 2 scored rounds (10 and 20)"
     assert notes([fedavg, early], "averaged rounds") == ["averaged rounds: 10 and 20 (fedprox), 60 to 100 (fedavg)"]
     assert title(scored("fedsr", 17, 10)) == "last scored round (10)"
-
-
-def test_batches_and_orders_of_test_images_are_reported_where_they_decide(run: MakeRun) -> None:
-    """Listed images raise scores by own statistics, and change nothing of averaged ones."""
-    of = {name: {"scan": 60, "street": 50} for name in ("bn=own", "bn=batch")}
-    network = "model.name=cnn_bn images.eval_batch=32 evaluate.bn=[averaged,own,batch] evaluate.bn_order="
-    orders = (("fedavg", "shuffled"), ("fedprox", "listed"))
-    runs = [run(method, given=network + order, others=of) for method, order in orders]
-    assert labels(runs) == ["fedavg", "fedprox"]
-    scores = ("bn=batch", "bn", "bn=own", "last5")
-    noted = [notes(runs[:1], "batches of 32 test images, which decide", score=score) for score in scores]
-    assert [*map(bool, noted)] == [True, True, False, False]
-    with refused(ConfigError, "evaluate.bn_order is "):
-        compare(runs, score="bn=own")
-    (note,) = notes(runs, "bn_order", score="bn")
-    assert f"evaluate.bn_order is listed ({runs[1].name})" in note and not notes(runs[1:], "bn_order", score="bn")
-
-
-def test_an_accuracy_of_some_of_a_domains_test_images_is_named(run: MakeRun) -> None:
-    missing = {"4": {"scan": [45, 90]}, "5": {"scan": [45, 90]}}
-    (note,) = notes([run("fedavg"), run("fedprox", missing_tests=missing)], "test images, as")
-    assert note.startswith("fedprox, seed 0: ")
-    assert "scan: the accuracy is of 45 of 90 test images" in note and "in 2 of 5 averaged rounds" in note
 
 
 # --- what is read, and what differs of it ---------------------------------------------------------------------
@@ -215,17 +183,6 @@ def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="kept, runs" if path == tmp_path else named):
             compare([path])
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [("{", "results.json: "), ("[]", "results.json: content: "), ('{"method": "fedavg"}', "results.json: dataset: ")],
-)
-def test_broken_results_are_named(run: MakeRun, content: str, reason: str) -> None:
-    folder = run("fedavg")
-    (folder / "results.json").write_text(content)
-    with refused(ConfigError, reason):
-        compare([folder])
 
 
 def test_a_kept_file_that_is_cut_off_is_named_and_other_json_is_not(
