@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from run_folders import write_run
-from support import ROOT, Run
+from support import Run
 from words import config as config_of
 
 from fedshift.lab.pages.report import record_sections
@@ -80,16 +80,3 @@ def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
     assert (claim.row, claim.verdict) == ("FedMLP", NOT_COMPARABLE)
     for text in (checked.text(), checked.markdown(), checked.json()):
         assert LABEL in text
-
-
-@pytest.mark.parametrize("method", [m.name for m in registry.listed() if m.approximation])
-def test_its_page_says_so_first(method: str) -> None:
-    first, _, second, *_ = (ROOT / "docs" / "methods" / f"{method}.md").read_text().splitlines()
-    assert first.endswith("(approximation)") and "approximation" in second
-
-
-def test_no_table_of_the_docs_names_it_without() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    lines = [line for page in pages for line in page.read_text().splitlines() if line.startswith("|")]
-    rows = [line for line in lines if NAME in line.replace(f".{NAME}.", "")]  # but for a module's name
-    assert [row for row in rows if "approximation" not in row] == []

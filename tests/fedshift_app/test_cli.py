@@ -1,6 +1,5 @@
 """The ``fedshift`` command in this process: what it lists, writes and refuses."""
 
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from image_trees import noise_sites
 from PIL import Image
 from refusals import worded
 from support import ROOT, Command, Run, image_set
@@ -74,11 +72,6 @@ def test_lists_have_one_line_each(command: str, expected: list[str], named: str,
     name, _, said = named.partition(" ")
     assert [*lines] == expected and said in lines[name]
     assert all(len(line.split()) > 2 for line in lines.values())
-
-
-def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> None:
-    """Not with a click that Typer does not know yet, see pyproject.toml."""
-    assert "Run folders, or folders that hold some." in fedshift("compare", "--help").out
 
 
 def test_versions_and_the_apps_folder(fedshift: Command) -> None:
@@ -224,19 +217,6 @@ def test_preview_takes_keys_of_prepare_and_a_data_dir(fedshift: Command, tmp_pat
     assert pictures[0] == pictures[1] == pictures[2] != pictures[3] == pictures[4]
 
 
-@pytest.mark.parametrize("public", [(), ("--public", "0.5")])
-def test_preview_names_an_image_that_cannot_be_read_and_goes_on(
-    public: tuple[str, ...], fedshift: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    noise_sites(tmp_path / "images", 6)
-    assert fedshift("init", "mine", "data-dir=images").code == 0
-    broken = tmp_path / "images" / "a" / "cat" / "0.png"
-    broken.write_bytes(broken.read_bytes()[:100])
-    assert fedshift("preview", "mine/mine.yaml", *public, "-o", "x.png").code == 0
-    assert (tmp_path / "x.png").is_file()
-    assert str(broken) in caplog.text
-
-
 # --- export -----------------------------------------------------------------------------------------------
 
 
@@ -256,16 +236,6 @@ def test_export_gives_each_node_its_own_domain_and_nobody_else_reads_it(fedshift
             assert part in command
     assert {path.stat().st_mode & 0o777 for path in (out, *folders)} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-
-
-def test_export_takes_nothing_of_a_killed_one(fedshift: Command, tmp_path: Path) -> None:
-    left = tmp_path / ".out.part" / "node-0-scan" / "sketch_train.npz"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    assert fedshift("export", "handwritten", "nodes=4", "-o", "out").code == 0
-    node = tmp_path / "out" / "node-0-scan"
-    assert {path.name for path in node.iterdir()} == {"scan_test.npz", "scan_train.npz"}
-    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.part"}
 
 
 # --- a whole run ------------------------------------------------------------------------------------------
@@ -288,27 +258,4 @@ def test_inline_run(fedshift: Command, tmp_path: Path) -> None:
     assert nodes == [(domain, 18) for domain in DOMAINS]  # 5 % of 359 or 360
 
 
-def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) -> None:
-    """With such a learning rate every node's weights overflow in the first round."""
-    ended = fedshift("run", *QUICK, "nodes=2", "train.lr=1e30", "train.batch_size=4", "output-dir=out")
-    assert ended.code == 1
-    assert ended.err.startswith("error: ") and "not finite" in ended.err and "scan" in ended.err
-    # What was there up to the last full round stays on disk: here the configuration, from which the run can go on.
-    (folder,) = (tmp_path / "out").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"checkpoint", "config.yaml", "lock", "log.jsonl", "status.json"}
-    assert not [*(folder / "checkpoint").glob("round-*")]
-
-
 # --- for scripts ------------------------------------------------------------------------------------------
-
-
-def test_json_is_the_last_line_of_a_run_and_of_a_refusal(fedshift: Command) -> None:
-    ended = fedshift("run", "handwritten", *QUICK, "workers=1", "--json")
-    content = json.loads(ended.out)
-    assert ended.code == content["exit_code"] == 0 and (content["state"], content["rounds"]) == ("completed", 1)
-    domains = Run(Path(content["folder"])).results["domains"]
-    assert content["scores"]["domains"] == domains and "round 1/1" in ended.err
-    refusal = fedshift("run", "handwritten", "method=nothing", "--json")
-    content = json.loads(refusal.out)
-    assert refusal.code == content["exit_code"] == 1 and content["folder"] is None
-    assert refusal.err.startswith("error: ") and content["error"] in refusal.err

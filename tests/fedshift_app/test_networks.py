@@ -16,7 +16,6 @@ from killing import outcome as outcome_of
 from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, Run
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from traffic import asked, changing
 from words import config as config_of
@@ -24,7 +23,6 @@ from words import config as config_of
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
-from fedshift.run.catalog import networks
 from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
@@ -32,9 +30,7 @@ from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
-from fedshift_clients.models import networks as build
 from fedshift_clients.models import torchvision_nets
-from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
@@ -233,35 +229,6 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
         initial_model.begin(config)
 
 
-def test_a_network_for_small_images_warns_of_large_ones() -> None:
-    said = {
-        typed: initial_model.slow(config_of(f"model.name={typed}"))
-        for typed in (
-            "resnet18 dataset.size=128",
-            "resnet10 dataset.size=96",
-            "resnet10 dataset.size=64",
-            "torchvision:resnet18 dataset.size=128",
-            "cnn dataset.size=32",
-        )
-    }
-    slow, slower, *others = said.values()
-    assert "15 times" in slow and "7 times" in slower and not any(others)
-
-
-def test_the_work_that_the_warning_tells_is_counted() -> None:
-    """A network with the stem of small images against torchvision's, multiplications of one image of 128 pixels."""
-
-    def work(name: str) -> int:
-        model = build.build(name, 7, 0).to("meta").eval()
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(torch.zeros(1, 3, 128, 128, device="meta"))
-        return counter.get_total_flops()
-
-    base = work("torchvision:resnet18")
-    for name in ("resnet10", "resnet18"):
-        assert round(work(name) / base) == NETWORKS[name].work
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "typed",
@@ -294,10 +261,3 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
     assert str(weights) not in file.with_name("model.json").read_text()
     again = config_of(f"{SHORT} model.weights={file}")
     assert len(initial_model.begin(again)[1].from_file) == len(result)  # our own names, the head too
-
-
-def test_the_command_tells_what_is_in_a_network() -> None:
-    lines = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
-    assert lines[2].startswith("| cnn | 64 | 156,160 |") and lines[3].startswith(f"| {NETWORK} | 1024 | ")
-    with refused(ConfigError, "cnn", "32x32", "--size 64"):
-        networks.table(["cnn"], 64, markdown=False)

@@ -85,15 +85,6 @@ def test_nodes_share_their_domains_test_set_and_those_of_real_nodes_are_their_ow
     np.testing.assert_array_equal(own, [[90, NAN, NAN], [NAN, 70, NAN], [NAN, NAN, 80]])
 
 
-def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
-    fields = {0: {"a": 90.0, "b": 40.0, "z": 1.0}, 1: {"a": 30.0, "b": 80.0, "z": 2.0}}
-    result = client_models(nodes("a", "b"), fields, {})
-    assert result["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
-    assert result["ata"] == {"a": 40, "b": 30}
-    assert (result["lta"], result["gata"], result["gasa"]) == (85, 35, 85)
-    assert result["cprr"] == pytest.approx(3500 / 85)
-
-
 def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
     fields = {0: {"a": 90.0, "b": 40.0}, 1: {"a": 70.0, "b": 20.0}, 2: {"a": 30.0, "b": 80.0}}
     whole = client_models(nodes("a", "a", "b"), fields, {})

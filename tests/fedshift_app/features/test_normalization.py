@@ -229,13 +229,3 @@ def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: Inli
     of_all = as_reported(whole)
     assert made.mean == pytest.approx(of_all.mean[1])
     assert made.std == pytest.approx(of_all.image_std[1])
-
-
-def test_a_run_of_harmonised_images_is_saved_with_what_it_normalises_by(run_inline: InlineRun) -> None:
-    more = f"{SHORT} images.normalization=harmonised statistics.share=nodes model.name=cnn"
-    whole = run_inline(rounds=1, nodes=2, method="fedavg", set=more)
-    _, made = saving.save(saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx"))
-    of_all, images = as_reported(whole), resolve({}).images
-    per = np.sqrt(of_all.variance[1] / of_all.variance.mean(axis=0))
-    assert made.std == pytest.approx(np.array(images.std) * per)
-    assert made.mean == pytest.approx(of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(images.mean)) * per)

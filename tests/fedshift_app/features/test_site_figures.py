@@ -9,7 +9,7 @@ import pytest
 from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused, worded
+from refusals import refused
 from support import node as node_of
 from support import phase, server_feature
 
@@ -185,12 +185,6 @@ def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> N
     assert content([none] * 2).overall.accuracy.value is None  # type: ignore[union-attr]
 
 
-def test_sites_are_called_by_their_domain_or_by_their_node_too() -> None:
-    made = content([honest(), honest(seed=1), honest(seed=2)], "aab")
-    assert [site.site for site in made.sites] == ["a (node 0)", "a (node 1)", "b"]
-    assert content([honest()]).overall is None
-
-
 # --- class mixes ---------------------------------------------------------------------------------------
 
 
@@ -217,22 +211,3 @@ def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[l
             slow = max(slow, (np.abs(a - b).sum() + abs(a.sum() - b.sum())) / 2)
     made = mix_of(*(of_classes(*row) for row in rows))
     assert made.distance == pytest.approx(slow, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("sites", "named"),
-    [
-        ("10 10 10, 20 19 21", ""),
-        ("10 10 0, 9 11 0", ""),  # both lack it
-        ("10 10 10, 10 11 9, 28 1 1", "0.60 between a and c"),
-        ("10 10 0, 9 9 2", "a has no"),
-        ("-4 -4 -4, -5 -5 -5", ""),
-        ("-4 -4 -4, 9 9 0, 10 10 10", "class mix of a is not known"),
-        ("9 9 0, 0 9 9, 9 0 9, 9 9 0, 0 9 9", "and 2 more"),
-    ],
-)
-def test_a_warning_says_where_class_mixes_differ(sites: str, named: str) -> None:
-    warning = mix_of(*(of_classes(*map(int, site.split())) for site in sites.split(","))).warning
-    assert bool(warning) == bool(named)
-    if named:
-        worded(warning, named)

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ from refusals import refused
 from support import InlineRun
 from support import node as node_of
 
-from fedshift.site import report, stop
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
-from fedshift.site.nodes import SiteNode
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -126,36 +123,6 @@ def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "linked" / "south").symlink_to("north", target_is_directory=True)
     with pytest.raises(DataError, match="are one file"):
         node_data.own_images(cfg, place(cfg, tmp_path / "linked", "north,south"))
-
-
-def test_its_report_scores_all_its_test_images(images: Path) -> None:
-    cfg = config(images)
-    where = place(cfg, images, "north,west")
-    test = report._splits(cfg, where)["test"]
-    assert len(test) == sum(node_data.num_test(cfg, where, site) for site in where.domains)
-    files = report._names(cfg, where, len(test))
-    assert files is not None
-    assert {file.split("/")[0] for file in files} == {"north", "west"}
-
-
-def test_a_copy_that_one_site_trains_on_and_another_is_tested_on_is_told(
-    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.copytree(images, tmp_path / "copied")
-    tested = min((tmp_path / "copied" / "west" / "test" / "bar").iterdir())
-    for number in range(10):  # of which some are trained on
-        shutil.copy(tested, tmp_path / "copied" / "north" / "bar" / f"copy-{number}.bmp")
-    cfg = config(tmp_path / "copied")
-    setup.make_client(cfg, place(cfg, tmp_path / "copied", "north,west"), 0)
-    assert "test image" in caplog.text and "west" in caplog.text
-
-
-def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    about = [{"domain": domain, "origin": str(images / domain)} for domain in SITES]
-    entries = [SimpleNamespace(kind="images", about=each) for each in about]
-    monkeypatch.setattr(stop.inventory, "entries", lambda: entries)
-    node = SiteNode(tmp_path, {"domain": "north, West", "data-dir": str(images)})
-    assert stop._cached(node) == [entries[0], entries[2]]
 
 
 # --- its app -------------------------------------------------------------------------------------------

@@ -137,24 +137,6 @@ def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str
         config_of(mixed, text)
 
 
-def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> None:
-    config = config_of(mixed, STATED, "'allocation.counts={S1: 1, S2: 1}'")
-    assert config.allocation.counts == {"s1": 1, "s2": 1}
-    config = config_of(mixed, STATED, "allocation.counts=any allocation.held_out=[S2]")
-    assert config.allocation.held_out == ("s2",)
-    config = config_of(mixed, STATED, "allocation.counts=any dataset.public=S2")
-    assert config.dataset.domains == ("s1",)
-    with refused(ConfigError, "allocation.held_out", "'s3'"):
-        config_of(mixed, STATED, "allocation.held_out=[s3]")
-
-
-def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
-    config = config_of(mixed, STATED)
-    for name in ("S2", "s2 ", "s2\u200b"):
-        where = setup.place(config, make_context(1, {"domain": name, "data-dir": str(mixed)}, {}), setup.DEPLOYMENT)
-        assert where.domain == "s2"
-
-
 # --- copies -----------------------------------------------------------------------------------------------
 
 
@@ -200,15 +182,6 @@ def test_prepare_and_the_log_of_a_run_count_exact_copies(
 def test_what_a_run_trains_on_decides(copied: Path, text: str, number: int) -> None:
     """The training image of s1 is one of the test images of s2; held out, s1 is not trained on."""
     assert len(copies.of_run(config_of(copied, STATED, "allocation.counts=any", text), 2)) == number
-
-
-def test_nodes_that_divide_all_images_have_copies_across_their_own_parts(copied: Path) -> None:
-    y = np.repeat(np.arange(11), 20)
-    x = np.stack([np.full((16, 16, 3), label, np.uint8) for label in y])  # twenty copies of each class
-    np.savez(copied / "s2_train.npz", x=x, y=y)
-    config = config_of(copied, STATED, "allocation.test_fraction=0.5 allocation.counts=any dataset.domains=[s2]")
-    (line,) = copies.of_run(config, 2)
-    assert "test images are training images too" in line
 
 
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,22 +207,6 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "runs").exists()
 
 
-def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warning, free = Mock(), Mock()
-    monkeypatch.setattr(disk_space.log, "warning", warning)
-    monkeypatch.setattr(disk_space, "free", free)
-    needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000, texts=0)
-    for left, lines in ((7_500_000, 0), (2_000_000, 1)):
-        free.return_value = left
-        disk_space.check(tmp_path, needed)
-        assert warning.call_count == lines
-    text, *values = warning.call_args.args
-    assert "2 MB" in (said := text % tuple(values)) and "7.5 MB" in said
-    free.return_value = 1_999_999
-    with pytest.raises(ConfigError, match=r"2 MB .* 7\.5 MB"):
-        disk_space.check(tmp_path, needed)
-
-
 def test_large_files_leave_the_last_of_a_disk_to_logs_and_databases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,29 +223,6 @@ def test_large_files_leave_the_last_of_a_disk_to_logs_and_databases(
 
 
 # --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------
-
-
-def test_a_clock_that_jumps_changes_nothing(
-    tmp_path: Path, whole_run: Run, monkeypatch: pytest.MonkeyPatch, kill_at: KillAt
-) -> None:
-    """Back by years and forward again, in each second call, in a run that is killed and resumed."""
-    real, calls = time.time, iter(range(10**6))
-    monkeypatch.setattr(time, "time", lambda: real() - (10**8 if next(calls) % 2 else 0))
-    with kill_at("weights-00003", "half"):
-        start(tmp_path, **FLAT)
-    run = resume(tmp_path)
-    assert outcome(run) == outcome(whole_run)
-    assert 0 < run.results["seconds"] < 600
-    content = status.read(run.folder)
-    assert (content.state, content.seconds < 600, content.seconds_left) == ("completed", True, 0.0)
-
-
-def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "strftime", lambda form, *_: "20200101-000000")
-    names = [start(tmp_path, rounds=1, set=SHORT).folder.name for _ in range(2)]
-    assert names == ["handwritten-fedavg-seed0-20200101-000000", "handwritten-fedavg-seed0-20200101-000000-1"]
 
 
 @pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])

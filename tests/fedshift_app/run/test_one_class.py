@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import InlineRun, server_feature
+from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import show
-from fedshift_app.features.figures.server import CountedFigures
 from fedshift_app.run import console
 from fedshift_core.shown import History
 from fedshift_core.wire.counts import Counts
@@ -43,19 +42,6 @@ def test_of_a_run_only_where_every_scored_round_did() -> None:
     assert of_run(*dogs) == ("dog", 2)
     assert of_run(*dogs, RoundResult(5, {"a": 33.0}, shown={show.ONE_CLASS: "cat"})) == (show.SEVERAL, 3)
     assert of_run(*dogs, RoundResult(5, {"a": 40.0})) is of_run() is None
-
-
-def test_after_three_such_rounds_it_is_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for names, warnings in ((["dog"] * 5, 1), (["dog", "", "dog", "dog", "dog"], 0)):
-        predicted = iter(names)
-        monkeypatch.setattr(show, "one_class", lambda counts, classes, predicted=predicted: next(predicted))
-        feature = server_feature(CountedFigures, rounds=9)
-        for server_round in range(1, 6):
-            feature._look({"a": None}, RoundResult(server_round))
-        assert ["'dog'" in record.message for record in caplog.records] == [True] * warnings
-        caplog.clear()
 
 
 def test_a_run_says_so_in_log_summary_and_metrics(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,6 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, kill_a
     assert list(drawn(folder)) == [1, 2, 3]
 
 
-def test_a_part_of_the_test_images_is_not_drawn_as_all_nor_what_is_unknown_or_not_finite() -> None:
-    part = trackers.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
-    assert part["accuracy_on_part/scan"] == 50.0 and "accuracy/scan" not in part
-    shown = trackers.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
-    assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
-
-
 def test_a_failure_is_reported_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result: list[str] = []
     monkeypatch.setattr(trackers.log, "warning", lambda text, *values: result.append(text % values))
